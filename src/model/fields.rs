@@ -285,8 +285,10 @@ pub const COMPLETE_STATE: Object = Object::new(&[
     Field::new("workloadStates", Kind::Any),
     Field::new("agents", Kind::Map(&Kind::Object(&AGENT))),
     Field::new("effectiveState", Kind::Object(&STATE)),
-    Field::new("updates", Kind::Any),
 ]);
+
+/// Parts of the state that a server sends only where a mask of a read begins with their name. Nothing of them can be set.
+pub const PARTS_ON_REQUEST: &[&str] = &["timings", "updates"];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
 pub const STATE: Object = Object::named(

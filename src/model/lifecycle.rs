@@ -7,7 +7,7 @@
 
 mod update;
 
-pub use update::{OnFailure, Stage, Terms, Update};
+pub use update::{OnFailure, Terms, Update};
 
 use super::nearest::nearest;
 use super::place::{At, Problem};

@@ -5,6 +5,7 @@
 use super::execution_state::WorkloadState;
 use super::names::InstanceName;
 use super::node::Node;
+use super::prepare_level::PrepareLevel;
 use super::workload::{DeleteCondition, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ pub enum ToServer {
         version: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
-        /// What it can do beyond the common protocol.
-        features: AgentFeatures,
+        /// What it does beyond what every agent does.
+        capabilities: AgentCapabilities,
     },
     /// First message of a commander.
     CommanderHello {
@@ -86,9 +87,9 @@ pub enum FromServer {
     Prepare(Vec<AddedWorkload>),
 }
 
-/// What an agent can do beyond the common protocol.
+/// What an agent does only if its program can; other implementations and older programs do nothing of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AgentFeatures {
+pub struct AgentCapabilities {
     /// It prepares instances of an update while the old ones run.
     pub prepares: bool,
 }
@@ -99,7 +100,7 @@ pub struct PreparedInstance {
     /// Which.
     pub instance: InstanceName,
     /// Its level when all is prepared that can be.
-    pub level: Option<String>,
+    pub level: Option<PrepareLevel>,
     /// Why the last try failed.
     pub reason: Option<String>,
     /// Tries that failed.

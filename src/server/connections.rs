@@ -8,7 +8,7 @@ use super::peers::{Agent, Peer, PeerClass};
 use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentFeatures, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::Outbox;
@@ -24,8 +24,8 @@ pub(super) fn removed(instance: InstanceName) -> WorkloadState {
 impl ServerLoop {
     pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let (class, prefix) = match hello {
-            PeerHello::Agent { name, tags, features } => {
-                return self.agent_opened(id, name.into(), tags, features, outbox);
+            PeerHello::Agent { name, tags, capabilities } => {
+                return self.agent_opened(id, name.into(), tags, capabilities, outbox);
             }
             PeerHello::Cli => (PeerClass::Cli, "cli-conn"),
             PeerHello::Commander => (PeerClass::Commander, "commander-conn"),
@@ -40,7 +40,7 @@ impl ServerLoop {
         id: PeerId,
         name: Name,
         tags: BTreeMap<String, String>,
-        features: AgentFeatures,
+        capabilities: AgentCapabilities,
         outbox: Outbox,
     ) {
         if let Some(old) = self.peers.of_agent(&name) {
@@ -67,7 +67,7 @@ impl ServerLoop {
         let states = self.guarded.as_reported(self.workloads.states.reports());
         self.peers.broadcast_all(states, id, &name);
         self.deletes.forget_agent(&name);
-        self.send_first_list(&name, id, features.prepares);
+        self.send_first_list(&name, id, capabilities.prepares);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
         self.peers.send(id, FromServer::ServerHello(own.collect()));
         let attributes = AgentAttributes { load: None, tags };
@@ -77,8 +77,8 @@ impl ServerLoop {
         let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
         let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
         self.workloads.strays.agent_connected(&name);
-        self.peers.agents.insert(name.clone(), Agent::new(id, attributes, unwanted, features));
-        self.judge_connected(&name, features.prepares);
+        self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
+        self.judge_connected(&name, capabilities.prepares);
         self.publish(&changes);
     }
 
@@ -220,8 +220,10 @@ impl ServerLoop {
     /// Stores states that the agent with the stream `from` may report, and passes them on.
     fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
         let mut old = Vec::new();
+        let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
+            self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
             let shown = self.guarded.as_shown(instance, state);
             old.push((instance.clone(), self.workloads.states.set(instance, shown)));
             if state.phase == Phase::Removed {

@@ -11,9 +11,10 @@ mod connections;
 mod deletes;
 mod dependencies;
 mod events;
-pub mod guarded;
+mod guarded;
 mod log_campaigns;
 pub mod mutating_hooks;
+mod parts_on_request;
 mod peers;
 mod plan;
 mod prepare;
@@ -25,6 +26,7 @@ pub mod state_store;
 pub mod state_view;
 mod strays;
 mod templates;
+mod timings;
 mod update;
 mod waiting_requests;
 mod workloads;
@@ -52,6 +54,7 @@ use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
+use timings::Timings;
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
@@ -113,6 +116,8 @@ pub struct ServerLoop {
     guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
+    /// When instances were accepted and started.
+    timings: Timings,
     time: Time,
     room: RoomWaker,
 }
@@ -290,6 +295,12 @@ impl ServerLoop {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
         let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
         self.workloads.strays.instances() == states.iter().filter(is_stray).collect()
+    }
+
+    /// Whether only instances have times that have a state or are wanted.
+    pub fn timings_agree(&self) -> bool {
+        let Workloads { states, .. } = &self.workloads;
+        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
     }
 
     /// What the delete of an instance waits for, as it was sent last.

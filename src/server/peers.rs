@@ -5,7 +5,7 @@
 use super::requester::{RequestKey, Requester, Stream};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AgentFeatures, FromServer, Response, ResponseContent};
+use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
@@ -57,8 +57,8 @@ pub struct Agent {
     pub peer: PeerId,
     /// Its tags and load.
     pub attributes: AgentAttributes,
-    /// What it can do beyond the common protocol.
-    pub features: AgentFeatures,
+    /// What its program does beyond what every agent does.
+    pub capabilities: AgentCapabilities,
     /// Instances with a state that were not wanted any more when the agent connected, and that it has not reported
     /// since. They are gone if its first report ends without them.
     pub unconfirmed: BTreeSet<InstanceName>,
@@ -72,10 +72,10 @@ impl Agent {
     pub fn new(
         peer: PeerId,
         attributes: AgentAttributes,
+        capabilities: AgentCapabilities,
         unconfirmed: BTreeSet<InstanceName>,
-        features: AgentFeatures,
     ) -> Self {
-        Self { peer, attributes, features, unconfirmed, resent: Some(BTreeSet::new()) }
+        Self { peer, attributes, capabilities, unconfirmed, resent: Some(BTreeSet::new()) }
     }
 
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.

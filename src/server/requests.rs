@@ -4,7 +4,6 @@
 
 use super::ServerLoop;
 use super::events::Changes;
-use super::guarded::view as updates;
 use super::mutating_hooks::HookOutcome;
 use super::peers::Peer;
 use super::prepare::{Occasion, PreparedUpdate};
@@ -17,7 +16,6 @@ use crate::model::field_path;
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, ResponseContent, UpdateState};
 use crate::model::names::{Name, excerpt};
-use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use crate::wire::peer::PeerId;
@@ -181,12 +179,8 @@ impl ServerLoop {
             }
         }
         let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
-        // Only for who asks for it by name; of workloads, ways back of others would pass their deny rules.
-        if let Some(masks) = masks.filter(|_| !read.subscribe && requester.agent().is_none())
-            && let Some(wanted) = masks.wanted_of(updates::PART)
-            && let Node::Map(parts) = &mut state
-        {
-            parts.insert(updates::PART.to_owned(), updates::select(&wanted, &self.updates()));
+        if let Some(masks) = masks.filter(|_| !read.subscribe) {
+            self.add_parts_on_request(requester, &masks, &mut state);
         }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }

@@ -16,8 +16,8 @@ use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentFeatures, AgentLoad, FromServer, ReadState, Request, RequestContent, Response, ResponseContent,
-    ToServer, UpdateState, WorkloadPlan,
+    AddedWorkload, AgentCapabilities, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
+    ResponseContent, ToServer, UpdateState, WorkloadPlan,
 };
 use crate::model::names::Name;
 use crate::model::node::Node;
@@ -47,7 +47,7 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert!(self.server.strays_agree());
+            assert!(self.server.strays_agree() && self.server.timings_agree());
         }
     }
 }
@@ -77,11 +77,11 @@ impl Cluster {
     }
 
     pub fn agent(&mut self, name: &str) -> PeerId {
-        self.agent_with(name, AgentFeatures::default())
+        self.agent_with(name, AgentCapabilities::default())
     }
 
-    pub fn agent_with(&mut self, name: &str, features: AgentFeatures) -> PeerId {
-        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), features })
+    pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
+        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), capabilities })
     }
 
     /// An agent whose first messages were read already.

@@ -18,7 +18,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{AgentFeatures, FromServer, Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{AgentCapabilities, FromServer, Request, RequestContent, ResponseContent, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::Clock;
 use crate::server::{ServerEvent, ServerLoop};
@@ -360,7 +360,8 @@ impl Cluster {
             StreamWork::Open => {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
-                let hello = PeerHello::Agent { name, tags: BTreeMap::new(), features: AgentFeatures::default() };
+                let hello =
+                    PeerHello::Agent { name, tags: BTreeMap::new(), capabilities: AgentCapabilities::default() };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });

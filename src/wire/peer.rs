@@ -7,7 +7,7 @@ use super::listener::SocketPeer;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use crate::model::messages::{AgentFeatures, ToServer};
+use crate::model::messages::{AgentCapabilities, ToServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub enum PeerHello {
         /// Its tags.
         tags: BTreeMap<String, String>,
         /// What it can do beyond the common protocol.
-        features: AgentFeatures,
+        capabilities: AgentCapabilities,
     },
     /// A commander on the deprecated CLI service.
     Cli,

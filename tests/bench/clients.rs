@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    AgentFeatures, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentCapabilities, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -157,7 +157,7 @@ impl Agent {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
             tags: BTreeMap::new(),
-            features: AgentFeatures::default(),
+            capabilities: AgentCapabilities::default(),
         };
         let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));

@@ -14,7 +14,7 @@ use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState}
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentFeatures, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
+    AgentCapabilities, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
     Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
@@ -196,7 +196,7 @@ impl Cluster {
         let agent = |name: &str| PeerHello::Agent {
             name: name.to_owned(),
             tags: [("k".to_owned(), "v".to_owned())].into(),
-            features: AgentFeatures::default(),
+            capabilities: AgentCapabilities::default(),
         };
         let hello = match index {
             0 => agent("agent_A"),

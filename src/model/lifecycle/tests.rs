@@ -1,6 +1,7 @@
 //! What a `lifecycle:` block may say, and the errors of what it may not.
 
 use super::*;
+use crate::model::prepare_level::PrepareLevel;
 
 const FULL: &str = "\
 image: localhost/storage:2.1
@@ -50,7 +51,7 @@ fn the_documented_block_is_read_as_it_is_written() {
     assert_eq!(lifecycle.restart.unwrap().max_restarts, Some(5));
     let when = Condition { path_missing: path("/run/nav/lock"), ..Condition::default() };
     let terms = Terms { healthy: seconds(0), deadline: seconds(1) };
-    let (stage, on_failure) = (Stage::Image, Some(OnFailure::Rollback));
+    let (stage, on_failure) = (PrepareLevel::Image, Some(OnFailure::Rollback));
     assert_eq!(lifecycle.update, Some(Update { stage, when: Some(when), terms, on_failure }));
 }
 
@@ -67,7 +68,7 @@ fn what_is_left_out_has_the_documented_default() {
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
     let terms = Terms { healthy: seconds(10), deadline: seconds(120) };
-    let update = Update { stage: Stage::Create, when: None, terms, on_failure: None };
+    let update = Update { stage: PrepareLevel::Create, when: None, terms, on_failure: None };
     assert_eq!(read("update: {}").unwrap().update, Some(update));
     // A watchdog keeps nothing waiting.
     let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();

@@ -6,21 +6,10 @@
 use super::{At, Condition, Problem, condition, known_keys, milliseconds};
 use crate::limits::{UPDATE_DEADLINE_LOWEST, UPDATE_DEADLINE_MS, UPDATE_HEALTHY_MS};
 use crate::model::names::named_enum;
+use crate::model::prepare_level::PrepareLevel;
 use std::time::Duration;
 
 const KEYS: [&str; 5] = ["stage", "when", "healthyMs", "deadlineMs", "onFailure"];
-
-named_enum! {
-    /// What is prepared of a new instance while the old one runs.
-    Stage {
-        /// Nothing.
-        None = "NONE",
-        /// Its image is there.
-        Image = "IMAGE",
-        /// Its container is created.
-        Create = "CREATE",
-    }
-}
 
 named_enum! {
     /// What follows from an update that failed.
@@ -54,7 +43,7 @@ impl Default for Terms {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
     /// What is prepared before old instances are stopped.
-    pub stage: Stage,
+    pub stage: PrepareLevel,
     /// What must hold for the update to be carried out.
     pub when: Option<Condition>,
     /// How the instance is judged.
@@ -70,7 +59,7 @@ pub(super) fn read(at: &At<'_>) -> Result<Update, Problem> {
     let on_failure = at.optional("onFailure").map(|at| at.member("ROLLBACK or KEEP", OnFailure::parse)).transpose()?;
     let lowest = u64::try_from(UPDATE_DEADLINE_LOWEST.as_millis()).unwrap_or_default();
     Ok(Update {
-        stage: stage.unwrap_or(Stage::Create),
+        stage: stage.unwrap_or(PrepareLevel::Create),
         when: at.optional("when").map(|at| condition(&at)).transpose()?,
         terms: Terms {
             healthy: milliseconds(at, "healthyMs", UPDATE_HEALTHY_MS, 0)?,
@@ -80,12 +69,12 @@ pub(super) fn read(at: &At<'_>) -> Result<Update, Problem> {
     })
 }
 
-fn stage(at: &At<'_>) -> Result<Stage, Problem> {
+fn stage(at: &At<'_>) -> Result<PrepareLevel, Problem> {
     const NAMES: &str = "NONE, IMAGE or CREATE";
-    if at.node.scalar() == Some("INIT") {
-        return at.problem(format!(
+    match at.member(NAMES, PrepareLevel::parse)? {
+        PrepareLevel::Init => at.problem(format!(
             "an initialised container would hold memory and ports beside the one that runs; expected {NAMES}"
-        ));
+        )),
+        stage => Ok(stage),
     }
-    at.member(NAMES, Stage::parse)
 }

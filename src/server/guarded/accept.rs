@@ -9,9 +9,10 @@ use super::{Open, Record, block_of};
 use crate::limits::UPDATES_OPEN;
 use crate::model::execution_state::Phase;
 use crate::model::guarded_update::UpdatePhase;
-use crate::model::lifecycle::{OnFailure, Stage};
+use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, ResponseContent};
 use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::RestartPolicy;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
@@ -358,7 +359,7 @@ impl ServerLoop {
     /// says so.
     fn stage_of(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> Option<StagedInstance> {
         let old = self.workloads.effective.get(&instance.workload)?;
-        let block = block_of(workload).filter(|block| block.stage != Stage::None || block.when.is_some())?;
+        let block = block_of(workload).filter(|block| block.stage != PrepareLevel::None || block.when.is_some())?;
         let on_failure = self.guarded.on_failure(Some(&block));
         let (stage, has_condition, since) = (block.stage, block.when.is_some(), self.now());
         let replaces = old.instance.agent == instance.agent && !instance.agent.is_empty();
@@ -381,7 +382,7 @@ impl ServerLoop {
         for added in for_agents.added.iter().filter(|added| !left.contains(&added.instance.workload)) {
             let Some(instance) = self.stage_of(added) else { continue };
             let InstanceName { workload, agent, .. } = &added.instance;
-            match self.peers.agents.get(agent).map(|agent| agent.features.prepares) {
+            match self.peers.agents.get(agent).map(|agent| agent.capabilities.prepares) {
                 Some(false) => self.guarded.warn_of_agent(agent),
                 // One that is away may prepare, which matters when nothing may happen without its consent.
                 None if !instance.has_condition => {}

@@ -35,7 +35,7 @@ impl ServerLoop {
         let agents: BTreeSet<Name> =
             staging.flat_map(|open| open.staging.agents()).chain(guarded.lists.keys()).cloned().collect();
         for agent in agents {
-            let Some(connected) = self.peers.agents.get(&agent).filter(|agent| agent.features.prepares) else {
+            let Some(connected) = self.peers.agents.get(&agent).filter(|agent| agent.capabilities.prepares) else {
                 continue;
             };
             let (peer, list) = (connected.peer, self.guarded.list_of(&agent));

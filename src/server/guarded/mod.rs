@@ -11,7 +11,7 @@ mod staging;
 mod stored;
 mod unit;
 mod verdict;
-pub mod view;
+mod view;
 
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES};
 use crate::model::guarded_update::UpdatePhase;

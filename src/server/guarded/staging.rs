@@ -5,9 +5,10 @@
 
 use super::unit::Form;
 use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, UPDATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
-use crate::model::lifecycle::{OnFailure, Stage};
+use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::PrepareLevel;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct StagedInstance {
     /// Up to which stage.
-    pub stage: Stage,
+    pub stage: PrepareLevel,
     /// Whether the update is carried out under a condition of it only.
     pub has_condition: bool,
     /// What follows when it cannot be staged.

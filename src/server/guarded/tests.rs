@@ -7,7 +7,7 @@ mod undo;
 
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AgentFeatures, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AgentCapabilities, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
@@ -53,16 +53,16 @@ pub const NEEDS_DB: &str = ", dependencies: { db: ADD_COND_RUNNING }";
 impl Rig {
     /// A server with these workloads, all of which run, on an agent that stages nothing.
     pub fn new(workloads: &[String]) -> Self {
-        Self::with_agent(workloads, AgentFeatures::default())
+        Self::with_agent(workloads, AgentCapabilities::default())
     }
 
-    pub fn with_agent(workloads: &[String], features: AgentFeatures) -> Self {
+    pub fn with_agent(workloads: &[String], capabilities: AgentCapabilities) -> Self {
         let manifest = format!("{{ apiVersion: v1, workloads: {{ {} }} }}", workloads.join(", "));
         let mut cluster = Cluster::with_manifest(&manifest);
         let (clock, (store, stored)) = (ManualClock::new(), StateStore::unattended());
         cluster.server.set_clock(clock.clone());
         cluster.server.set_store(store);
-        let a = cluster.agent_with("A", features);
+        let a = cluster.agent_with("A", capabilities);
         let mut rig = Self { cluster, clock, a, stored };
         let wanted: Vec<InstanceName> =
             rig.cluster.server.view().effective.values().map(|added| added.instance.clone()).collect();
@@ -153,9 +153,9 @@ impl Rig {
     }
 
     /// Agent A connects again.
-    pub fn reconnect(&mut self, features: AgentFeatures) {
+    pub fn reconnect(&mut self, capabilities: AgentCapabilities) {
         self.cluster.close(self.a);
-        self.a = self.cluster.agent_with("A", features);
+        self.a = self.cluster.agent_with("A", capabilities);
     }
 }
 

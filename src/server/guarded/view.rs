@@ -12,12 +12,14 @@ use crate::server::ServerLoop;
 use crate::server::state_view::entries;
 use std::collections::BTreeMap;
 
-/// The key of the updates in a complete state.
-pub const PART: &str = "updates";
-
 impl ServerLoop {
-    /// The updates by number, each made by a function when it is wanted.
-    pub(in crate::server) fn updates(&self) -> BTreeMap<String, UpdateView<'_>> {
+    /// What masks select of the updates; there even when nothing is selected, so that a reader learns that this server
+    /// keeps some.
+    pub(in crate::server) fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
+        entries(wanted, &self.updates(), UpdateView::node).unwrap_or_default()
+    }
+
+    fn updates(&self) -> BTreeMap<String, UpdateView<'_>> {
         let guarded = &self.guarded;
         let view = |record, open| UpdateView { server: self, record, open };
         let ended = guarded.ended.iter().map(|(record, _)| view(record, None));
@@ -26,13 +28,8 @@ impl ServerLoop {
     }
 }
 
-/// What masks select of them; there even when nothing is selected, so that a reader learns that updates are kept.
-pub fn select(wanted: &Wanted<'_>, updates: &BTreeMap<String, UpdateView<'_>>) -> Node {
-    entries(wanted, updates, UpdateView::node).unwrap_or_default()
-}
-
 /// One update, to be read.
-pub struct UpdateView<'s> {
+struct UpdateView<'s> {
     server: &'s ServerLoop,
     record: &'s Record,
     open: Option<&'s Open>,
@@ -40,7 +37,7 @@ pub struct UpdateView<'s> {
 
 impl UpdateView<'_> {
     /// As it is read.
-    pub fn node(&self) -> Node {
+    fn node(&self) -> Node {
         let Record { phase, reason, accepted, ended, losses, replaced_by, unit, .. } = self.record;
         let GuardedUpdates { is_kept_on_disk, .. } = self.server.guarded;
         let workload = |(name, touched): (&Name, &TouchedWorkload)| {

@@ -227,7 +227,11 @@ impl Run {
             let (_, old) = self.agents.remove(index);
             self.clients.retain(|client| client.peer != old);
         }
-        let peer = self.cluster.open(PeerHello::Agent { name: name.clone(), tags, features: AgentFeatures::default() });
+        let peer = self.cluster.open(PeerHello::Agent {
+            name: name.clone(),
+            tags,
+            capabilities: AgentCapabilities::default(),
+        });
         self.agents.push((name, peer));
     }
 

@@ -1,11 +1,11 @@
 //! The complete state as a field tree. Presence is kept: what a message leaves out is not in the tree, what it
 //! sends empty is there and empty. `read` makes the tree of a message, `write` the message of a tree that may be partial;
-//! what the schema has no place for is left out.
+//! what the schema has no place for is left out. Parts on request are only in what the server sends, see `read_sent`.
 //!
 //! Thread: whichever reads or writes the stream.
 
-use super::ConvertError;
 use super::values::{known, read_phase, write_phase};
+use super::{ConvertError, timings, updates, write_map};
 use crate::model::access_rules::Operation;
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
@@ -38,10 +38,22 @@ pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
     if let Some(effective) = state.effectiveState.as_ref() {
         entries.push(("effectiveState", read_state(effective)?));
     }
-    if let Some(updates) = state.updates.as_ref() {
-        entries.push(("updates", read_map(&updates.updates, read_update)?));
-    }
     Ok(Node::map(entries))
+}
+
+/// The tree of a complete state that the server sent, with the parts that it sends on request. In a new state that a
+/// client sends they are unknown.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_sent(state: &base::CompleteState) -> Result<Node, ConvertError> {
+    let mut tree = read(state)?;
+    let updates = state.updates.as_ref().map(|updates| updates::read(updates, read_state)).transpose()?;
+    let on_request = [("timings", state.timings.as_ref().map(timings::read)), ("updates", updates)];
+    if let Node::Map(entries) = &mut tree {
+        entries.extend(on_request.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))));
+    }
+    Ok(tree)
 }
 
 /// The message of a complete state.
@@ -50,13 +62,13 @@ pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
 pub fn write(tree: &Node) -> base::CompleteState {
     let part = |key: &str| tree.get(key);
     let agents = |agents: &Node| base::AgentMap { agents: write_map(agents, write_agent), ..Default::default() };
-    let updates = |updates: &Node| base::UpdateMap { updates: write_map(updates, write_update), ..Default::default() };
     base::CompleteState {
         desiredState: part("desiredState").map(write_state).into(),
         workloadStates: part("workloadStates").map(write_workload_states).into(),
         agents: part("agents").map(agents).into(),
         effectiveState: part("effectiveState").map(write_state).into(),
-        updates: part("updates").map(updates).into(),
+        updates: part("updates").map(|tree| updates::write(tree, write_state)).into(),
+        timings: part("timings").map(timings::write).into(),
         ..Default::default()
     }
 }
@@ -68,10 +80,6 @@ fn read_map<T>(
     tree: impl Fn(&T) -> Result<Node, ConvertError>,
 ) -> Result<Node, ConvertError> {
     entries.iter().map(|(key, value)| Ok((key.clone(), tree(value)?))).collect::<Result<_, _>>().map(Node::Map)
-}
-
-fn write_map<T>(node: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
-    node.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
 }
 
 fn read_texts(entries: &HashMap<String, String>) -> Node {
@@ -330,68 +338,6 @@ fn write_agent(node: &Node) -> base::AgentAttributes {
     base::AgentAttributes {
         status: node.get("status").map(status).into(),
         tags: write_tags(node),
-        ..Default::default()
-    }
-}
-
-// --------------------------------------------------------- guarded updates
-
-fn read_update(update: &base::GuardedUpdate) -> Result<Node, ConvertError> {
-    let mut entries = Vec::new();
-    for (key, text) in [
-        ("phase", &update.phase),
-        ("reason", &update.reason),
-        ("accepted", &update.accepted),
-        ("ended", &update.ended),
-        ("replacedBy", &update.replacedBy),
-        ("keptIn", &update.keptIn),
-    ] {
-        entries.extend(text.as_ref().map(|text| (key, Node::text(text))));
-    }
-    entries.extend(update.losses.map(|count| ("losses", Node::Number(count.into()))));
-    if !update.waitsFor.is_empty() {
-        entries.push(("waitsFor", Node::List(update.waitsFor.iter().map(Node::text).collect())));
-    }
-    if let Some(before) = update.before.as_ref() {
-        entries.push(("before", read_state(before)?));
-    }
-    let texts = |texts: &[(&str, &Option<String>)]| {
-        Ok(Node::map(texts.iter().filter_map(|(key, text)| Some((*key, Node::text(text.as_ref()?))))))
-    };
-    if !update.workloads.is_empty() {
-        let workload = |it: &base::UpdatedWorkload| {
-            texts(&[("old", &it.oldInstance), ("new", &it.newInstance), ("after", &it.after)])
-        };
-        entries.push(("workloads", read_map(&update.workloads, workload)?));
-    }
-    if !update.configs.is_empty() {
-        entries.push(("configs", read_map(&update.configs, |config| texts(&[("after", &config.after)]))?));
-    }
-    Ok(Node::map(entries))
-}
-
-fn write_update(node: &Node) -> base::GuardedUpdate {
-    let text = |key: &str| node.get(key).map(write_text);
-    let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
-    let workload = |node: &Node| base::UpdatedWorkload {
-        oldInstance: node.get("old").map(write_text),
-        newInstance: node.get("new").map(write_text),
-        after: node.get("after").map(write_text),
-        ..Default::default()
-    };
-    let config = |node: &Node| base::UpdatedConfig { after: node.get("after").map(write_text), ..Default::default() };
-    base::GuardedUpdate {
-        phase: text("phase"),
-        reason: text("reason"),
-        accepted: text("accepted"),
-        ended: text("ended"),
-        losses: node.get("losses").and_then(Node::as_number).map(count),
-        waitsFor: write_list(node.get("waitsFor"), |item| item.as_text().map(str::to_owned)),
-        before: node.get("before").map(write_state).into(),
-        workloads: node.get("workloads").map(|node| write_map(node, workload)).unwrap_or_default(),
-        configs: node.get("configs").map(|node| write_map(node, config)).unwrap_or_default(),
-        replacedBy: text("replacedBy"),
-        keptIn: text("keptIn"),
         ..Default::default()
     }
 }

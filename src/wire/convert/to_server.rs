@@ -8,8 +8,9 @@ use super::values::{
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
 use crate::model::messages::{
-    AgentFeatures, AgentLoad, PreparedInstance, ReadState, Request, RequestContent, ToServer, UpdateState,
+    AgentCapabilities, AgentLoad, PreparedInstance, ReadState, Request, RequestContent, ToServer, UpdateState,
 };
+use crate::model::prepare_level::PrepareLevel;
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
@@ -21,7 +22,7 @@ use protobuf::MessageField;
 pub fn read(message: grpc_api::ToServer) -> ToServer {
     match message.ToServerEnum {
         Some(ToServerEnum::AgentHello(hello)) => ToServer::AgentHello {
-            features: AgentFeatures { prepares: hello.prepares },
+            capabilities: AgentCapabilities { prepares: hello.prepares },
             agent: hello.agentName,
             version: hello.protocolVersion,
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
@@ -59,8 +60,8 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn write(message: ToServer) -> grpc_api::ToServer {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags, features } => ToServerEnum::AgentHello(grpc_api::AgentHello {
-            prepares: features.prepares,
+        ToServer::AgentHello { agent, version, tags, capabilities } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+            prepares: capabilities.prepares,
             agentName: agent,
             protocolVersion: version,
             tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
@@ -106,7 +107,7 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
 fn read_prepared(prepared: grpc_api::PreparedInstance) -> PreparedInstance {
     PreparedInstance {
         instance: read_instance_name(&prepared.instanceName),
-        level: prepared.level,
+        level: prepared.level.and_then(|level| PrepareLevel::parse(&level)),
         reason: prepared.reason,
         tries: prepared.tries,
         is_final: prepared.isFinal,
@@ -117,7 +118,7 @@ fn read_prepared(prepared: grpc_api::PreparedInstance) -> PreparedInstance {
 fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
     grpc_api::PreparedInstance {
         instanceName: MessageField::some(write_instance_name(&prepared.instance)),
-        level: prepared.level,
+        level: prepared.level.map(|level| level.as_str().to_owned()),
         reason: prepared.reason,
         tries: prepared.tries,
         isFinal: prepared.is_final,
@@ -131,8 +132,6 @@ fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
         Some(WireContent::UpdateStateRequest(mut update)) => {
-            // Nobody can set these; their masks mean something only where they are absent.
-            update.newState.as_mut().into_iter().for_each(|state| state.updates = MessageField::none());
             // Without masks only the desired state and the agents count, so nothing else can be wrong.
             if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
                 (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());

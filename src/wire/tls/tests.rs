@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
-use crate::model::messages::{AgentFeatures, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{
+    AgentCapabilities, FromServer, Request, RequestContent, Response, ResponseContent, ToServer,
+};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::wire::address::Security;
@@ -74,7 +76,7 @@ fn agent_hello() -> ToServer {
         agent: "agent_A".into(),
         version: VERSION.into(),
         tags: BTreeMap::new(),
-        features: AgentFeatures::default(),
+        capabilities: AgentCapabilities::default(),
     }
 }
 

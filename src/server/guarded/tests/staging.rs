@@ -4,9 +4,10 @@ use super::*;
 use crate::limits::UPDATE_AGENT_AWAY;
 use crate::model::messages::PreparedInstance;
 use crate::model::names::Name;
+use crate::model::prepare_level::PrepareLevel;
 use crate::server::ServerLoop;
 
-const PREPARES: AgentFeatures = AgentFeatures { prepares: true };
+const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true };
 
 /// Two workloads that run on an agent which prepares.
 fn rig() -> Rig {
@@ -15,7 +16,14 @@ fn rig() -> Rig {
 
 fn prepared(instance: &InstanceName) -> PreparedInstance {
     let instance = instance.clone();
-    PreparedInstance { instance, level: Some("CREATE".into()), reason: None, tries: 0, is_final: false, unmet: None }
+    PreparedInstance {
+        instance,
+        level: Some(PrepareLevel::Create),
+        reason: None,
+        tries: 0,
+        is_final: false,
+        unmet: None,
+    }
 }
 
 fn failed(instance: &InstanceName, tries: u32, is_final: bool) -> PreparedInstance {
@@ -160,7 +168,7 @@ fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
         rig.wait(UPDATE_AGENT_AWAY * 100);
         assert_eq!(rig.phases(), [if waits { "1 STAGING" } else { "1 TRIAL" }]);
         if waits {
-            rig.a = rig.cluster.agent_with("A", AgentFeatures::default());
+            rig.a = rig.cluster.agent_with("A", AgentCapabilities::default());
             assert_eq!(rig.phases(), ["1 TRIAL"], "it cannot prepare");
         }
     }

@@ -133,7 +133,7 @@ fn three_losses_of_an_agent_fail_it_and_recovering_begins_a_new_count() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", ROLLBACK, "").replace("agent: A", "agent: B")]);
     let lose = |rig: &mut Rig| {
         rig.report(&db_instance("2"), Phase::Running);
-        rig.reconnect(AgentFeatures::default());
+        rig.reconnect(AgentCapabilities::default());
     };
     rig.apply(&[&db("2"), &workload("new", "1", "", "").replace("agent: A", "agent: B")]).unwrap();
     lose(&mut rig);
