@@ -923,6 +923,18 @@ fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_coul
 }
 
 #[test]
+fn an_ended_container_that_can_never_be_started_again_is_still_removed() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.engine.inject(Call::Start, [Fault::Unsupported]);
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states().last().unwrap(), "a Pending(StartingFailed): 'it will never work'");
+    rig.want_config("b");
+    assert_eq!(rig.engine.take_calls(), ["start web", "delete web", "create web"]);
+}
+
+#[test]
 fn an_update_forgets_the_crashes_of_the_old_workload() {
     let mut rig = Rig::new();
     crashes_in_a_row(&mut rig);
