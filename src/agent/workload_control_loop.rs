@@ -1,7 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the
-//! workload is left and nothing is wanted, or when the agent drops the sender of its wishes.
+//! Thread: `wl:<name>`, one per workload; ends when nothing of the workload is left and nothing is wanted, or
+//! when the agent drops the sender of its wishes.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.

@@ -9,7 +9,7 @@ use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_BYTES,
-    INTAKE_GRACE, INTAKE_LOOK, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
+    INTAKE_CHECK, INTAKE_GRACE, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
 };
 use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
@@ -427,12 +427,12 @@ impl Gate for FrameGate {
         self.admit(bytes, now).map_err(|refused| refused.to_string())
     }
 
-    fn look_again(&self) -> Option<Duration> {
+    fn check_again_after(&self) -> Option<Duration> {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
         }
         let is_coming = !self.account.state.lock().in_flight.is_empty();
-        is_coming.then_some(INTAKE_LOOK)
+        is_coming.then_some(INTAKE_CHECK)
     }
 
     fn is_waiting(&self) -> bool {

@@ -166,7 +166,7 @@ impl Rig {
         panic!("the loop does not come to rest");
     }
 
-    /// Does what the state checker does; answers whether it had to list.
+    /// Does what the state checker does; returns whether it had to list.
     fn answer_listings(&mut self) -> bool {
         let (mut listed, mut connector) = (false, self.engine.connector("agent_A"));
         while let Some(command) = self.watched.try_recv().ok().filter(|_| self.listings) {

@@ -173,7 +173,7 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert!(waits.gate.look_again().is_some_and(|pause| pause == INTAKE_RETRY));
+    assert!(waits.gate.check_again_after().is_some_and(|pause| pause == INTAKE_RETRY));
 }
 
 #[test]
