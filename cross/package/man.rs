@@ -55,6 +55,8 @@ const ANK: Further = Further {
         ("2", "The command line or the environment is wrong."),
         ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
         ("4", "The update was accepted, but --wait-timeout passed before all workloads had reached their states."),
+        ("5", "The update failed and was undone."),
+        ("6", "The manifests and the desired state differ; only of ank diff and ank apply --dry-run."),
     ],
     files: &[
         ("~/.config/ankaios/ank.conf", "Settings of a user."),

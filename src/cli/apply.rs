@@ -1,8 +1,8 @@
-//! `ank apply`: manifests to one update.
+//! `ank apply` and `ank diff`: manifests to one update.
 //!
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
-use super::args::ApplyArguments;
+use super::args::ManifestArguments;
 use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
 use super::state_input::hint_of_unreadable;
@@ -35,11 +35,11 @@ struct Input {
     text: String,
 }
 
-/// Reads the manifests of `ank apply` and makes one update of them; without objects it has no masks.
+/// Reads manifests and makes one update of them; without objects it has no masks.
 ///
 /// # Errors
 /// A manifest cannot be read or used.
-pub fn update(arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+pub fn update(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
@@ -69,7 +69,7 @@ fn not_read(name: &str, error: &io::Error) -> CommandError {
 type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
 
 /// The update with sorted masks.
-fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
     let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
     let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
     for input in inputs {

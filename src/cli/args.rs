@@ -120,9 +120,32 @@ pub enum Verb {
         after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank -k apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
+                      ank -k apply --rollback web.yaml   undo it if a workload fails\n  \
                       ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
+    /// Show what 'apply' would add, change and delete, and change nothing
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Exit code: 0 without differences, 6 with some, 1 after an error.\n\n\
+                      Examples:\n  ank -k diff web.yaml db.yaml        field by field, as a unified diff\n  \
+                      ank -k diff -d web.yaml             what 'apply -d' would delete\n  \
+                      ank -k diff -o json web.yaml        for scripts"
+    )]
+    Diff(DiffArguments),
+    /// Put back what a guarded update has changed
+    #[command(
+        after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
+                            refused when one of its workloads or configs was changed since.\n\n\
+                            Examples:\n  ank -k get updates      the updates that the server keeps\n  \
+                            ank -k rollback 3       put back what was there before update 3, and wait"
+    )]
+    Rollback {
+        /// Number of the update, as 'ank get updates' shows it
+        #[arg(value_name = "ID")]
+        id: Option<u64>,
+    },
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
@@ -166,6 +189,9 @@ pub enum Get {
     /// A list of the configs that templates can use
     #[command(visible_alias = "configs")]
     Config,
+    /// A table of guarded updates: those that are open and the last that have ended
+    #[command(visible_alias = "updates")]
+    Update,
     /// Changes of the state as they happen, until interrupted
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
@@ -299,9 +325,9 @@ pub struct RunArguments {
     pub tags: Vec<(String, String)>,
 }
 
-/// Options of `apply`.
+/// The manifests of `apply` and `diff`.
 #[derive(Debug, Clone, Args)]
-pub struct ApplyArguments {
+pub struct ManifestArguments {
     /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
@@ -311,6 +337,37 @@ pub struct ApplyArguments {
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
+}
+
+/// Options of `apply`.
+#[derive(Debug, Clone, Args)]
+pub struct ApplyArguments {
+    /// What is applied.
+    #[command(flatten)]
+    pub input: ManifestArguments,
+    /// Show what would change and change nothing; exit with 6 when something would
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Format of the output of '--dry-run'
+    #[arg(short, value_enum, default_value = "text", requires = "dry_run", value_name = "FORMAT")]
+    pub output: DiffFormat,
+    /// Go back to what was there when a workload fails or is not healthy in time; exit with 5 then
+    #[arg(long, conflicts_with = "dry_run")]
+    pub rollback: bool,
+    /// Try it also when the server has undone the same update before
+    #[arg(long, conflicts_with = "dry_run")]
+    pub force: bool,
+}
+
+/// Options of `diff`.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArguments {
+    /// What is compared.
+    #[command(flatten)]
+    pub input: ManifestArguments,
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub output: DiffFormat,
 }
 
 /// Options of `logs`.
@@ -348,6 +405,17 @@ pub struct GraphArguments {
     /// Only these workloads and what they need
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
+}
+
+/// Formats of differences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    /// A unified diff.
+    #[value(help = None::<&'static str>)]
+    Text,
+    /// One object.
+    #[value(help = None::<&'static str>)]
+    Json,
 }
 
 /// Formats of graphs.
@@ -431,14 +499,16 @@ impl Verb {
             Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
             Self::Get(Get::Agent) => "get agents",
             Self::Get(Get::Config) => "get configs",
+            Self::Get(Get::Update) => "get updates",
             Self::Get(Get::Events(_)) => "get events",
             Self::Set(Set::State { .. }) => "set state",
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
+            Self::Rollback { .. } => "roll back",
             Self::Logs(_) => "output logs",
             Self::Graph(_) => "print the graph",
-            Self::Apply(_) => return None,
+            Self::Apply(_) | Self::Diff(_) => return None,
         })
     }
 }
@@ -459,15 +529,19 @@ impl Arguments {
         match &arguments.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
-                return Err(usage_error(["set", "state"], ErrorKind::MissingRequiredArgument, text));
+                return Err(usage_error(&["set", "state"], ErrorKind::MissingRequiredArgument, text));
+            }
+            Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
+                let text = "the argument '--no-wait' cannot be used with '--rollback'";
+                return Err(usage_error(&["apply"], ErrorKind::ArgumentConflict, text));
             }
             Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
-                return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
+                return Err(usage_error(&["get", "workload"], ErrorKind::ArgumentConflict, text));
             }
             Verb::Get(Get::Events(_)) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with 'get events'";
-                return Err(usage_error(["get", "events"], ErrorKind::ArgumentConflict, text));
+                return Err(usage_error(&["get", "events"], ErrorKind::ArgumentConflict, text));
             }
             _ => {}
         }
@@ -495,7 +569,7 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// An error of the command below the top that `path` leads to, with its usage line.
-fn usage_error(path: [&str; 2], kind: ErrorKind, text: &str) -> clap::Error {
+fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
     let mut whole = parsed_command().mut_args(without_environment);
     whole.build(); // Or the usage line would lack the names of the commands above.
     let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));

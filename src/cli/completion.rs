@@ -65,6 +65,7 @@ fn with_candidates(command: Command) -> Command {
             "state" => Candidates::States,
             "runtime" => Candidates::Runtimes,
             "context" => Candidates::Contexts,
+            "id" => Candidates::Updates,
             _ => return argument,
         };
         argument.add(ArgValueCompleter::new(candidates))
@@ -84,6 +85,7 @@ enum Candidates {
     States,
     Runtimes,
     Contexts,
+    Updates,
 }
 
 impl Candidates {
@@ -93,6 +95,7 @@ impl Candidates {
             Self::Workloads => &["desiredState.workloads.*.agent"],
             Self::Configs => &["desiredState.configs"],
             Self::Agents => &["agents"],
+            Self::Updates => &["updates.*.phase"],
             Self::Masks | Self::MasksOfRead | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
@@ -106,6 +109,7 @@ impl Candidates {
             Self::Workloads => keys(&["desiredState", "workloads"]),
             Self::Configs => keys(&["desiredState", "configs"]),
             Self::Agents => keys(&["agents"]),
+            Self::Updates => keys(&["updates"]),
             Self::Masks | Self::MasksAndFile => masks(state),
             Self::MasksOfRead => {
                 // Nothing without a server, as for all other parts.
@@ -202,6 +206,7 @@ mod tests {
             ("desiredState", desired),
             ("workloadStates", Node::map([("A", web.clone()), ("", web)])),
             ("agents", Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())])),
+            ("updates", Node::map([("1", Node::empty()), ("12", Node::empty())])),
         ])
     }
 
@@ -228,6 +233,7 @@ mod tests {
             (Candidates::Workloads, &["db", "web"][..]),
             (Candidates::Configs, &["port"]),
             (Candidates::Agents, &["A", "B"]),
+            (Candidates::Updates, &["1", "12"]),
             (Candidates::Masks, &masks),
             (Candidates::MasksOfRead, &of_read),
         ] {
@@ -248,6 +254,9 @@ mod tests {
             ("set state", "masks_and_file", true),
             ("delete config", "names", true),
             ("run workload", "runtime", true),
+            ("rollback", "id", true),
+            ("diff", "agent", true),
+            ("apply", "agent", true),
             ("run workload", "config", false),
             ("logs", "names", true),
         ] {

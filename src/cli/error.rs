@@ -9,6 +9,9 @@ use crate::wire::client::StreamEnd;
 use std::io;
 use std::time::Duration;
 
+/// Part of the text with which a server refuses an update because it has undone the same before.
+const REMEMBERED: &str = "it is the same as update ";
+
 /// How `ank` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitCode {
@@ -22,6 +25,10 @@ pub enum ExitCode {
     WorkloadFailed = 3,
     /// The update was accepted, but `--wait-timeout` passed before all workloads were there.
     GaveUp = 4,
+    /// The update was accepted, failed and was undone.
+    Undone = 5,
+    /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
+    Different = 6,
 }
 
 /// Why a command ends without success.
@@ -141,6 +148,9 @@ impl CommandError {
                 "the server did not respond in time; check its log, or set a longer '--response-timeout <MS>'"
             }
             Self::Ended(end) => return Some(format!("{end}; check the server's log, and whether it expects TLS")),
+            Self::Refused(text) if text.contains(REMEMBERED) => {
+                "nothing was changed; 'ank apply --force' tries it again all the same"
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"
@@ -218,6 +228,8 @@ mod tests {
             ("get agents", "Failed to get agents: 'Command failed: 'Command timed out after '3s'''"),
             ("get configs", "Failed to get configs: 'Command failed: 'Command timed out after '3s'''"),
             ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
+            ("get updates", "Failed to get updates: 'Command failed: 'Command timed out after '3s'''"),
+            ("rollback 1", "Failed to roll back: 'Command failed: 'Command timed out after '3s'''"),
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
             ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
@@ -228,6 +240,7 @@ mod tests {
                 "Failed to run workloads: 'Command failed: 'Command timed out after '3s'''",
             ),
             ("apply f", "Command failed: 'Command timed out after '3s''"),
+            ("diff f", "Command failed: 'Command timed out after '3s''"),
         ] {
             assert_eq!(text(timed_out(), words), expected, "{words}");
         }

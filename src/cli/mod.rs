@@ -5,6 +5,7 @@
 pub mod apply;
 pub mod args;
 pub mod completion;
+pub mod diff;
 pub mod error;
 pub mod events;
 pub mod get;
@@ -24,12 +25,17 @@ pub mod state_output;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod unified;
 pub mod update;
+pub mod updates;
 pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
-use args::{Arguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
+use args::{
+    ApplyArguments, Arguments, Delete, DiffArguments, DiffFormat, Get, GraphArguments, LogsArguments, Run, Set, Verb,
+    WorkloadArguments,
+};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
 use events::Events;
@@ -98,6 +104,8 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
 enum Job<'a> {
     Get(&'a Get),
     Update(Update),
+    Diff(Update, DiffFormat),
+    Rollback(Option<u64>),
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
     Logs(&'a LogsArguments),
@@ -117,7 +125,13 @@ impl<'a> Job<'a> {
             Verb::Delete(Delete::Workload { names }) => Self::Update(update::delete_workloads(names)?),
             Verb::Delete(Delete::Config { names }) => Self::DeleteConfigs(names),
             Verb::Run(Run::Workload(arguments)) => Self::Update(run::update(arguments)?),
-            Verb::Apply(arguments) => Self::Update(apply::update(arguments, output)?),
+            Verb::Apply(ApplyArguments { input, dry_run: true, output: format, .. })
+            | Verb::Diff(DiffArguments { input, output: format }) => Self::Diff(apply::update(input, output)?, *format),
+            Verb::Apply(ApplyArguments { input, rollback, force, .. }) => {
+                let update = apply::update(input, output)?;
+                Self::Update(Update { rollback: *rollback, force: *force, ..update })
+            }
+            Verb::Rollback { id } => Self::Rollback(*id),
         })
     }
 
@@ -147,7 +161,7 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_)) {
+        if in_order && !matches!(self, Job::Get(_) | Job::Diff(..) | Job::Graph(_)) {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -160,6 +174,8 @@ impl<'a> Job<'a> {
         match self {
             Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
             Self::Update(update) => context.update_and_wait(std::mem::take(update)),
+            Self::Diff(update, format) => diff::print(update, *format, link, output),
+            Self::Rollback(id) => updates::roll_back(*id, context),
             Self::DeleteConfigs(names) => context.delete_configs(names),
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),
@@ -176,6 +192,7 @@ fn get<L: ServerLink, C: Clock>(object: &Get, context: &mut Context<'_, '_, L, C
         Get::Workload(filter) => get::workloads(link, filter, output),
         Get::Agent => get::agents(link, output),
         Get::Config => get::configs(link, output),
+        Get::Update => updates::print(link, output),
         Get::Events(_) => Ok(()), // A job of its own.
     }
 }

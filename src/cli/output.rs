@@ -22,7 +22,10 @@ pub struct Output<'w> {
     err: Box<dyn Write + 'w>,
     /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
+    /// Whether labels have colours.
     colours: bool,
+    /// Whether results have colours.
+    result_colours: bool,
     quiet: bool,
     verbose: bool,
 }
@@ -37,6 +40,7 @@ impl<'w> Output<'w> {
             err: Box::new(io::stderr()),
             terminal: io::stdout().is_terminal().then_some(terminal_size as fn() -> (usize, usize)),
             colours: io::stderr().is_terminal() && !no_colour,
+            result_colours: io::stdout().is_terminal() && !no_colour,
             quiet: false,
             verbose: false,
         }
@@ -45,7 +49,8 @@ impl<'w> Output<'w> {
     /// Streams for tests; with `terminal`, standard output pretends to be one.
     #[must_use]
     pub fn to(out: impl Write + 'w, err: impl Write + 'w, terminal: Option<fn() -> (usize, usize)>) -> Self {
-        Self { out: Box::new(out), err: Box::new(err), terminal, colours: false, quiet: false, verbose: false }
+        let (out, err) = (Box::new(out), Box::new(err));
+        Self { out, err, terminal, colours: false, result_colours: false, quiet: false, verbose: false }
     }
 
     /// Sets the levels; quiet wins.
@@ -84,6 +89,19 @@ impl<'w> Output<'w> {
     /// Standard output cannot be written.
     pub fn result(&mut self, text: &str) -> io::Result<()> {
         self.raw(&printable(text))
+    }
+
+    /// Writes lines of a result, each with the escape sequence of its colour; an empty one means no colour.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn coloured_result(&mut self, lines: impl IntoIterator<Item = (&'static str, String)>) -> io::Result<()> {
+        let colours = self.result_colours;
+        let shown = |(colour, line): (&str, String)| match (colours && !colour.is_empty(), printable(&line)) {
+            (true, line) => format!("{colour}{line}\x1b[0m\n"),
+            (false, line) => format!("{line}\n"),
+        };
+        self.raw(&lines.into_iter().map(shown).collect::<String>())
     }
 
     /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal gets their colours and
@@ -240,6 +258,19 @@ mod tests {
         for (terminal, expected) in [(None, text), (Some(on_terminal), "\x1b[31mred\x1b[0m \\u{1b}[2J\x1b[0m\n")] {
             let mut out = Vec::new();
             Output::to(&mut out, io::sink(), terminal).lines_of_workloads(text).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn lines_of_results_are_coloured_in_a_terminal_only() {
+        for (colours, expected) in [(true, "\x1b[31m-\\u{1b}old\x1b[0m\nsame\n"), (false, "-\\u{1b}old\nsame\n")] {
+            let mut out = Vec::new();
+            let mut output = Output::to(&mut out, io::sink(), None);
+            output.result_colours = colours;
+            let lines = [("\x1b[31m", "-\x1bold".to_owned()), ("", "same".to_owned())];
+            output.coloured_result(lines).unwrap();
+            drop(output);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
     }

@@ -17,10 +17,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes of a key that YAML writes as one that is long. Its bound is 128.
 const LONG_KEY: usize = 200;
 
-/// A node with its kind.
-struct Ordered<'n> {
-    node: &'n Node,
-    kind: Kind,
+/// A node with its kind: it is written with the documented order of fields.
+pub struct Ordered<'n> {
+    /// The node.
+    pub node: &'n Node,
+    /// What it is.
+    pub kind: Kind,
 }
 
 // [impl->swdd~api-object-serialization~1]
@@ -61,6 +63,12 @@ pub fn state_text(state: &Node, format: Format) -> String {
         Format::Json => escaped_json(&serde_json::to_string_pretty(&ordered).unwrap_or_default()),
     };
     text + "\n"
+}
+
+/// Values that are no part of a state, as JSON like that of [`state_text`].
+#[must_use]
+pub fn json_text(node: &Node) -> String {
+    escaped_json(&serde_json::to_string_pretty(node).unwrap_or_default()) + "\n"
 }
 
 /// One event as a document: YAML after a line `---`, or JSON in one line.

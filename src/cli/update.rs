@@ -8,14 +8,18 @@ use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
 use super::table::{TooWide, one_line};
-use super::wait::{self, WaitEnd, WaitState};
+use super::wait::{self, Settled, WaitEnd, WaitState};
 use crate::limits::{MANIFEST_MAX, NAME_MAX};
 use crate::model::names::is_name;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
+use guarded::Guarded;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
+
+pub mod guarded;
+mod undo;
 
 /// A change of the state, ready to be sent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,6 +30,17 @@ pub struct Update {
     pub masks: Vec<String>,
     /// Workloads that the command line names: one that does not exist may be a typing error.
     pub deleted: Vec<String>,
+    /// Try it also when the server has undone the same before.
+    pub force: bool,
+    /// Put back what was there when it fails.
+    pub rollback: bool,
+}
+
+/// The objects that an update names, as they were before.
+#[derive(Debug)]
+struct Objects {
+    masks: Vec<String>,
+    before: Node,
 }
 
 /// What changing commands work with.
@@ -48,15 +63,20 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
-        Update { new_state, masks, deleted: typed }: Update,
+        Update { new_state, mut masks, deleted: typed, force, rollback }: Update,
     ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
-        if self.waiting.no_wait {
+        let objects = if rollback { Some(Objects { before: self.read(&masks)?, masks: masks.clone() }) } else { None };
+        if force {
+            masks.extend(guarded::masks_to_forget(self.link, &masks)?);
+        }
+        if self.waiting.no_wait && !rollback {
             self.link.update_state(new_state, masks)?;
             return Ok(ExitCode::Success);
         }
+        let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
-        let before = self.link.complete_state(&rows::MASKS)?;
+        let before = self.link.complete_state(&state_masks)?;
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
@@ -67,11 +87,24 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         }
         self.output.status("Successfully applied the manifest(s).")?;
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
-        let now = self.link.complete_state(&rows::MASKS)?;
+        let now = self.link.complete_state(&state_masks)?;
         let mut state = WaitState::new(&accepted, &before, &now);
-        drop((before, now)); // They may be large, and waiting may be long.
-        let end = wait::wait(&mut state, self.link, self.clock, self.waiting.limit, self.output)?;
+        let guarded = Guarded::of_request(&before, &now, &accepted, self.clock.now());
+        drop(now); // It may be large, and waiting may be long.
+        if let (None, Some(objects)) = (&guarded, &objects) {
+            return self.judge(objects, &accepted, &before, state);
+        }
+        drop(before);
+        if let Some(update) = guarded {
+            return self.follow(update, state);
+        }
+        let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, self.waiting.limit, self.output)?;
         Ok(self.conclude(&state, end))
+    }
+
+    /// Reads the parts of the complete state that `masks` select.
+    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node, CommandError> {
+        self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
     /// Warns about workloads to delete that do not exist.
@@ -89,21 +122,12 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             let text = format!("agent '{agent}' is not connected; when it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
-        let failures = state.failures();
-        let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
-        let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
-        if !missed.is_empty() {
-            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len())));
-            let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
-            self.output.explain(&table);
-        }
+        let (failures, outstanding) = (state.failures(), self.warn_of_missed(state, end));
         let mut code = ExitCode::Success;
         if end == WaitEnd::TimedOut {
             let limit = shown(self.waiting.limit.unwrap_or_default());
-            let text = format!(
-                "gave up waiting after '{limit}': {} did not reach the desired state",
-                counted(outstanding.len())
-            );
+            let counted = counted(outstanding);
+            let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
             self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
             code = ExitCode::GaveUp;
         }
@@ -114,6 +138,19 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             code = ExitCode::WorkloadFailed;
         }
         code
+    }
+
+    /// Reports the workloads that did not reach their states. Returns how many of them are outstanding.
+    fn warn_of_missed(&mut self, state: &WaitState, end: WaitEnd) -> usize {
+        let failures = state.failures();
+        let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
+        let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
+        if !missed.is_empty() {
+            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len())));
+            let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
+            self.output.explain(&table);
+        }
+        outstanding.len()
     }
 
     /// Deletes configs by name, and reports which existed.
@@ -181,7 +218,7 @@ pub fn read_file(name: &str) -> io::Result<String> {
 pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Ok(Update { new_state: Node::empty(), masks, deleted: names.to_vec() })
+    Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })
 }
 
 fn counted(workloads: usize) -> String {

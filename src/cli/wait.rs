@@ -16,17 +16,55 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+pub mod trial;
 
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// How waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitEnd {
-    /// Nothing is outstanding.
-    Settled,
+    /// The goal was reached.
+    Reached,
     /// The time limit passed.
     TimedOut,
+}
+
+/// What a wait is for.
+pub trait Goal<L> {
+    /// Applies states that were reported at `now`; `wait` has them already.
+    fn on_states(&mut self, wait: &WaitState, states: &[WorkloadState], now: Instant);
+
+    /// Whether it is reached at `now`.
+    ///
+    /// # Errors
+    /// The server did not respond, or the connection ended.
+    fn check(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError>;
+}
+
+/// Whether a [`Goal`] is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is.
+    Reached,
+    /// It is not.
+    Open {
+        /// When to check again although nothing was reported.
+        again: Option<Instant>,
+    },
+}
+
+/// The goal that nothing is outstanding.
+#[derive(Debug, Clone, Copy)]
+pub struct Settled;
+
+impl<L> Goal<L> for Settled {
+    fn on_states(&mut self, _: &WaitState, _: &[WorkloadState], _: Instant) {}
+
+    fn check(&mut self, wait: &mut WaitState, _: &mut L, _: Instant) -> Result<Progress, CliError> {
+        Ok(if wait.is_settled() { Progress::Reached } else { Progress::Open { again: None } })
+    }
 }
 
 /// The instances of one update and their progress.
@@ -37,6 +75,8 @@ pub struct WaitState {
     starting: BTreeSet<InstanceName>,
     /// Deleted instances that are outstanding.
     ending: BTreeSet<InstanceName>,
+    /// Instances that have started and must prove that they work.
+    on_trial: BTreeSet<InstanceName>,
     /// Agents that were connected after the update was accepted; instances of others are not waited for.
     connected: BTreeSet<Name>,
     rows: BTreeMap<InstanceName, Row>,
@@ -69,6 +109,7 @@ impl WaitState {
             added: accepted.added.iter().cloned().collect(),
             starting: accepted.added.iter().cloned().collect(),
             ending: accepted.deleted.iter().cloned().collect(),
+            on_trial: BTreeSet::new(),
             connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
             rows,
             reported: BTreeMap::new(),
@@ -133,7 +174,7 @@ impl WaitState {
     }
 
     fn is_outstanding(&self, instance: &InstanceName) -> bool {
-        self.starting.contains(instance) || self.ending.contains(instance)
+        [&self.starting, &self.ending, &self.on_trial].iter().any(|outstanding| outstanding.contains(instance))
     }
 
     /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when there are
@@ -181,6 +222,12 @@ impl WaitState {
         FRAME_PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(FRAME_LINES_AT_ONCE))
     }
 
+    /// Marks the added instances of the named workloads as outstanding, and no others but those that were not reported
+    /// to have reached their states.
+    pub fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
+        self.on_trial = self.added.iter().filter(|instance| names.contains(&*instance.workload)).cloned().collect();
+    }
+
     /// The added instances that failed.
     #[must_use]
     pub fn failures(&self) -> Vec<&InstanceName> {
@@ -210,6 +257,18 @@ impl WaitState {
         self.rows.keys().filter(|instance| self.is_outstanding(instance)).collect()
     }
 
+    /// State and info of an instance. For one that waits until another with its name ends, those of the other.
+    fn described(&self, instance: &InstanceName) -> String {
+        let old = self.ending.iter().find(|old| old.workload == instance.workload && *old != instance);
+        let begun = self.reported.get(instance).is_some_and(|state| state.phase != Phase::PendingInitial);
+        let shown = old.filter(|_| !begun).unwrap_or(instance);
+        let Some(row) = self.rows.get(shown) else {
+            return self.reported.get(shown).map_or_else(String::new, ToString::to_string);
+        };
+        let Row { state, info, .. } = self.reasons.explained(shown, row);
+        if info.is_empty() { state } else { format!("{state}: '{info}'") }
+    }
+
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
     #[must_use]
     pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table<5> {
@@ -237,13 +296,14 @@ fn ends_start(phase: Phase) -> bool {
         || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
 }
 
-/// Follows the states that `link` broadcasts until `state` is settled or `limit` has passed, and shows frames.
+/// Follows the states that `link` broadcasts until `goal` is reached or `limit` has passed, and shows frames.
 ///
 /// # Errors
-/// The connection ended, or standard output cannot be written.
-pub fn wait(
+/// The connection ended, the goal cannot be checked, or standard output cannot be written.
+pub fn wait<L: ServerLink>(
     state: &mut WaitState,
-    link: &mut impl ServerLink,
+    goal: &mut impl Goal<L>,
+    link: &mut L,
     clock: &impl Clock,
     limit: Option<Duration>,
     output: &mut Output<'_>,
@@ -255,11 +315,12 @@ pub fn wait(
     let mut next_frame = clock.now();
     loop {
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
-        if state.is_settled() {
+        let Progress::Open { again } = goal.check(state, link, clock.now())? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
+            state.on_trial.clear();
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
-            return Ok(WaitEnd::Settled);
-        }
+            return Ok(WaitEnd::Reached);
+        };
         let due = animated || clock.now() >= next_frame;
         if due {
             // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
@@ -267,9 +328,12 @@ pub fn wait(
             next_frame = clock.now() + state.pause_between_frames();
         }
         let turns = if animated { Some(next_turn) } else { (!due).then_some(next_frame) };
-        let until = turns.into_iter().chain(give_up).min();
+        let until = turns.into_iter().chain(give_up).chain(again).min();
         match link.next_states(until)? {
-            Some(states) => state.on_states(&states),
+            Some(states) => {
+                state.on_states(&states);
+                goal.on_states(state, &states, clock.now());
+            }
             None if give_up.is_some_and(|at| clock.now() >= at) => return Ok(WaitEnd::TimedOut),
             None => {}
         }

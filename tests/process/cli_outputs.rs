@@ -80,6 +80,7 @@ fn help_fits_the_terminal() {
         "get workload",
         "get agent",
         "get config",
+        "get update",
         "get events",
         "set",
         "set state",
@@ -89,6 +90,8 @@ fn help_fits_the_terminal() {
         "run",
         "run workload",
         "apply",
+        "diff",
+        "rollback",
         "logs",
         "graph",
     ];
@@ -310,6 +313,23 @@ fn errors_are_coloured_in_a_terminal_only_and_not_with_no_color() {
     assert_eq!(first(To::Terminal(80), &command), format!("\u{1b}[1;38;5;9merror:\u{1b}[0m {text}"));
     command.env("NO_COLOR", "1");
     assert_eq!(first(To::Terminal(80), &command), format!("error: {text}"));
+}
+
+#[test]
+fn differences_are_coloured_in_a_terminal_only_and_not_with_no_color() {
+    let cluster = Cluster::start(&[]);
+    cluster.write("config.yaml", "apiVersion: v1\nconfigs: {c: new}\n");
+    let state = "desiredState: {apiVersion: v1, configs: {c: old}}\n";
+    cluster.ank_with_input(&["set", "state", "desiredState.configs.c", "-"], state).success();
+    let mut command = cluster.ank_command();
+    command.args(["diff", "config.yaml"]);
+    let plain = "--- config c\n+++ config c\n@@ -1,1 +1,1 @@\n-old\n+new\n1 config to change.\n";
+    let coloured = "\u{1b}[1m--- config c\u{1b}[0m\n\u{1b}[1m+++ config c\u{1b}[0m\n\u{1b}[36m@@ -1,1 +1,1 @@\u{1b}[0m\n\
+                    \u{1b}[31m-old\u{1b}[0m\n\u{1b}[32m+new\u{1b}[0m\n1 config to change.\n";
+    assert_eq!(run(&cluster, &command, To::Pipe).stdout, plain);
+    assert_eq!(run(&cluster, &command, To::Terminal(80)).stdout, coloured);
+    command.env("NO_COLOR", "1");
+    assert_eq!(run(&cluster, &command, To::Terminal(80)).stdout, plain);
 }
 
 /// The candidates for the last of `words`.

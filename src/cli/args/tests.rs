@@ -46,6 +46,9 @@ fn accepted_words_mean_the_same() {
         ("get events --until a.b=c=d", "get events --until=a.b=c=d"),
         ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
         ("graph -o dot a", "graph a -o=dot"),
+        ("get updates", "get update"),
+        ("diff f -d --agent A -ojson", "diff -d --agent=A -o json f"),
+        ("apply f --dry-run -o json", "apply --dry-run -o=json f"),
     ] {
         let arguments = shown(words);
         assert!(!arguments.starts_with("error"), "{words}: {arguments}");
@@ -95,6 +98,15 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
             "error: invalid value '10m' for '--since <TIME>': expected a time as in RFC 3339, for example \
              2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
         ),
+        ("diff f -o yaml", "error: invalid value 'yaml' for '-o <FORMAT>'"),
+        ("apply f -o json", "error: the following required arguments were not provided:"),
+        ("apply f --rollback --no-wait", "error: the argument '--no-wait' cannot be used with '--rollback'"),
+        ("--no-wait apply f --rollback", "error: the argument '--no-wait' cannot be used with '--rollback'"),
+        ("apply f --dry-run --force", "error: the argument '--dry-run' cannot be used with '--force'"),
+        ("rollback x", "error: invalid value 'x' for '[ID]': invalid digit found in string"),
+        ("rollback 1 2", "error: unexpected argument '2' found"),
+        ("get update -o json", "error: unexpected argument '-o' found"),
+        ("apply f --dry-run --rollback", "error: the argument '--dry-run' cannot be used with '--rollback'"),
         ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
         ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
@@ -128,7 +140,9 @@ fn a_command_with_swapped_letters_leads_to_a_suggestion() {
 
 #[test]
 fn missing_commands_show_help_on_standard_error() {
-    for words in ["", "get", "set", "delete", "run", "apply", "logs", "set state", "delete workload", "run workload"] {
+    for words in
+        ["", "get", "set", "delete", "run", "apply", "diff", "logs", "set state", "delete workload", "run workload"]
+    {
         let error = read(words).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, "{words:?}");
         assert_eq!((error.exit_code(), error.use_stderr()), (2, true), "{words:?}");
@@ -196,7 +210,7 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "help"]);
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "diff", "rollback", "logs", "graph", "help"]);
 }
 
 #[test]

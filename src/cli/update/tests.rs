@@ -50,7 +50,8 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    assert_eq!(ran.server.reads, [rows::MASKS, rows::MASKS]);
+    let masks = [&rows::MASKS[..], &guarded::MASKS].concat();
+    assert_eq!(ran.server.reads, [masks.clone(), masks]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }
 

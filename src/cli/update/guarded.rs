@@ -1,0 +1,210 @@
+//! Updates that the server judges itself, and undoes when they fail: `ank` waits for their ends.
+//!
+//! Thread: `main`.
+
+use super::Context;
+use crate::cli::error::{CliError, CommandError, ExitCode, shown};
+use crate::cli::rows::entries;
+use crate::cli::session::{Accepted, ServerLink};
+use crate::cli::table::one_line;
+use crate::cli::wait::{self, Goal, Progress, WaitEnd, WaitState};
+use crate::limits::UPDATE_POLL_INTERVAL;
+use crate::model::execution_state::WorkloadState;
+use crate::model::field_path::parts;
+use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use crate::platform::clock::Clock;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// The parts of the complete state from which one learns that an update is guarded. Servers that guard none have none of
+/// them and do not mind.
+pub const MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
+/// The parts that say which updates are remembered as undone, and of what.
+const UNDONE_MASKS: [&str; 3] = ["updates.*.phase", "updates.*.workloads", "updates.*.configs"];
+
+/// The phase of a guarded update; `None` for one of a newer server.
+#[must_use]
+pub fn phase(update: &Node) -> Option<UpdatePhase> {
+    update.get("phase").and_then(Node::as_text).and_then(UpdatePhase::parse)
+}
+
+/// The guarded updates of a complete state with their numbers, oldest first.
+#[must_use]
+pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
+    let mut updates: Vec<(u64, &Node)> =
+        entries(state.get("updates")).filter_map(|(id, update)| Some((id.parse().ok()?, update))).collect();
+    updates.sort_by_key(|(id, _)| *id);
+    updates
+}
+
+/// The texts that an update waits for: names of workloads, and agents after [`AGENT_PREFIX`].
+pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
+    update.get("waitsFor").and_then(Node::as_list).into_iter().flatten().filter_map(Node::as_text)
+}
+
+/// The masks that let the server try again what it has undone, of updates of what `masks` name.
+///
+/// # Errors
+/// No response.
+pub fn masks_to_forget(link: &mut impl ServerLink, masks: &[String]) -> Result<Vec<String>, CommandError> {
+    let state = link.complete_state(&UNDONE_MASKS)?;
+    let paths: Vec<Vec<&str>> = masks.iter().map(|mask| parts(mask)).collect();
+    let named: BTreeSet<(&str, &str)> = (paths.iter())
+        .filter_map(|path| if let ["desiredState", part, name] = path[..] { Some((part, name)) } else { None })
+        .collect();
+    let has_one = |update: &Node, part: &'static str| {
+        entries(update.get(part)).any(|(name, _)| named.contains(&(part, name.as_str())))
+    };
+    let undone = updates(&state).into_iter().filter(|(_, update)| {
+        phase(update) == Some(UpdatePhase::Undone) && (has_one(update, "workloads") || has_one(update, "configs"))
+    });
+    Ok(undone.map(|(id, _)| format!("updates.{id}")).collect())
+}
+
+/// A guarded update that is followed to its end.
+#[derive(Debug)]
+pub struct Guarded {
+    /// Its number, or that of the one that replaced it.
+    id: u64,
+    /// What the server last said of it; empty when it forgot it.
+    update: Node,
+    /// When to read it next.
+    next: Instant,
+}
+
+impl Guarded {
+    /// The update that the server made of a request; `None` when it does not guard it.
+    pub fn of_request(before: &Node, now: &Node, accepted: &Accepted, next: Instant) -> Option<Self> {
+        let known = updates(before).last().map_or(0, |(id, _)| *id);
+        let names = |instances: &[InstanceName]| instances.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let (added, deleted) = (names(&accepted.added), names(&accepted.deleted));
+        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| {
+            workload.get(key).and_then(Node::as_text).is_some_and(|name| names.contains(name))
+        };
+        let is_ours = |update: &Node| {
+            // What a request sets back is withdrawn, which is no failure of that request.
+            phase(update) != Some(UpdatePhase::Withdrawn)
+                && entries(update.get("workloads"))
+                    .any(|(_, workload)| is_one(workload, "new", &added) || is_one(workload, "old", &deleted))
+        };
+        let (id, update) = updates(now).into_iter().rev().find(|(id, update)| *id > known && is_ours(update))?;
+        Some(Self { id, update: update.clone(), next })
+    }
+
+    /// Reads how far it is, or the one that replaced it.
+    fn read(&mut self, link: &mut impl ServerLink) -> Result<(), CliError> {
+        loop {
+            let fields = ["phase", "reason", "waitsFor", "replacedBy"];
+            let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
+            let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
+            let update = state.at_mut(&["updates", &self.id.to_string()]).map(std::mem::take);
+            self.update = update.unwrap_or_default();
+            let successor = self.update.get("replacedBy").and_then(Node::as_text).and_then(|id| id.parse().ok());
+            match successor {
+                Some(successor) if phase(&self.update) == Some(UpdatePhase::Replaced) && successor > self.id => {
+                    self.id = successor;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        phase(&self.update).is_some_and(UpdatePhase::is_open)
+    }
+
+    /// The agents that are away, when it waits for nothing else.
+    fn absent_agents(&self) -> Option<Vec<&str>> {
+        let agents: Option<Vec<&str>> = waits_for(&self.update).map(|text| text.strip_prefix(AGENT_PREFIX)).collect();
+        agents.filter(|agents| self.is_open() && !agents.is_empty())
+    }
+}
+
+impl<L: ServerLink> Goal<L> for Guarded {
+    fn on_states(&mut self, _: &WaitState, _: &[WorkloadState], _: Instant) {}
+
+    fn check(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
+        if now >= self.next {
+            self.read(link)?;
+            self.next = now + UPDATE_POLL_INTERVAL;
+            wait.set_on_trial(&waits_for(&self.update).collect());
+        }
+        let ended = !self.is_open() || self.absent_agents().is_some();
+        Ok(if ended { Progress::Reached } else { Progress::Open { again: Some(self.next) } })
+    }
+}
+
+impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
+    /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
+    pub(super) fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode, CliError> {
+        let first = update.id;
+        self.output.debug(format_args!("the server judges it as update {first}"));
+        let (limit, clock) = (self.waiting.limit, self.clock);
+        let end = wait::wait(&mut state, &mut update, self.link, clock, limit, self.output)?;
+        let id = update.id;
+        if id != first {
+            self.output.warn(format_args!("update {first} became a part of update {id}"));
+        }
+        if end == WaitEnd::TimedOut {
+            self.warn_of_missed(&state, end);
+            let text = format!("gave up waiting after '{}': update {id} is open", shown(limit.unwrap_or_default()));
+            self.output.error(text, Some("the update goes on; follow it with 'ank get updates'"));
+            return Ok(ExitCode::GaveUp);
+        }
+        self.conclude_guarded(&update)
+    }
+
+    /// Reports how a guarded update ended and decides the exit code.
+    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode, CliError> {
+        let id = update.id;
+        let reason = update.update.get("reason").and_then(Node::as_text).unwrap_or_default();
+        let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
+        let (text, hint, code) = match phase(&update.update) {
+            Some(UpdatePhase::Good) => {
+                self.output.status(&format!("Update {id} is good."))?;
+                return Ok(ExitCode::Success);
+            }
+            Some(UpdatePhase::Kept) => {
+                let text = format!("update {id} is kept, though not all of it is healthy{because}");
+                if !self.waiting.fail_on_error {
+                    self.output.warn(text);
+                    return Ok(ExitCode::Success);
+                }
+                (text, "'ank rollback' puts back what was there before", ExitCode::WorkloadFailed)
+            }
+            Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
+                for agent in update.absent_agents().unwrap_or_default() {
+                    let text = format!("agent '{agent}' is not connected; update {id} stays open until it was there");
+                    self.output.warn(one_line(&text));
+                }
+                return Ok(ExitCode::Success);
+            }
+            Some(UpdatePhase::Undone) => {
+                let text = format!("update {id} failed and was undone{because}");
+                (text, "correct it and send it again; 'ank apply --force' tries the same again", ExitCode::Undone)
+            }
+            Some(UpdatePhase::Stuck) => {
+                let text = format!("update {id} failed and cannot be undone{because}");
+                (text, "the update stays in force; see 'ank get workloads'", ExitCode::Failed)
+            }
+            Some(UpdatePhase::Withdrawn) => {
+                let text = format!("update {id} is withdrawn: other requests put back or deleted what it changed");
+                (text, "see 'ank get updates'", ExitCode::Failed)
+            }
+            Some(UpdatePhase::Replaced) | None => {
+                let text = match update.update.get("phase").and_then(Node::as_text) {
+                    Some(phase) => format!("how update {id} ended is unknown, its phase is '{}'", one_line(phase)),
+                    None => format!("how update {id} ended is unknown, the server has no such update any more"),
+                };
+                (text, "see 'ank get workloads' and 'ank get updates'", ExitCode::Failed)
+            }
+        };
+        self.output.error(text, Some(hint));
+        Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests;

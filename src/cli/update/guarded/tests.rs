@@ -1,0 +1,235 @@
+//! How `ank` follows an update that the server judges, against a scripted server.
+
+use super::*;
+use crate::cli::settings::Waiting;
+use crate::cli::tests::{Played, Step, accepted, play, reported, state};
+use crate::cli::update::Update;
+use crate::model::execution_state::Phase;
+use std::time::Duration;
+
+fn texts(entries: &[(&str, &str)]) -> Node {
+    Node::map(entries.iter().map(|(key, text)| (*key, Node::text(*text))))
+}
+
+/// An update with these texts that changes workload `web`.
+fn update(entries: &[(&str, &str)]) -> Node {
+    let mut update = texts(entries);
+    let web = texts(&[("old", "web.1.A"), ("new", "web.2.A")]);
+    update.as_map_mut().unwrap().insert("workloads".to_owned(), Node::map([("web", web)]));
+    update
+}
+
+fn waiting_for(names: &[&str]) -> Node {
+    let mut update = update(&[("phase", "TRIAL")]);
+    let names = names.iter().map(|name| Node::text(*name)).collect();
+    update.as_map_mut().unwrap().insert("waitsFor".to_owned(), Node::List(names));
+    update
+}
+
+fn with_updates(mut state: Node, updates: &[(&str, Node)]) -> Node {
+    let updates = Node::map(updates.iter().map(|(id, update)| (*id, update.clone())));
+    state.as_map_mut().unwrap().insert("updates".to_owned(), updates);
+    state
+}
+
+/// The response to a read of one update.
+fn read(id: &str, update: Node) -> Step {
+    Step::State(with_updates(Node::empty(), &[(id, update)]))
+}
+
+/// Replaces `web`; the server knows update 3 from before and makes update 4 of the request.
+fn begun() -> Vec<Step> {
+    let old = ("3", update(&[("phase", "GOOD")]));
+    let running = ("web", "1", "A", Phase::Running);
+    let now = state(&["A"], &[running, ("web", "2", "A", Phase::PendingInitial)]);
+    vec![
+        Step::State(with_updates(state(&["A"], &[running]), std::slice::from_ref(&old))),
+        Step::Accept(accepted(&["web.2.A"], &["web.1.A"])),
+        Step::State(with_updates(now, &[old, ("4", update(&[("phase", "STAGING")]))])),
+    ]
+}
+
+fn run_with(update: Update, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
+    play(None, steps, |link, clock, output| Context { link, clock, output, waiting }.update_and_wait(update))
+}
+
+fn request() -> Update {
+    Update { masks: vec!["desiredState.workloads.web".to_owned()], ..Update::default() }
+}
+
+fn run(steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
+    run_with(request(), Waiting::default(), begun().into_iter().chain(steps).collect())
+}
+
+#[test]
+fn each_end_of_an_update_has_its_text_and_exit_code() {
+    let reason = "web: Pending(StartingFailed): No more retries: no image";
+    for (phase, code, err) in [
+        ("GOOD", ExitCode::Success, String::new()),
+        ("KEPT", ExitCode::Success, format!("warn: update 4 is kept, though not all of it is healthy: {reason}\n")),
+        (
+            "UNDONE",
+            ExitCode::Undone,
+            format!(
+                "error: update 4 failed and was undone: {reason}\n\
+                 hint: correct it and send it again; 'ank apply --force' tries the same again\n"
+            ),
+        ),
+        (
+            "STUCK",
+            ExitCode::Failed,
+            format!(
+                "error: update 4 failed and cannot be undone: {reason}\n\
+                 hint: the update stays in force; see 'ank get workloads'\n"
+            ),
+        ),
+        (
+            "WITHDRAWN",
+            ExitCode::Failed,
+            "error: update 4 is withdrawn: other requests put back or deleted what it changed\n\
+             hint: see 'ank get updates'\n"
+                .to_owned(),
+        ),
+        (
+            "DREAMING", // A newer server.
+            ExitCode::Failed,
+            "error: how update 4 ended is unknown, its phase is 'DREAMING'\n\
+             hint: see 'ank get workloads' and 'ank get updates'\n"
+                .to_owned(),
+        ),
+    ] {
+        let ran = run([read("4", update(&[("phase", phase), ("reason", reason)]))]);
+        assert_eq!((ran.result.unwrap(), ran.err), (code, err), "{phase}");
+        assert!(ran.server.is_done());
+        let fields = ["phase", "reason", "waitsFor", "replacedBy"].map(|field| format!("updates.4.{field}"));
+        assert_eq!(ran.server.reads.last().unwrap(), &fields);
+        assert_eq!(ran.out.ends_with("\nUpdate 4 is good.\n"), phase == "GOOD", "{}", ran.out);
+    }
+}
+
+#[test]
+fn an_update_is_read_once_a_second_until_its_end() {
+    let open = || read("4", waiting_for(&["web"]));
+    let second = || [Step::Silence(Duration::from_secs(1)), Step::Broadcast(Vec::new())];
+    let started =
+        Step::Broadcast(vec![reported("web.1.A", Phase::Removed, ""), reported("web.2.A", Phase::Running, "")]);
+    let steps = [open(), started].into_iter().chain(second()).chain([open()]).chain(second());
+    let ran = run(steps.chain([read("4", update(&[("phase", "GOOD")]))]));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert!(ran.server.is_done());
+    assert!(ran.out.contains("| Running(Ok)"), "it is on trial, though it runs: {}", ran.out);
+}
+
+#[test]
+fn agents_that_are_away_are_not_waited_for_but_named() {
+    let ran = run([read("4", waiting_for(&["agent B", "agent C"]))]);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
+    let expected = "warn: agent 'B' is not connected; update 4 stays open until it was there\n\
+                    warn: agent 'C' is not connected; update 4 stays open until it was there\n";
+    assert_eq!(ran.err, expected);
+    let ran = run([read("4", waiting_for(&["agent B", "web"])), Step::Silence(Duration::from_secs(1))]);
+    assert!(ran.result.is_err(), "a workload is left to wait for");
+}
+
+#[test]
+fn the_successor_of_a_replaced_update_is_followed() {
+    let ran = run([
+        read("4", update(&[("phase", "REPLACED"), ("replacedBy", "5")])),
+        read("5", update(&[("phase", "REPLACED"), ("replacedBy", "7")])),
+        read("7", update(&[("phase", "UNDONE"), ("reason", "why")])),
+    ]);
+    assert_eq!(ran.result.unwrap(), ExitCode::Undone);
+    let expected = "warn: update 4 became a part of update 7\nerror: update 7 failed and was undone: why\n";
+    assert!(ran.err.starts_with(expected), "{}", ran.err);
+    // A successor that came before it could send us in a circle.
+    let ran = run([read("4", update(&[("phase", "REPLACED"), ("replacedBy", "4")]))]);
+    assert_eq!(ran.result.unwrap(), ExitCode::Failed);
+}
+
+#[test]
+fn a_server_that_has_lost_the_update_is_no_success() {
+    let ran = run([Step::State(Node::empty())]);
+    assert_eq!(ran.result.unwrap(), ExitCode::Failed);
+    let expected = "error: how update 4 ended is unknown, the server has no such update any more\n";
+    assert!(ran.err.starts_with(expected), "{}", ran.err);
+}
+
+#[test]
+fn a_wait_that_is_given_up_leaves_the_update_open() {
+    let steps = begun().into_iter().chain([read("4", waiting_for(&["web"])), Step::Silence(Duration::from_secs(1))]);
+    let waiting = Waiting { limit: Some(Duration::from_millis(500)), ..Waiting::default() };
+    let ran = run_with(request(), waiting, steps.collect());
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
+    let expected = "error: gave up waiting after '500ms': update 4 is open\n\
+                    hint: the update goes on; follow it with 'ank get updates'\n";
+    assert!(ran.err.ends_with(expected), "{}", ran.err);
+}
+
+#[test]
+fn a_kept_failure_is_an_error_only_with_the_option() {
+    let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
+    let end = read("4", update(&[("phase", "KEPT"), ("reason", "why")]));
+    let ran = run_with(request(), waiting, begun().into_iter().chain([end]).collect());
+    assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
+    let expected = "error: update 4 is kept, though not all of it is healthy: why\n\
+                    hint: 'ank rollback' puts back what was there before\n";
+    assert_eq!(ran.err, expected);
+}
+
+#[test]
+fn other_updates_of_the_server_are_not_waited_for() {
+    let running = ("web", "1", "A", Phase::Running);
+    let now = state(&["A"], &[running]);
+    let other = Node::map([("phase", Node::text("TRIAL")), ("workloads", Node::map([("db", Node::empty())]))]);
+    for updates in [
+        vec![],
+        vec![("3", update(&[("phase", "TRIAL")]))], // It was there before.
+        vec![("4", other)],
+        vec![("4", update(&[("phase", "WITHDRAWN")]))], // The request has put back what was there.
+        vec![("x", update(&[("phase", "TRIAL")]))],
+    ] {
+        let steps = vec![
+            Step::State(with_updates(now.clone(), &[("3", update(&[("phase", "TRIAL")]))])),
+            Step::Accept(accepted(&["web.2.A"], &["web.1.A"])),
+            Step::State(with_updates(now.clone(), &updates)),
+            Step::Broadcast(vec![reported("web.1.A", Phase::Removed, ""), reported("web.2.A", Phase::Running, "")]),
+        ];
+        let ran = run_with(request(), Waiting::default(), steps);
+        assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""), "{updates:?}");
+        assert!(ran.server.is_done());
+    }
+}
+
+#[test]
+fn with_rollback_the_server_judges_what_it_guards() {
+    let steps = [Step::State(Node::empty())].into_iter().chain(begun());
+    let undone = read("4", update(&[("phase", "UNDONE")]));
+    let update = Update { rollback: true, ..request() };
+    let ran = run_with(update, Waiting::default(), steps.chain([undone]).collect());
+    assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::Undone, 1));
+}
+
+#[test]
+fn force_lets_the_server_forget_what_it_has_undone_of_the_same_names() {
+    let undone = |part: &'static str, name: &str| {
+        Node::map([("phase", Node::text("UNDONE")), (part, Node::map([(name, Node::empty())]))])
+    };
+    let updates = [
+        ("2", undone("workloads", "db")),
+        ("5", undone("workloads", "web")),
+        ("7", undone("configs", "port")),
+        ("8", undone("configs", "web")),
+        ("9", update(&[("phase", "GOOD")])),
+    ];
+    let masks = ["desiredState.configs.port", "desiredState.workloads.web"].map(str::to_owned);
+    let steps = vec![Step::State(with_updates(Node::empty(), &updates)), Step::Accept(accepted(&["web.2.A"], &[]))];
+    let update = Update { masks: masks.to_vec(), force: true, ..Update::default() };
+    let ran = run_with(update, Waiting { no_wait: true, ..Waiting::default() }, steps);
+    assert_eq!(ran.result.unwrap(), ExitCode::Success);
+    let sent = [&masks[..], &["updates.5".to_owned(), "updates.7".to_owned()]].concat();
+    assert_eq!(ran.server.updates, [(Node::empty(), sent)]);
+    // Other servers remember nothing.
+    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&[], &[]))];
+    let ran = run_with(Update { force: true, ..request() }, Waiting { no_wait: true, ..Waiting::default() }, steps);
+    assert_eq!(ran.server.updates, [(Node::empty(), request().masks)]);
+}

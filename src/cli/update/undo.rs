@@ -1,0 +1,86 @@
+//! `ank apply --rollback`: `ank` judges the update itself, and puts back what was there when it fails. Any server will do.
+//!
+//! Thread: `main`.
+
+use super::{Context, Objects};
+use crate::cli::error::{CliError, CommandError, ExitCode};
+use crate::cli::rows;
+use crate::cli::session::{Accepted, ServerLink};
+use crate::cli::wait::trial::ClientTrial;
+use crate::cli::wait::{self, Settled, WaitEnd, WaitState};
+use crate::model::field_path::parts;
+use crate::model::node::Node;
+use crate::platform::clock::Clock;
+use std::time::Duration;
+
+impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
+    /// Judges an accepted update of `objects`, which came to the complete state `before`. Undoes it when it fails.
+    pub(super) fn judge(
+        &mut self,
+        objects: &Objects,
+        accepted: &Accepted,
+        before: &Node,
+        mut state: WaitState,
+    ) -> Result<ExitCode, CliError> {
+        let effective =
+            ClientTrial::names(accepted, before).into_iter().map(|name| format!("effectiveState.workloads.{name}"));
+        let masks: Vec<String> = objects.masks.iter().cloned().chain(effective).collect();
+        let sent = self.read(&masks)?;
+        let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.clock.now());
+        let (limit, clock) = (self.waiting.limit, self.clock);
+        let end = wait::wait(&mut state, &mut trial, self.link, clock, limit, self.output).inspect_err(|_| {
+            self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
+        })?;
+        if let Some(why) = trial.failure() {
+            self.output.warn(format_args!("the update failed: {why}"));
+            return self.undo(objects, &sent, trial.longest_deadline());
+        }
+        for why in trial.kept() {
+            self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
+        }
+        let gone = trial.gone();
+        if end == WaitEnd::Reached && !gone.is_empty() {
+            let names = gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
+            let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
+            self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
+            return Ok(ExitCode::Failed);
+        }
+        let code = self.conclude(&state, end);
+        let failed = self.waiting.fail_on_error && !trial.kept().is_empty();
+        Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
+    }
+
+    /// Sends what `objects` were, but for those that are not as they were `sent`, and waits at most for `limit`.
+    fn undo(&mut self, objects: &Objects, sent: &Node, limit: Duration) -> Result<ExitCode, CliError> {
+        let before = self.read(&rows::MASKS)?;
+        let now = self.read(&objects.masks)?;
+        let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
+        let (ours, others): (Vec<String>, Vec<String>) = objects.masks.iter().cloned().partition(is_as_sent);
+        self.output.status("Putting back what was there before.\n")?;
+        if !ours.is_empty() {
+            let accepted = match self.link.update_state(objects.before.clone(), ours) {
+                Err(CommandError::Refused(text)) => {
+                    let text = format!("the update failed and cannot be undone: '{text}'");
+                    self.output.error(text, Some("the update stays in force; see 'ank get workloads'"));
+                    return Ok(ExitCode::Failed);
+                }
+                accepted => accepted?,
+            };
+            let mut state = WaitState::new(&accepted, &before, &self.link.complete_state(&rows::MASKS)?);
+            let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, Some(limit), self.output)?;
+            self.warn_of_missed(&state, end);
+        }
+        if others.is_empty() {
+            let hint = "the desired state is as it was before; correct the manifest and apply it again";
+            self.output.error("the update failed and was undone", Some(hint));
+            return Ok(ExitCode::Undone);
+        }
+        let names: Vec<&str> = others.iter().filter_map(|mask| parts(mask).last().copied()).collect();
+        let text = format!("the update failed; '{}' stayed because others changed it meanwhile", names.join("', '"));
+        self.output.error(text, Some("all else that the update names is as it was before; see 'ank diff'"));
+        Ok(ExitCode::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

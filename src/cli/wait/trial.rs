@@ -1,0 +1,211 @@
+//! Judges an update by the states that the server broadcasts: it is good when all its workloads are healthy at once.
+//!
+//! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
+
+use super::{Goal, Progress, WaitState};
+use crate::cli::error::CliError;
+use crate::cli::reasons;
+use crate::cli::rows;
+use crate::cli::session::Accepted;
+use crate::limits::UPDATE_LOSSES;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::lifecycle::{self, OnFailure, Terms};
+use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
+use crate::model::trial::{Candidate, Failure, LATE, Trial};
+use crate::model::workload::{AddCondition, RestartPolicy};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// [`Phase::Running`] as in tables.
+const RUNNING: &str = "Running(Ok)";
+
+/// An accepted update while `ank` judges it.
+#[derive(Debug)]
+pub struct ClientTrial {
+    trial: Trial,
+    /// Instances with the names of old ones, whose ends are reported before anything about the new ones.
+    keep_names: BTreeSet<InstanceName>,
+    /// Agents that are not connected.
+    away: BTreeSet<Name>,
+    losses: u32,
+    longest_deadline: Duration,
+    failure: Option<String>,
+    kept: Vec<String>,
+    gone: BTreeSet<Name>,
+}
+
+impl ClientTrial {
+    /// The names of the workloads that are judged when `accepted` came to `before`: those that change, and those that
+    /// need one of them to run, directly or not.
+    #[must_use]
+    pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
+        let needs = reasons::needs(before);
+        let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
+        let mut names: BTreeSet<String> = changed.collect();
+        loop {
+            let needs_one = |needs: &BTreeMap<String, String>| {
+                needs.iter().any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
+            };
+            let more = needs.iter().filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
+            let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
+            if more.is_empty() {
+                return names;
+            }
+            names.extend(more);
+        }
+    }
+
+    /// Begins at `now`, with the complete state before the update, the wait for it, and the effective state after it.
+    #[must_use]
+    pub fn new(accepted: &Accepted, before: &Node, wait: &mut WaitState, effective: &Node, now: Instant) -> Self {
+        let mut new = Self {
+            trial: Trial::default(),
+            keep_names: accepted.added.iter().filter(|instance| wait.ending.contains(instance)).cloned().collect(),
+            away: BTreeSet::new(),
+            losses: 0,
+            longest_deadline: Duration::ZERO,
+            failure: None,
+            kept: Vec::new(),
+            gone: BTreeSet::new(),
+        };
+        let mut ran = rows::rows(before);
+        ran.retain(|_, row| row.state == RUNNING);
+        let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
+        let added = accepted.added.iter().filter(|instance| !instance.agent.is_empty()).map(|instance| Candidate {
+            ran: names.contains(&instance.workload),
+            keeps_name: new.keep_names.contains(instance),
+            is_present: wait.connected.contains(&instance.agent),
+            ..candidate(instance, effective)
+        });
+        let added: Vec<Candidate> = added.collect();
+        let keep = !added.is_empty() && added.iter().all(|candidate| candidate.on_failure == OnFailure::Keep);
+        let on_failure = if keep { OnFailure::Keep } else { OnFailure::Rollback };
+        added.into_iter().for_each(|candidate| new.judge(candidate, now));
+        let changed: BTreeSet<&Name> =
+            accepted.added.iter().chain(&accepted.deleted).map(|instance| &instance.workload).collect();
+        let names = Self::names(accepted, before);
+        ran.retain(|instance, _| !changed.contains(&instance.workload) && names.contains(&*instance.workload));
+        for (instance, row) in ran {
+            let state = Some(ExecutionState::plain(Phase::Running));
+            new.judge(Candidate { ran: true, state, on_failure, ..candidate(&instance, effective) }, now);
+            wait.rows.insert(instance, row); // It is shown, too.
+        }
+        new
+    }
+
+    fn judge(&mut self, candidate: Candidate, now: Instant) {
+        if !candidate.is_present {
+            self.away.insert(candidate.instance.agent.clone());
+        }
+        self.longest_deadline = self.longest_deadline.max(candidate.terms.deadline);
+        self.trial.judge(candidate, now);
+    }
+
+    /// Why the update failed and is to be undone, as `<workload>: <why>`.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// The failures of workloads that do not undo the update, as `<workload>: <why>`.
+    #[must_use]
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    /// The workloads that other requests have deleted or replaced; they are not judged.
+    #[must_use]
+    pub fn gone(&self) -> &BTreeSet<Name> {
+        &self.gone
+    }
+
+    /// The longest time that one of the judged may be not healthy.
+    #[must_use]
+    pub fn longest_deadline(&self) -> Duration {
+        self.longest_deadline
+    }
+
+    fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
+        for Failure { workload, why, on_failure } in failures {
+            let late = why.split_once(": ").filter(|(head, _)| head.starts_with(LATE));
+            let described = late.zip(self.trial.instance(&workload));
+            // What an instance waits for follows from the states of others.
+            let why =
+                described.map(|((head, _), instance)| format!("{head}: {}", wait.described(instance))).unwrap_or(why);
+            let why = format!("{workload}: {why}");
+            match on_failure {
+                OnFailure::Rollback => _ = self.failure.get_or_insert(why),
+                OnFailure::Keep => self.kept.push(why),
+            }
+        }
+    }
+
+    fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState, now: Instant) -> Vec<Failure> {
+        if self.trial.instance(&instance.workload) != Some(instance) {
+            return Vec::new();
+        }
+        let agent = &instance.agent;
+        if state.phase == Phase::AgentDisconnected {
+            if self.away.insert(agent.clone()) && self.trial.agent_left(agent, now) {
+                self.losses += 1;
+                if self.losses >= UPDATE_LOSSES {
+                    return self.trial.fail_by_losses(&format!("{} losses of agent '{agent}'", self.losses), now);
+                }
+            }
+            return Vec::new();
+        }
+        if self.away.remove(agent) {
+            self.trial.agent_came(agent, now);
+        }
+        if state.phase == Phase::Removed && !self.keep_names.remove(instance) {
+            self.trial.remove(&instance.workload);
+            self.gone.insert(instance.workload.clone());
+            return Vec::new();
+        }
+        self.trial.report(instance, state, now).into_iter().collect()
+    }
+}
+
+/// How an instance is judged, by its workload in the effective state.
+fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
+    let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
+    let text = |key: &str| workload.and_then(|workload| workload.get(key)?.as_text()).unwrap_or_default();
+    let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig")).ok().flatten();
+    let update = lifecycle.and_then(|lifecycle| lifecycle.update);
+    Candidate {
+        instance: instance.clone(),
+        terms: update.as_ref().map_or_else(Terms::default, |update| update.terms),
+        on_failure: update.and_then(|update| update.on_failure).unwrap_or(OnFailure::Rollback),
+        is_never_restarted: text("restartPolicy") == RestartPolicy::Never.as_str(),
+        ran: false,
+        state: None,
+        keeps_name: false,
+        is_present: true,
+    }
+}
+
+impl<L> Goal<L> for ClientTrial {
+    fn on_states(&mut self, wait: &WaitState, states: &[WorkloadState], now: Instant) {
+        let missed = self.trial.tick(now); // What was due before these states.
+        self.take(missed, wait);
+        for state in states {
+            let failures = self.on_state(state, now);
+            self.take(failures, wait);
+        }
+    }
+
+    fn check(&mut self, wait: &mut WaitState, _: &mut L, now: Instant) -> Result<Progress, CliError> {
+        let missed = self.trial.tick(now);
+        self.take(missed, wait);
+        if self.failure.is_some() || (self.trial.is_quiet() && wait.ending.is_empty()) {
+            return Ok(Progress::Reached);
+        }
+        let names = self.trial.waits_for();
+        wait.set_on_trial(&names.iter().map(String::as_str).collect());
+        Ok(Progress::Open { again: self.trial.due() })
+    }
+}
+
+#[cfg(test)]
+mod tests;
