@@ -517,6 +517,8 @@ impl Cluster {
         let RequestContent::UpdateState(update) = &request.content else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
+        // What is due comes first, so that all that follows is what is asked for.
+        self.server_event(ServerEvent::Due, false);
         let update = (heard && allowed).then(|| update.clone());
         let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });

@@ -159,3 +159,74 @@ impl Preparing {
         self.reports.pop_front().map(|(_, report)| report)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use crate::model::messages::ToServer;
+    use crate::server::tests::{Cluster, desired};
+    use crate::wire::peer::PeerId;
+
+    const MANIFEST: &str =
+        "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
+
+    /// A server, and what is known of its updates.
+    struct Judged {
+        cluster: Cluster,
+        agent: PeerId,
+        guards: Guards,
+    }
+
+    impl Judged {
+        fn new() -> Self {
+            let mut cluster = Cluster::default();
+            cluster.server.start_with(desired(MANIFEST)).unwrap();
+            let agent = cluster.agent("A");
+            Self { cluster, agent, guards: Guards::default() }
+        }
+
+        /// An update to this image, which `is_known` to have been asked for, or was not seen at all.
+        fn update(&mut self, image: &str, is_known: Option<bool>) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let config = format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
+            let workload = format!("{{ agent: A, runtime: podman, runtimeConfig: '{config}' }}");
+            let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            self.cluster.update(&state, &["desiredState.workloads.w"]).unwrap();
+            self.guards.judge(&before, is_known?, &self.cluster.server)
+        }
+
+        fn fail(&mut self) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let instance = self.cluster.server.view().effective["w"].instance.clone();
+            let state = WorkloadState::new(instance, ExecutionState::plain(Phase::PendingStartingFailed));
+            self.cluster.send(self.agent, ToServer::WorkloadStates(vec![state]));
+            self.guards.judge(&before, false, &self.cluster.server)
+        }
+    }
+
+    #[test]
+    fn an_update_that_leads_back_to_the_last_good_state_is_right() {
+        let mut judged = Judged::new();
+        assert_eq!((judged.update("2", Some(true)), judged.update("3", Some(true)), judged.fail()), (None, None, None));
+    }
+
+    /// As of an undo that is judged, and so may be undone for ever.
+    #[test]
+    fn an_update_that_nobody_asked_for_is_an_alarm() {
+        let wrong = Judged::new().update("2", Some(false));
+        assert!(wrong.is_some_and(|wrong| wrong.contains("was asked for by nobody")));
+    }
+
+    /// As of an update that forgets the way back of the one that it takes over.
+    #[test]
+    fn a_way_back_to_another_state_than_the_last_good_one_is_an_alarm() {
+        let mut judged = Judged::new();
+        assert_eq!(judged.update("2", Some(true)), None);
+        let way_back = judged.guards.ways_back.get_mut("w").unwrap();
+        *way_back = judged.cluster.server.view().desired.workloads.get("w").cloned();
+        assert_eq!(judged.update("3", Some(true)), None);
+        let wrong = judged.fail();
+        assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 2 was undone: 'w' was Some")));
+    }
+}

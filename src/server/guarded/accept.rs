@@ -205,7 +205,7 @@ impl ServerLoop {
         let away: Vec<Name> =
             open.staging.agents().filter(|agent| self.peers.of_agent(agent).is_none()).cloned().collect();
         away.iter().for_each(|agent| open.staging.agent_left(agent, now));
-        let number = self.open_update(open, &Before::default());
+        self.open_update(open, &Before::default());
         let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
         let goes_on = |name: &Name| left.contains(name);
         let now_only = PreparedUpdate {

@@ -156,6 +156,9 @@ impl ServerLoop {
             changes.states(old, &self.workloads.states);
             self.publish(&changes);
         }
+        for removed in &finished {
+            self.end_requests_of_gone(&removed.instance);
+        }
         self.peers.broadcast_to_clis(&finished);
     }
 }

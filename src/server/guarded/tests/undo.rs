@@ -117,7 +117,7 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
     let mut rig = Rig::new(&[db("1")]);
     rig.cluster.hook();
     let commander = rig.cluster.commander();
-    let mut send = |rig: &mut Rig, image: &str| {
+    let send = |rig: &mut Rig, image: &str| {
         let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
         let request = crate::server::tests::update(&state, &["desiredState.workloads.db"]);
         rig.cluster.send_request(commander, "r", request);
