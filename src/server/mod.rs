@@ -320,7 +320,7 @@ impl ServerLoop {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 pub use guarded::SeenUpdate;
 #[cfg(test)]
