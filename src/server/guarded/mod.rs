@@ -22,6 +22,7 @@ use crate::model::node::Node;
 use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
+use crate::server::update::UpdateError;
 use shown::Shown;
 use staging::Staging;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -142,7 +143,7 @@ impl GuardedUpdates {
 
     /// Whether requests need not be compared with anything.
     fn is_idle(&self) -> bool {
-        self.is_quiet() && self.ended.iter().all(|(ended, _)| ended.remembered.is_none())
+        self.is_quiet() && !self.remembers_any()
     }
 
     /// When something changes by itself.
@@ -155,10 +156,23 @@ impl GuardedUpdates {
         block.and_then(|block| block.on_failure).unwrap_or(self.on_failure)
     }
 
-    /// The updates that are remembered by this fingerprint.
-    fn remembered(&self, fingerprint: &str) -> Option<&Record> {
-        let is_it = |record: &&Record| record.remembered.as_deref() == Some(fingerprint);
-        self.ended.iter().rev().map(|(record, _)| record).find(is_it)
+    /// Whether some updates are not to be made once more.
+    fn remembers_any(&self) -> bool {
+        self.ended.iter().any(|(ended, _)| ended.remembered.is_some())
+    }
+
+    /// Whether `unit` is none of those, but for the `forgotten` ones.
+    ///
+    /// # Errors
+    /// [`UpdateError::Remembered`].
+    fn check_new(&self, unit: &Unit, forgotten: &BTreeSet<u64>) -> Result<(), UpdateError> {
+        let fingerprint = unit.fingerprint();
+        let is_same =
+            |record: &&Record| record.remembered.as_ref() == Some(&fingerprint) && !forgotten.contains(&record.number);
+        self.ended.iter().rev().map(|(record, _)| record).find(is_same).map_or(Ok(()), |same| {
+            let reason = same.reason.clone().unwrap_or_default();
+            Err(UpdateError::Remembered { number: same.number, reason })
+        })
     }
 
     /// An update may be made once more although it was undone.

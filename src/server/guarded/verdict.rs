@@ -224,7 +224,8 @@ impl ServerLoop {
         // A link that was down proves nothing about what was never started.
         record.remembered = record.was_switched.then(|| unit.fingerprint());
         self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
-        let tells = self.undone_states(&answered_added, &answered_deleted, &why);
+        let ends = self.undone_states(&answered_added, &answered_deleted, &why);
+        self.peers.broadcast_to_clis(&ends);
         self.refresh_shown();
         let before = unit.workloads.iter();
         let rendered = before.clone().map(|(name, touched)| (name, touched.before.rendered.as_ref()));
@@ -239,7 +240,6 @@ impl ServerLoop {
         self.guarded.has_changed = true;
         self.publish(&changes);
         self.send_lists();
-        self.peers.broadcast_to_clis(&tells);
     }
 
     /// A workload that is late because others keep its old instance from stopping names those.
@@ -293,20 +293,20 @@ impl ServerLoop {
         why: &str,
     ) -> Vec<WorkloadState> {
         let states = &self.workloads.states;
-        let mut tells = Vec::new();
+        let mut ends = Vec::new();
         for instance in added {
             let has_ended = |state: &ExecutionState| ["Failed", "Succeeded", "Running"].contains(&state.phase.state());
             if !states.get(instance).is_some_and(has_ended) {
                 let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("undone: {why}"));
-                tells.push(WorkloadState::new(instance.clone(), state));
+                ends.push(WorkloadState::new(instance.clone(), state));
             }
         }
         for instance in deleted {
             if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_own(instance)) {
-                tells.push(removed(instance.clone()));
-                tells.push(WorkloadState::new(instance.clone(), state.clone()));
+                ends.push(removed(instance.clone()));
+                ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }
         }
-        tells
+        ends
     }
 }
