@@ -187,6 +187,7 @@
 //!   exit_watch.rs          pidfds: the end of processes, at once               [exits:engine]
 //! cli/                     `ank`: prepares a command, connects, runs it                  [main]
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
+//!   args/values.rs         values of options
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
 //!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs diff.rs   one file per verb

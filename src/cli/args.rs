@@ -6,7 +6,7 @@
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
 use crate::model::nearest::nearest;
-use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
+use clap::builder::BoolValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
@@ -14,6 +14,9 @@ use clap::{
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use values::{parse_duration, parse_tag, parse_time, parse_until, path};
+
+mod values;
 
 const EVERYWHERE: &str = "Options of all commands";
 /// Id of the argument that repeats `--server-url` after a command.
@@ -441,52 +444,6 @@ pub enum Format {
     /// Indented by two blanks.
     #[value(help = None::<&'static str>)]
     Json,
-}
-
-/// Any path, also an empty one: opening it then fails with an error that names the option's file.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
-/// Splits `key=value` at the first `=`; both may be empty.
-fn parse_tag(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("invalid KEY=value: no `=` found in `{text}`"))?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-/// Splits `<mask>=<value>` at the first `=`.
-fn parse_until(text: &str) -> Result<Until, String> {
-    match text.split_once('=') {
-        Some((mask, value)) if !mask.is_empty() => Ok(Until { mask: mask.to_owned(), value: value.to_owned() }),
-        _ => Err("expected a field and a value, for example 'workloadStates.*.web.*.state=Running'".to_owned()),
-    }
-}
-
-/// A whole number with `ms`, `s`, `m` or `h`; seconds without.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let milliseconds = match unit {
-        "ms" => 1,
-        "" | "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err("expected a whole number of seconds, or one with ms, s, m or h".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|_| "expected a whole number".to_owned())?;
-    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
-}
-
-/// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.
-fn parse_time(text: &str) -> Result<String, String> {
-    // TOML's offset date-time is the same, but the seconds may be missing.
-    let time: Option<toml::value::Datetime> = text.parse().ok();
-    let has_seconds = text.get(16..17) == Some(":");
-    if has_seconds && time.is_some_and(|time| time.date.is_some() && time.offset.is_some()) {
-        return Ok(text.to_owned());
-    }
-    let example = "2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00";
-    Err(format!("expected a time as in RFC 3339, for example {example}"))
 }
 
 impl Verb {

@@ -38,7 +38,7 @@ pub fn print(
     output: &mut Output<'_>,
 ) -> Result<ExitCode, CliError> {
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
-    if masks.iter().any(|mask| parts(mask).contains(&"configs")) {
+    if masks.iter().any(|mask| mask.starts_with("desiredState.configs.")) {
         masks.push(USERS_MASK);
     }
     // Without masks everything would be read.
@@ -175,7 +175,7 @@ impl Differences {
         lines.extend(self.users.iter().map(|(workload, used)| {
             let (used, plural) = (used.iter().cloned().collect::<Vec<_>>(), if used.len() == 1 { "" } else { "s" });
             let text = format!("Workload '{workload}' uses the config{plural} '{}'", used.join("', '"));
-            format!("{}; it is replaced if its configuration becomes another one.", one_line(&text))
+            format!("{} and is replaced if its rendered configuration changes.", one_line(&text))
         }));
         lines
     }

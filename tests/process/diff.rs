@@ -88,7 +88,7 @@ fn what_apply_d_would_delete_is_shown_and_who_uses_a_changed_config() {
     cluster.write("web.yaml", &text);
     let output = cluster.ank(&["diff", "-d", "web.yaml"]);
     let summary = "1 workload and 1 config to delete.\n\
-                   Workload 'user' uses the config 'port'; it is replaced if its configuration becomes another one.\n";
+                   Workload 'user' uses the config 'port' and is replaced if its rendered configuration changes.\n";
     assert!(output.stdout.starts_with("--- config port\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-'80'\n"), "{}", output.stdout);
     assert!(output.stdout.contains("\n--- workload web\n+++ /dev/null\n"), "{}", output.stdout);
     assert!(output.code == 6 && output.stdout.ends_with(summary), "{}", output.stdout);

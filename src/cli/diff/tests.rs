@@ -71,7 +71,7 @@ fn each_object_is_a_unified_diff_of_its_fields() {
 +  image: x:2
    commandArgs: [a]
 1 workload to add, 1 workload and 1 config to change, 1 workload to delete.
-Workload 'same' uses the config 'port'; it is replaced if its configuration becomes another one.
+Workload 'same' uses the config 'port' and is replaced if its rendered configuration changes.
 ";
     assert_eq!((played.out.as_str(), played.err.as_str()), (expected, ""));
     assert_eq!(played.result.unwrap(), ExitCode::Different);

@@ -142,7 +142,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let (limit, clock) = (self.waiting.limit, self.clock);
-        let end = wait::wait(&mut state, &mut update, self.link, clock, limit, self.output)?;
+        let end = wait::wait(&mut state, &mut update, self.link, clock, limit, self.output).inspect_err(|_| {
+            self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
+        })?;
         let id = update.id;
         if id != first {
             self.output.warn(format_args!("update {first} became a part of update {id}"));

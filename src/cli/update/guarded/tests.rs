@@ -129,6 +129,7 @@ fn agents_that_are_away_are_not_waited_for_but_named() {
     assert_eq!(ran.err, expected);
     let ran = run([read("4", waiting_for(&["agent B", "web"])), Step::Silence(Duration::from_secs(1))]);
     assert!(ran.result.is_err(), "a workload is left to wait for");
+    assert_eq!(ran.err, "warn: the server goes on with update 4; see 'ank get updates'\n");
 }
 
 #[test]
