@@ -7,6 +7,7 @@ use super::guards::pending;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
+use crate::model::guarded_update::UpdatePhase;
 use crate::model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, Workload};
@@ -19,13 +20,20 @@ pub struct Before {
     effective: BTreeMap<Name, AddedWorkload>,
     /// Instances with a state.
     existing: BTreeSet<InstanceName>,
+    /// How many known updates were undone.
+    undone: usize,
+}
+
+/// How many of the known updates were undone.
+fn undone(server: &ServerLoop) -> usize {
+    server.seen_updates().values().filter(|update| update.phase == UpdatePhase::Undone).count()
 }
 
 impl Before {
     pub fn of(server: &ServerLoop) -> Self {
         let view = server.view();
         let existing = view.states.iter().map(|(instance, _)| instance).collect();
-        Self { desired: view.desired.clone(), effective: view.effective.clone(), existing }
+        Self { desired: view.desired.clone(), effective: view.effective.clone(), existing, undone: undone(server) }
     }
 
     pub fn desired(&self) -> &DesiredState {
@@ -60,7 +68,9 @@ impl Wishes {
         let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
         let is = server.view().desired;
         let wanted = wished.as_ref().unwrap_or(&before.desired);
-        if is != wanted && !(self.are_guarded && *is == before.desired) {
+        // One whose clock has run out by then is undone at once.
+        let may_differ = self.are_guarded && (*is == before.desired || undone(server) > before.undone);
+        if is != wanted && !may_differ {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
         let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
