@@ -22,7 +22,7 @@ names=("$@")
 for name in "${names[@]}"; do
     case $name in
         size | server | tls | agent | control | lifecycle | load) ;;
-        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent|control|lifecycle|load]..." ;;
+        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|load]..." ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}

@@ -26,8 +26,8 @@
 //!   program.rs             how server and agent end: exit codes, help                         [main]
 //!   folder_lock.rs         a folder that one process at a time may use                        [main]
 //!   private_folder.rs      folders and files that nobody but our user may change              [any]
-//!   vital.rs               threads without which nothing goes on: turns, nudges           [all of them]
-//!   service_manager.rs     systemd is told: ready, status, all threads go on                [notify]
+//!   vital.rs               threads that must make progress: turns, nudges                 [all of them]
+//!   service_manager.rs     notifies systemd: ready, status, watchdog                        [notify]
 //!   settings.rs            file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -49,10 +49,10 @@
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
-//!   messages.rs            what programs say to each other, after the wire was checked        -
+//!   messages.rs            messages between programs, after the wire was checked              -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
-//!   nearest.rs             the name somebody meant                                            -
+//!   nearest.rs             the nearest known name                                             -
 //!   shown_text.rs          texts of others as people may see them                             -
 //! wire/                    the only place that knows protobuf, grpcio, rustls and sockets
 //!   address.rs             server URLs, how a connection is protected                         -
@@ -71,11 +71,11 @@
 //!   pump.rs                bytes between one connection and gRPC                [listen] [tls:peer]
 //!   plain_pump.rs          connections of the server without TLS                         [listen]
 //!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [listen] [tls:peer]
-//!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
+//!   peer.rs                identity of the other end of a stream, room in the inbox    [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   budget.rs              bytes and places that many share, first come first served          [any]
-//!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
+//!   encoded_state.rs       a state as bytes, shared by its receivers                 [server] [tx]
 //!   outbox.rs              messages waiting for one peer, its two ends              [server] [tx]
 //!   outbox/queue.rs        what waits, bounded and merged                           [server] [tx]
 //!   outbox/snapshot.rs     all states of one moment, for many                       [server] [tx]
@@ -86,7 +86,7 @@
 //!   server_endpoint.rs     accepts connections, gives them to gRPC                   [listen]
 //!   client.rs              a client's end of a stream                         [uplink] [main]
 //!   raw.rs                 messages as bytes, for tests                                     -
-//! server/                  ServerLoop: manifest in, plans out, states in, answers out [server]
+//! server/                  ServerLoop: manifest in, plans out, states in, responses out [server]
 //!   settings.rs            command line, environment, config file                      [main]
 //!   peers.rs               streams, the agents among them, one outbox for each       [server]
 //!   connections.rs         peers connect, report states and load, and disconnect     [server]
@@ -149,7 +149,7 @@
 //!     read_budget.rs      room for large messages that are being written           [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
-//!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
+//!     lasting.rs           which events and lines a workload requested [scheduler] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
@@ -182,15 +182,15 @@
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
-//!   network.rs orders.rs   connections that delay and break; what agents were told
-//!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
+//!   network.rs orders.rs   connections that delay and break; what agents were sent
+//!   wishes.rs asked.rs     requests to the server, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
-//!   manual_clock.rs        time that moves when told
+//!   manual_clock.rs        time that tests move
 //!   fake_probes.rs         checks whose results a test or an engine decides
 //!   fake_connector.rs stepped_agent.rs   a container engine and an agent for unit tests
 //! ```
