@@ -5,6 +5,7 @@
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
+use crate::model::shown_text::without_passwords;
 use crate::model::version::VERSION;
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
@@ -35,7 +36,7 @@ const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
     about = "The Ankaios agent: runs the workloads of one node for the server and reports their states."
 )]
 struct Arguments {
-    /// Configuration file [default: /etc/ankaios/ank-agent.conf if it exists]
+    /// Config file [default: /etc/ankaios/ank-agent.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH", alias = "config_path")]
     agent_config: Option<PathBuf>,
     /// Name of this agent: letters, digits, '_' and '-'
@@ -48,14 +49,14 @@ struct Arguments {
     /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
     #[arg(short = 'r', long, value_name = "DIR")]
     run_folder: Option<PathBuf>,
-    /// Communicate without TLS
+    /// Communicate without TLS, if no certificates are set
     // [impl->swdd~agent-supports-cli-argument-for-insecure-communication~1]
     #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
-    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    /// Communicate with TLS even if the config file or the environment has 'insecure'
     #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
-    /// Tag of this agent, shown in its state; repeatable; replaces the tags of the configuration file
+    /// Tag of this agent, shown in its state; repeatable; replaces the tags of the config file
     #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
     tags: Vec<(String, String)>,
     /// PEM file with the certificate of the authority that signed the certificate of the server
@@ -205,7 +206,9 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
 pub fn read(arguments: impl IntoIterator<Item = OsString>, machine: &Machine) -> Result<AgentSettings, SettingsError> {
-    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let command = Arguments::command();
+    let matches =
+        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.agent_config.as_deref(), &places)?;
@@ -255,7 +258,7 @@ fn combine(
     } else {
         let (security, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
-        security?
+        security.map_err(|error| without_tls(url, error))?
     };
     let wrong = |error| other("Failed to create communications client.", format!("{error}{url_place}"));
     let parsed = parsed.map_err(wrong)?;
@@ -311,7 +314,8 @@ fn in_file(file: &ConfigFile, key: &str) -> String {
 fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
     let wrong = |text: &str| other("Error encountered while checking agent name!", format!("{text}{place}"));
     if name.is_empty() {
-        let text = "Empty agent name is not allowed. Set it with '--name' or the key 'name' of the config file.";
+        let text =
+            "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
         return Err(wrong(text));
     }
     if !has_name_characters(&name) {
@@ -324,6 +328,14 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
         return Err(wrong(&text));
     }
     Ok(name)
+}
+
+/// The error for missing certificates; it names the option that an explicit URL without TLS needs.
+fn without_tls(url: &str, error: impl Into<SettingsError> + std::fmt::Display) -> SettingsError {
+    if !url.starts_with("http:") {
+        return error.into();
+    }
+    other("Missing certificate files", format!("{error}. The URL '{}' needs '--insecure'", without_passwords(url)))
 }
 
 /// The URL with the scheme that follows from how the connection is protected.

@@ -153,13 +153,19 @@ impl Uplink {
         self.disconnected();
         // Also after a clean end of the stream: a server that was shut down in order is as absent as one that crashed,
         // so its reports about other agents are as outdated.
-        let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        // A server that has sent nothing left nothing behind, and may be tried each second.
+        if !matches!(end, Ok((_, false))) {
+            let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        }
         self.inbox.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {
                 let reason = format!("{}: it ends, or another agent with this name connected", StreamEnd::Closed);
                 SessionEnd::Interrupted { reason, greeted }
+            }
+            Ok((end @ StreamEnd::Lost(_), false)) if self.options.has_no_tls() => {
+                interrupted(format!("{end}; the server may expect TLS"))
             }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),

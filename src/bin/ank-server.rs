@@ -4,6 +4,7 @@
 
 use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
+use ankaios_lite::model::fields::reader::UnknownKey;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::platform::clock::SystemClock;
@@ -26,7 +27,7 @@ use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The program; its exit code. Public for the multi-call file.
@@ -59,7 +60,8 @@ fn server_error(error: &dyn Error) -> ExitCode {
 }
 
 fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
-    let desired = settings.startup_manifest.as_deref().map(read_manifest).transpose()?;
+    let manifest = settings.startup_manifest.clone();
+    let manifest = manifest.map(|path| read_manifest(&path).map(|desired| (desired, path))).transpose()?;
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
@@ -81,7 +83,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     }
     let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
     let _own = settings.state_dir.as_deref().map(own_state_dir).transpose().map_err(Refused::log)?;
-    match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
+    match start_with_state(&mut server, settings.state_dir.as_deref(), manifest) {
         // Whatever a hook that was ended made of it.
         _ if stopped() => {
             drop(server);
@@ -205,13 +207,15 @@ fn own_state_dir(folder: &Path) -> Result<Option<File>, Refused> {
 fn start_with_state(
     server: &mut ServerLoop,
     state_dir: Option<&Path>,
-    manifest: Option<DesiredState>,
+    manifest: Option<(DesiredState, PathBuf)>,
 ) -> Result<(), Refused> {
     if start_with_stored(server, state_dir)? {
         return Ok(());
     }
     match manifest {
-        Some(desired) => server.start_with(desired).map_err(|error| Refused(with_causes(&error))),
+        Some((desired, path)) => server
+            .start_with(desired)
+            .map_err(|error| Refused(format!("{} (startup manifest '{}')", with_causes(&error), path.display()))),
         None => {
             log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
             Ok(())
@@ -247,17 +251,19 @@ fn read_manifest(path: &Path) -> Result<DesiredState, ExitCode> {
     if text.len() as u64 > MANIFEST_MAX {
         return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));
     }
-    let manifest = Manifest::parse(&text).map_err(manifest_failed)?;
-    for warning in &manifest.warnings {
-        log::warn!("{}: {warning}", path.display());
-    }
-    manifest.into_desired_state().map_err(manifest_failed)
+    let warn = |warnings: &[UnknownKey]| warnings.iter().for_each(|key| log::warn!("{}: {key}", path.display()));
+    let manifest = Manifest::parse(&text).map_err(|error| {
+        warn(&Manifest::unknown_keys(&text));
+        manifest_failed(path, &error)
+    })?;
+    warn(&manifest.warnings);
+    manifest.into_desired_state().map_err(|error| manifest_failed(path, &error))
 }
 
-fn manifest_failed(error: ManifestError) -> ExitCode {
+fn manifest_failed(path: &Path, error: &ManifestError) -> ExitCode {
     let what = match error {
         ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => "Invalid tags format in startup manifest",
         ManifestError::Invalid { .. } => "Parsing start config failed with error",
     };
-    failed(what, error)
+    failed(what, format_args!("'{}': {error}", path.display()))
 }

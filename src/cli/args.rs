@@ -5,7 +5,11 @@
 //! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
+use crate::model::execution_state::Phase;
+use crate::model::field_path::parts;
+use crate::model::fields::selects_nothing;
 use crate::model::nearest::nearest;
+use crate::platform::settings::naming_variable;
 use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
@@ -27,9 +31,9 @@ const SERVER_URL_AFTER: &str = "server_url_after";
     about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start its workloads and wait\n  \
-                  ank -k get workloads             show all workloads\n  \
-                  ank -k get state desiredState    show the desired state\n\n\
+    after_help = "Examples:\n  ank apply cluster.yaml        start its workloads and wait\n  \
+                  ank get workloads             show all workloads\n  \
+                  ank get state desiredState    show the desired state\n\n\
                   '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off what the config file switches on.\n\
                   Run 'ank help <command>' for the options and examples of a command."
 )]
@@ -82,7 +86,7 @@ pub struct Common {
     /// Exit with 3 when a workload of the change failed
     #[arg(long, global = true)]
     pub fail_on_error: bool,
-    /// Connect to the server without TLS
+    /// Connect to the server without TLS, if no certificates are set
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// Override `insecure` of the config file and of the environment
@@ -117,24 +121,24 @@ pub enum Verb {
     /// Create and update the workloads and configs of manifests, or delete them
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
-                      ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
-                      ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
+        after_help = "Examples:\n  ank apply web.yaml db.yaml      apply both as one update and wait\n  \
+                      ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
+                      ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k logs web                    print all lines\n  \
-                      ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
-                      ank -k logs --since 2026-01-31T12:00:00Z web"
+        after_help = "Examples:\n  ank logs web                    print all lines\n  \
+                      ank logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
+                      ank logs --since 2026-01-31T12:00:00Z web"
     )]
     Logs(LogsArguments),
     /// Print the dependencies of workloads and whether they are met
-    #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
-                      ank -k graph web                         only 'web' and what it needs\n  \
-                      ank -k graph -o dot | dot -Tsvg > graph.svg")]
+    #[command(after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
+                      ank graph web                         only 'web' and what it needs\n  \
+                      ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
 }
 
@@ -142,9 +146,9 @@ pub enum Verb {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Get {
     /// The complete state, or the parts that masks select
-    #[command(after_help = "Examples:\n  ank -k get state -o json\n  \
-                            ank -k get state desiredState.workloads.web\n  \
-                            ank -k get state 'desiredState.workloads.*.agent' workloadStates")]
+    #[command(after_help = "Examples:\n  ank get state -o json\n  \
+                            ank get state desiredState.workloads.web\n  \
+                            ank get state 'desiredState.workloads.*.agent' workloadStates")]
     State {
         /// Format of the output
         #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
@@ -156,8 +160,8 @@ pub enum Get {
     /// A table of workloads and their states
     #[command(
         visible_alias = "workloads",
-        after_help = "Examples:\n  ank -k get workloads\n  ank -k get workloads -a agent_A -s running\n  \
-                      ank -k get workloads -w web db"
+        after_help = "Examples:\n  ank get workloads\n  ank get workloads -a agent_A -s running\n  \
+                      ank get workloads -w web db"
     )]
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
@@ -170,9 +174,9 @@ pub enum Get {
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
                       'completeState', the new values. Without masks this includes the load reports of agents.\n\n\
-                      Examples:\n  ank -k get events -o json workloadStates\n  \
-                      ank -k get events -c --count 1 desiredState.workloads.web\n  \
-                      ank -k get events --until 'workloadStates.*.web.*.state=Running'"
+                      Examples:\n  ank get events -o json workloadStates\n  \
+                      ank get events -c --count 1 desiredState.workloads.web\n  \
+                      ank get events --until 'workloadStates.*.web.*.state=Running'"
     )]
     Events(EventsArguments),
 }
@@ -185,9 +189,10 @@ pub enum Set {
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
         after_help = "The file holds a complete state as 'ank get state' prints it, not a manifest.\n\
-                      A part that the file lacks is deleted only with --delete-missing or when the file is empty.\n\n\
-                      Examples:\n  ank -k set state desiredState.workloads.web.restartPolicy state.yaml\n  \
-                      ank -k set state agents.agent_A.tags -"
+                      A part that the file lacks is refused. It is deleted with --delete-missing, or if the file gives the \
+                      map around it as empty, as 'workloads: {}'.\n\n\
+                      Examples:\n  ank set state desiredState.workloads.web.restartPolicy state.yaml\n  \
+                      ank set state agents.agent_A.tags -"
     )]
     State {
         /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
@@ -225,7 +230,7 @@ pub enum Run {
     /// Run one workload; one with the same name is replaced
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  ank -k run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
+        after_help = "Example:\n  ank run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
     )]
     Workload(RunArguments),
 }
@@ -256,7 +261,7 @@ pub struct EventsArguments {
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
     pub include_current_state: bool,
-    /// End after this many events
+    /// End after this many events; the current state of '-c' is none
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// End when this field has this value; '*' stands for every name at its place
@@ -389,8 +394,27 @@ fn parse_tag(text: &str) -> Result<(String, String), String> {
 /// Splits `<mask>=<value>` at the first `=`.
 fn parse_until(text: &str) -> Result<Until, String> {
     match text.split_once('=') {
-        Some((mask, value)) if !mask.is_empty() => Ok(Until { mask: mask.to_owned(), value: value.to_owned() }),
+        Some((mask, value)) if !mask.is_empty() => {
+            check_until(&parts(mask), value)?;
+            Ok(Until { mask: mask.to_owned(), value: value.to_owned() })
+        }
         _ => Err("expected a field and a value, for example 'workloadStates.*.web.*.state=Running'".to_owned()),
+    }
+}
+
+/// Refuses a field that no state has, and a state that no workload has: the wait for it would never end.
+fn check_until(path: &[&str], value: &str) -> Result<(), String> {
+    if let Some(reason) = selects_nothing(path) {
+        return Err(reason);
+    }
+    let known =
+        || Phase::ALL.into_iter().map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state });
+    match path {
+        ["workloadStates", _, _, _, "state" | "subState"] if !known().any(|known| known == value) => {
+            let meant = nearest(value, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            Err(format!("no workload has the {} '{value}'{meant}", path[4]))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -453,7 +477,8 @@ impl Arguments {
         // First without the environment, or its values would count as words: no help where the command is missing.
         let first = parsed_command().mut_args(without_environment).try_get_matches_from(&words);
         first.map_err(|error| with_tip(error, &words))?;
-        let matches = parsed_command().try_get_matches_from(words)?;
+        let matches =
+            parsed_command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
@@ -475,8 +500,15 @@ impl Arguments {
     }
 }
 
-/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters.
+/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters. Also for
+/// `-s` after a command where it has no meaning.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(unknown)) if unknown == "-s")
+    {
+        let tip = "for the server write '--server-url <URL>', or '-s <URL>' before the command";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     if error.kind() == ErrorKind::InvalidSubcommand
         && error.get(ContextKind::SuggestedSubcommand).is_none()
         && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)

@@ -60,6 +60,9 @@ pub enum CommandError {
     /// The connection ended while something was awaited.
     #[error("Connection to server interrupted")]
     Ended(StreamEnd),
+    /// The same after the server had responded, or over a Unix domain socket: TLS is not the cause.
+    #[error("Connection to server interrupted")]
+    Stopped(StreamEnd),
     /// The server did not accept an update.
     #[error("SetState failed with: '{0}'")]
     Refused(String),
@@ -141,6 +144,9 @@ impl CommandError {
                 "the server did not respond in time; check its log, or set a longer '--response-timeout <MS>'"
             }
             Self::Ended(end) => return Some(format!("{end}; check the server's log, and whether it expects TLS")),
+            Self::Stopped(end) => {
+                return Some(format!("{end}; start the server again if it was stopped, or see its log"));
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"
@@ -176,7 +182,9 @@ impl CliError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Command(CommandError::TimedOut(_)) => true,
-            Self::Command(CommandError::Ended(end)) => matches!(end, StreamEnd::Closed | StreamEnd::Lost(_)),
+            Self::Command(CommandError::Ended(end) | CommandError::Stopped(end)) => {
+                matches!(end, StreamEnd::Closed | StreamEnd::Lost(_))
+            }
             _ => false,
         }
     }

@@ -13,7 +13,7 @@ use super::state_output::state_text;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::field_path::{WILDCARD, parts};
-use crate::model::fields::COMPLETE_STATE;
+use crate::model::fields::{COMPLETE_STATE, selects_nothing};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
@@ -74,25 +74,34 @@ pub fn state(
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
     for mask in masks {
-        warn_of_missing_object(mask, &state, output);
+        warn_of_missing_part(mask, &state, output);
     }
     Ok(output.result(&state_text(&state, format))?)
 }
 
-/// Warns about a mask for an object that does not exist: the response lacks it without an error.
-fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
+/// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it without an error.
+fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output<'_>) {
     let path = parts(mask);
-    let (kind, object) = match path[..] {
+    if let Some(reason) = selects_nothing(&path) {
+        if COMPLETE_STATE.field(path[0]).is_some() {
+            output.warn(format_args!("mask '{mask}' selects nothing: {reason}"));
+        } // Others were reported before the read.
+        return;
+    }
+    let (kind, length) = match path[..] {
         ["desiredState" | "effectiveState", "workloads", ..] => ("workload", 3),
         ["desiredState" | "effectiveState", "configs", ..] => ("config", 3),
         ["agents", ..] => ("agent", 2),
         _ => return,
     };
-    if let Some(object) = path.get(..object)
-        && !object.contains(&WILDCARD)
-        && state.at(object).is_none()
-    {
-        output.warn(format_args!("{kind} '{}' does not exist", object[object.len() - 1]));
+    let named = path.split(|part| *part == WILDCARD).next().unwrap_or_default();
+    if named.len() < length || state.at(named).is_some() {
+        return;
+    }
+    // The response to a longer mask does not show whether the object lacks this part or does not exist.
+    match path.len() == length {
+        true => output.warn(format_args!("{kind} '{}' does not exist", path[length - 1])),
+        false => output.warn(format_args!("mask '{mask}' selects nothing")),
     }
 }
 

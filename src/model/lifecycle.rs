@@ -227,7 +227,7 @@ impl fmt::Display for LifecycleError {
             write!(formatter, "{}: ", self.path)?;
         }
         formatter.write_str(&self.message)?;
-        self.location.map_or(Ok(()), |at| write!(formatter, " at {at} of runtimeConfig"))
+        self.location.map_or(Ok(()), |at| write!(formatter, " ({at} of runtimeConfig)"))
     }
 }
 

@@ -145,7 +145,11 @@ impl KubeConfig {
 }
 
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| masked_complaint(&error.to_string()))
+    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| {
+        // Without quotes, a template that was not rendered is a mapping.
+        let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
+        masked_complaint(&error.to_string()) + note
+    })
 }
 
 /// A list of texts; YAML null counts as empty. Scalars of any type are taken as they are written.
@@ -234,6 +238,7 @@ mod tests {
             ("image: a\ncommandArgs: x", "invalid type: string \"***\", expected a sequence"),
             ("image: a\ncommandArgs: [{a: b}]", "invalid type: map, expected a string"),
             ("image: [a]", "invalid type: sequence, expected a string"),
+            ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
             ("just text", "invalid type: string \"***\", expected a mapping with the key 'image'"),

@@ -34,17 +34,17 @@ struct Arguments {
     /// YAML manifest with the workloads to start with
     #[arg(short = 'm', long, value_name = "PATH", short_alias = 'c', alias = "startup-config")]
     startup_manifest: Option<PathBuf>,
-    /// Configuration file [default: /etc/ankaios/ank-server.conf if it exists]
+    /// Config file [default: /etc/ankaios/ank-server.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH")]
     server_config: Option<PathBuf>,
     /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
     /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
-    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "IP:PORT")]
+    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "ADDRESS")]
     address: Vec<ListenAddress>,
-    /// Communicate without TLS
+    /// Communicate without TLS, if no certificates are set
     #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
-    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    /// Communicate with TLS even if the config file or the environment has 'insecure'
     #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
@@ -196,7 +196,9 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
 pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<ServerSettings, SettingsError> {
-    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let command = Arguments::command();
+    let matches =
+        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.server_config.as_deref(), &places)?;

@@ -136,6 +136,13 @@ fn fatal_errors_have_the_documented_texts() {
         ),
         ("runtimes = ['docker']", "-k -n A", "Invalid runtime configuration: '"),
         ("", "-n A", "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
+        (
+            "",
+            "-n A -s http://there:1",
+            "Missing certificate files: 'Either provide mTLS config via the '--ca_pem', '--crt_pem' and '--key_pem' options \
+             or deactivate mTLS with the '--insecure' option! Missing: '--ca_pem', '--crt_pem', '--key_pem'. The URL \
+             'http://there:1' needs '--insecure''",
+        ),
         ("", "-k -n A -s server", "Failed to create communications client.: 'Wrong server address format: 'server'.'"),
         ("", "-k -n A --ca_pem /does/not/exist", "Failed to load certificate files!: '"),
         ("ca_pem = 'a'\nca_pem_content = 'b'", "-k", "Config file could not be parsed: 'Conflicting certificates: "),

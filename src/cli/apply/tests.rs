@@ -100,8 +100,9 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
         (
             "workloads: {}".to_owned(),
-            "Manifest schema validation failed:\n'': \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
+            "Manifest schema validation failed:\nthe manifest: \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
         ),
+        (String::new(), "Manifest schema validation failed:\n'a.yaml' is empty"),
         (
             "apiVersion: v2".to_owned(),
             "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml, line 1 column 13)",

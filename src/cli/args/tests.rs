@@ -43,13 +43,42 @@ fn accepted_words_mean_the_same() {
         ("logs -fn -t 5 a -s 2026-01-31T12:00:00Z", "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a"),
         ("logs a -u 2026-01-31T12:00:00Z -k", "-k logs --until 2026-01-31T12:00:00Z a"),
         ("get events -c m -o json n", "get events --include-current-state -ojson m n"),
-        ("get events --until a.b=c=d", "get events --until=a.b=c=d"),
+        ("get events --until agents.A.tags.b=c=d", "get events --until=agents.A.tags.b=c=d"),
         ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
         ("graph -o dot a", "graph a -o=dot"),
     ] {
         let arguments = shown(words);
         assert!(!arguments.starts_with("error"), "{words}: {arguments}");
         assert_eq!(arguments, shown(same_as), "{words}");
+    }
+}
+
+#[test]
+fn a_wait_for_what_can_never_happen_is_refused() {
+    for (until, reason) in [
+        ("foo=bar", "no part of the state is called 'foo'"),
+        (
+            "desiredState.wrkloads.a.agent=b",
+            "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?",
+        ),
+        (
+            "desiredState.workloads.*.agnet=b",
+            "no part of 'desiredState.workloads.*' is called 'agnet', did you mean 'agent'?",
+        ),
+        ("workloadStates.*.w.*.state=Runing", "no workload has the state 'Runing', did you mean 'Running'?"),
+        ("workloadStates.*.w.*.subState=OK", "no workload has the subState 'OK', did you mean 'Ok'?"),
+    ] {
+        let error = read(&format!("get events --until {until}")).unwrap_err().to_string();
+        assert!(error.contains(reason), "{until}: {error}");
+    }
+    for until in [
+        "workloadStates.*.w.*.state=Running",
+        "workloadStates.A.w.*.additionalInfo=x",
+        "*.workloads.w.agent=A",
+        "desiredState.configs.c.d=e",
+        "desiredState.workloads.w.dependencies.*=ADD_COND_RUNNING",
+    ] {
+        read(&format!("get events --until {until}")).unwrap();
     }
 }
 

@@ -252,7 +252,11 @@ fn unusable_texts_are_named_without_quoting_them() {
         ("no CA", PemTexts { ca: "secret".into(), ..good.clone() }, "the CA certificate cannot be used"),
         ("no certificate", PemTexts { certificate: "secret".into(), ..good.clone() }, "the certificate cannot be used"),
         ("no key", PemTexts { key: "secret".into(), ..good.clone() }, "the private key cannot be used"),
-        ("other key", PemTexts { key: other_key, ..good.clone() }, "certificate, key and CA do not fit together"),
+        (
+            "other key",
+            PemTexts { key: other_key, ..good.clone() },
+            "certificate, key and CA do not belong together: the private key is not that of the certificate",
+        ),
     ] {
         for error in [ServerTls::new(&pem).unwrap_err(), ClientTls::new(&pem).unwrap_err()] {
             let text = error.to_string();
