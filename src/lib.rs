@@ -175,12 +175,14 @@
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
-//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs blame.rs   one file per verb
+//!   blame/chart.rs         start times as a drawing
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
 //!   state_input.rs state_output.rs   complete states as YAML and JSON
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   reasons.rs             which others a workload waits for
+//!   timings.rs             how long starts took, what they waited for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
