@@ -134,7 +134,7 @@ pub enum Verb {
     /// Print the dependencies of workloads and whether they are met
     #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
                       ank -k graph web                         only 'web' and what it needs\n  \
-                      ank -k graph --timing                    where the time until all were ready went\n  \
+                      ank -k graph --timing                    when each of them was ready\n  \
                       ank -k graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
     /// Print how long the starts of workloads took and what they waited for

@@ -71,10 +71,8 @@ impl Timings {
     pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant, is_wanted: bool) {
         let moment = self.moment(now);
         match self.instances.get_mut(instance) {
-            // Its predecessor of the same name has ended.
-            Some(times) if state.phase == Phase::Removed && is_wanted => {
-                *times = StartTimes { desired: times.desired, ..StartTimes::default() };
-            }
+            // It is restarted in another container, or its predecessor of the same name has ended.
+            Some(times) if state.phase == Phase::Removed && is_wanted => times.begin_anew(),
             _ if state.phase == Phase::Removed => self.remove(instance),
             Some(times) => times.report(state, moment),
             None => {
@@ -150,7 +148,7 @@ impl StartTimes {
             _ => false,
         };
         if is_begin && (self.running.is_some() || self.ended.is_some()) {
-            *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
+            self.begin_anew();
         }
         match phase {
             Phase::PendingWaitingToStart => {
@@ -173,6 +171,10 @@ impl StartTimes {
             }
             _ => {}
         }
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
     }
 
     /// A start counts with the first report about it.
@@ -267,9 +269,8 @@ mod tests {
             (&[starts, runs, fails, runs], "desired=1 running=5 starts=2"),
             (&[starts, (PendingStartingFailed, ""), starts, runs], "desired=1 running=5 starting=4 starts=2"),
             (&[(PendingWaitingToStart, "prepared: INIT"), starts, runs, waits], "desired=1 starts=1 waiting=5"),
-            (&[starts, runs, (StoppingRequestedAtRuntime, ""), (Removed, ""), starts], {
-                "desired=1 starting=6 starts=1" // The predecessor has gone, this one starts for the first time.
-            }),
+            (&[starts, runs, fails, (Removed, ""), starts], "desired=1 starting=6 starts=2"),
+            (&[(Removed, ""), waits], "desired=1 waiting=3"),
         ] {
             assert_eq!(after(reports), expected, "{reports:?}");
         }
