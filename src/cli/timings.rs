@@ -92,7 +92,7 @@ impl Starts {
     #[must_use]
     pub fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
         let among = self.all.iter().filter(|start| filter(&start.instance.workload));
-        let mut next = among.filter(|start| start.done().is_some()).max_by_key(|start| start.done());
+        let mut next = among.filter(|start| start.ready_at().is_some()).max_by_key(|start| start.ready_at());
         let mut chain = BTreeSet::new();
         while let Some(start) = next {
             let is_new = chain.insert(&*start.instance.workload);
@@ -151,9 +151,11 @@ impl Start {
         if condition == "ADD_COND_RUNNING" { self.running } else { self.ended }
     }
 
-    /// When it was ready, or ended without that.
-    fn done(&self) -> Option<u64> {
-        self.running.or(self.ended)
+    /// When it was ready. Without a report that it starts, it ran before the server knew of it, and nobody knows when it was
+    /// ready.
+    #[must_use]
+    pub fn ready_at(&self) -> Option<u64> {
+        self.running.filter(|_| self.starting.is_some())
     }
 
     /// When the start began: with the acceptance of the instance, or, if it had been started before, with the first
@@ -184,7 +186,7 @@ impl Start {
     /// How long it took altogether.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
-        between(self.begin(), self.running)
+        between(self.begin(), self.ready_at())
     }
 }
 
@@ -326,6 +328,18 @@ pub(crate) mod tests {
         assert_eq!((start.begin(), start.total()), (Some(0), Some(61_500)));
         start.starts = 2;
         assert_eq!((start.begin(), start.total()), (Some(60_000), Some(1_500)));
+    }
+
+    #[test]
+    fn what_ran_before_the_server_was_there_has_no_durations() {
+        let starts = Starts::of(&state(&[
+            ("adopted", [Some(0), None, None, None, Some(1_000), None]),
+            ("started", [Some(0), None, Some(10), None, Some(500), None]),
+        ]));
+        let starts = starts.unwrap();
+        let adopted = starts.of_workload("adopted").unwrap();
+        assert_eq!((adopted.total(), adopted.ready_at()), (None, None));
+        assert_eq!(starts.last_chain(|_| true), ["started"].into());
     }
 
     #[test]

@@ -156,14 +156,15 @@ impl StartTimes {
                 self.prepared = prepared(info).or(self.prepared);
             }
             Phase::PendingStarting => {
-                self.count_start();
-                self.starting.get_or_insert(now);
+                if self.starting.is_none() {
+                    self.starting = Some(now);
+                    self.starts = self.starts.saturating_add(1);
+                }
                 if info.starts_with(READY_PREFIX) {
                     self.started.get_or_insert(now);
                 }
             }
             Phase::Running => {
-                self.count_start();
                 self.running.get_or_insert(now);
             }
             Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::PendingStartingFailed => {
@@ -175,13 +176,6 @@ impl StartTimes {
 
     fn begin_anew(&mut self) {
         *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
-    }
-
-    /// A start counts with the first report about it.
-    fn count_start(&mut self) {
-        if self.starting.is_none() && self.running.is_none() {
-            self.starts = self.starts.saturating_add(1);
-        }
     }
 
     fn node(&self) -> Node {
@@ -248,7 +242,7 @@ mod tests {
                 "desired=1 ended=4 running=3 starting=2 starts=1"
             }),
             (&[starts, (PendingStartingFailed, "No more retries: x")], "desired=1 ended=3 starting=2 starts=1"),
-            (&[runs], "desired=1 running=2 starts=1"),
+            (&[runs], "desired=1 running=2"),
             (&[starts, runs, (FailedUnknown, ""), (AgentDisconnected, ""), (Stopping, ""), runs], {
                 "desired=1 running=3 starting=2 starts=1"
             }),
@@ -266,7 +260,7 @@ mod tests {
             (&[starts, runs, waits][..], "desired=1 starts=1 waiting=4"),
             (&[starts, runs, fails, starts], "desired=1 starting=5 starts=2"),
             (&[waits, starts, runs, fails, starts, runs], "desired=1 running=7 starting=6 starts=2"),
-            (&[starts, runs, fails, runs], "desired=1 running=5 starts=2"),
+            (&[starts, runs, fails, runs], "desired=1 running=5 starts=1"),
             (&[starts, (PendingStartingFailed, ""), starts, runs], "desired=1 running=5 starting=4 starts=2"),
             (&[(PendingWaitingToStart, "prepared: INIT"), starts, runs, waits], "desired=1 starts=1 waiting=5"),
             (&[starts, runs, fails, (Removed, ""), starts], "desired=1 starting=6 starts=2"),
