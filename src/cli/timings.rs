@@ -59,6 +59,7 @@ impl Starts {
     ///
     /// # Errors
     /// The server keeps no start times.
+    // [impl->swdd~cli-shows-start-times~1]
     pub fn of(state: &Node) -> Result<Self, CliError> {
         let Some(timings) = state.get(PART) else {
             return Err(CliError::Start {
@@ -292,6 +293,7 @@ pub(crate) mod tests {
         state
     }
 
+    // [utest->swdd~cli-shows-start-times~1]
     #[test]
     fn an_instance_waited_for_the_dependency_that_was_met_last_while_it_waited() {
         let starts = Starts::of(&chain()).unwrap();

@@ -28,6 +28,7 @@ const PARTS: &[PartOnRequest] = &[PartOnRequest {
 
 impl ServerLoop {
     /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
+    // [impl->swdd~server-sends-parts-on-request~1]
     pub(super) fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
         for part in PARTS.iter().filter(|part| part.for_workloads || requester.agent().is_none()) {
@@ -63,6 +64,7 @@ workloads:
         assert_eq!(names, PARTS_ON_REQUEST);
     }
 
+    // [utest->swdd~server-sends-parts-on-request~1]
     #[test]
     fn a_part_exists_only_where_a_mask_of_a_read_begins_with_its_name() {
         let mut cluster = Cluster::with_manifest(MANIFEST);

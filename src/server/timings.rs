@@ -68,6 +68,7 @@ impl Timings {
     }
 
     /// The agent of the instance has reported its state. `is_wanted` is whether the instance is wanted.
+    // [impl->swdd~server-keeps-start-times~1]
     pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant, is_wanted: bool) {
         let moment = self.moment(now);
         match self.instances.get_mut(instance) {
@@ -292,6 +293,7 @@ mod tests {
         );
     }
 
+    // [utest->swdd~server-keeps-start-times~1]
     #[test]
     fn times_follow_updates_and_reports_and_end_with_the_instance() {
         const MANIFEST: &str = "

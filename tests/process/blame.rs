@@ -40,6 +40,8 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
+// [stest->swdd~server-keeps-start-times~1]
+// [stest->swdd~cli-shows-start-times~1]
 #[test]
 fn the_time_of_a_start_is_assigned_to_what_took_it() {
     let mut cluster = Cluster::prepare();
@@ -97,6 +99,7 @@ fn a_restart_is_a_further_start_and_a_delete_ends_it() {
     );
 }
 
+// [stest->swdd~server-sends-parts-on-request~1]
 #[test]
 fn times_are_read_by_their_name_only_and_not_by_workloads() {
     let cluster = Cluster::start(&["agent_A"]);
