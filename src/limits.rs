@@ -150,6 +150,8 @@ pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
 pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Period of the spinner of `ank` while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// Later start times are taken for this one, in milliseconds (35,000 years): nothing that a server sends overflows.
+pub const START_TIME_MAX_MS: u64 = 1 << 50;
 /// Without a terminal, `ank` writes each change of a table with up to this many lines while it waits.
 pub const FRAME_LINES_AT_ONCE: u32 = 20;
 /// The next table of more lines follows after this time for each line: a thousand workloads would write their thousand

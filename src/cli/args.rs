@@ -138,8 +138,21 @@ pub enum Verb {
     /// Print the dependencies of workloads and whether they are met
     #[command(after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
                       ank graph web                         only 'web' and what it needs\n  \
+                      ank graph --timing                    when each of them was ready\n  \
                       ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
+    /// Print how long the starts of workloads took and what they waited for
+    #[command(after_help = "Columns, in seconds; empty where a time is not known:\n  \
+                      WAITED      from the first report that it waits until it was started\n  \
+                      WAITED FOR  the dependency that was met last\n  \
+                      PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
+                      START       until its container ran\n  \
+                      READY       from there until its 'ready' condition was met\n  \
+                      TOTAL       from its acceptance, or its last restart, until it was ready\n\n\
+                      Examples:\n  ank blame                    the longest start first\n  \
+                      ank blame web db             only these workloads\n  \
+                      ank blame -o svg > boot.svg  a chart for a browser")]
+    Blame(BlameArguments),
 }
 
 /// What `get` shows.
@@ -350,9 +363,37 @@ pub struct GraphArguments {
     /// Format of the output
     #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
     pub output: GraphFormat,
+    /// Show when each workload was ready and how long that took; '*' marks the chain that was ready last
+    #[arg(long)]
+    pub timing: bool,
     /// Only these workloads and what they need
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
+}
+
+/// Options of `blame`.
+#[derive(Debug, Clone, Args)]
+pub struct BlameArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub output: BlameFormat,
+    /// Only these workloads
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Formats of start times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BlameFormat {
+    /// For people.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// For programs, with all moments.
+    #[value(help = None::<&'static str>)]
+    Json,
+    /// A chart.
+    #[value(help = None::<&'static str>)]
+    Svg,
 }
 
 /// Formats of graphs.
@@ -462,6 +503,7 @@ impl Verb {
             Self::Run(Run::Workload(_)) => "run workloads",
             Self::Logs(_) => "output logs",
             Self::Graph(_) => "print the graph",
+            Self::Blame(_) => "print the start times",
             Self::Apply(_) => return None,
         })
     }

@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod args;
+pub mod blame;
 pub mod completion;
 pub mod error;
 pub mod events;
@@ -24,12 +25,13 @@ pub mod state_output;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod timings;
 pub mod update;
 pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
-use args::{Arguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
+use args::{Arguments, BlameArguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
 use events::Events;
@@ -102,6 +104,7 @@ enum Job<'a> {
     Events(Events<'a>),
     Logs(&'a LogsArguments),
     Graph(&'a GraphArguments),
+    Blame(&'a BlameArguments),
 }
 
 impl<'a> Job<'a> {
@@ -111,6 +114,7 @@ impl<'a> Job<'a> {
             Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
             Verb::Graph(arguments) => Self::Graph(arguments),
+            Verb::Blame(arguments) => Self::Blame(arguments),
             Verb::Set(Set::State { masks_and_file, delete_missing }) => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
             }
@@ -147,7 +151,7 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_)) {
+        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_) | Job::Blame(_)) {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -164,6 +168,7 @@ impl<'a> Job<'a> {
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),
             Self::Graph(arguments) => graph::print(arguments, link, output).map(|()| ExitCode::Success),
+            Self::Blame(arguments) => blame::print(arguments, link, output).map(|()| ExitCode::Success),
         }
     }
 }

@@ -667,6 +667,9 @@ impl Cluster {
         if !self.server.as_ref()?.strays_agree() {
             return Some("the server counts other states as unwanted than there are".to_owned());
         }
+        if !self.server.as_ref()?.timings_agree() {
+            return Some("the server keeps start times of instances that are gone".to_owned());
+        }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }
 

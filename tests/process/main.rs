@@ -11,6 +11,7 @@ mod support;
 
 mod apply;
 mod bad_input;
+mod blame;
 mod cli_follow;
 mod cli_outputs;
 mod containerd;

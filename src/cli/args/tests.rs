@@ -46,6 +46,8 @@ fn accepted_words_mean_the_same() {
         ("get events --until agents.A.tags.b=c=d", "get events --until=agents.A.tags.b=c=d"),
         ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
         ("graph -o dot a", "graph a -o=dot"),
+        ("graph --timing", "graph --timing -o text"),
+        ("blame -o svg a b", "blame a -osvg b"),
     ] {
         let arguments = shown(words);
         assert!(!arguments.starts_with("error"), "{words}: {arguments}");
@@ -125,6 +127,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
              2026-01-31T12:00:00Z or 2026-01-31T13:00:00.5+01:00",
         ),
         ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
+        ("blame -o yaml", "error: invalid value 'yaml' for '-o <FORMAT>'"),
         ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
         (
@@ -225,7 +228,7 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "help"]);
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "blame", "help"]);
 }
 
 #[test]
@@ -243,7 +246,7 @@ fn short_and_long_help_are_the_same_and_complete() {
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
         ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
-        ("graph -h", "  -o <FORMAT>  Format of the output [default: text] [possible values: text, dot, mermaid]"),
+        ("graph -h", "  -o <FORMAT>   Format of the output [default: text] [possible values: text, dot, mermaid]"),
     ] {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
