@@ -37,6 +37,8 @@ pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 /// Control loops that wait until they are stepped.
 pub struct Tasks {
     tasks: Vec<Task>,
+    /// How many of them are jobs of the preparations.
+    jobs: usize,
 }
 
 impl WorkloadThreads<ManualClock> for Tasks {
