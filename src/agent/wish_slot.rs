@@ -478,7 +478,15 @@ mod tests {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let instance = workload.instance_name("w");
         let (existing, others) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder { instance, workload, engine: None, existing, search_first: false, others }))
+        Wish::Run(Box::new(WorkloadOrder {
+            instance,
+            workload,
+            engine: None,
+            existing,
+            search_first: false,
+            others,
+            prepared: None,
+        }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {

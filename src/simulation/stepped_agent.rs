@@ -326,6 +326,8 @@ pub struct AgentRig {
     pub folder: TempDir,
     /// Paths of the node.
     pub paths: Arc<Mutex<BTreeSet<String>>>,
+    /// How its starts are prepared.
+    pub prepare: PrepareSettings,
     /// How reports name an instance.
     pub label: fn(&InstanceName) -> String,
 }
@@ -361,8 +363,9 @@ impl AgentRig {
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
         change(&mut options);
+        let prepare = options.prepare.clone();
         let agent = SteppedAgent::start(options, &engine, &clock);
-        Self { agent, engine, clock, folder, paths, label: |instance| instance.workload.to_string() }
+        Self { agent, engine, clock, folder, paths, prepare, label: |instance| instance.workload.to_string() }
     }
 
     /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
@@ -378,7 +381,8 @@ impl AgentRig {
     /// The agent is killed and comes again, and the server wants the same.
     pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
         let answers = self.agent.answers.clone();
-        let options = node_options(self.folder.path(), &self.paths);
+        let mut options = node_options(self.folder.path(), &self.paths);
+        options.prepare = self.prepare.clone();
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
         self.agent.hello(wanted);

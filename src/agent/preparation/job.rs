@@ -70,6 +70,12 @@ impl JobControl {
         self.cancel.iter().for_each(EventFd::set);
     }
 
+    /// Whether it was told of a change.
+    #[cfg(test)]
+    pub fn is_told(&self) -> bool {
+        self.no_more_steps.load(Ordering::Relaxed)
+    }
+
     /// It ends with the step that it does now.
     pub fn end_after_step(&self) {
         self.no_more_steps.store(true, Ordering::Relaxed);
