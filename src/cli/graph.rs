@@ -59,9 +59,10 @@ impl Workload {
     }
 }
 
-/// Whether an additional info is about a condition of the workload's `lifecycle:` block.
+/// Whether an additional info is about a condition of the workload's `lifecycle:` block, or about its preparation.
 fn is_about_condition(info: &str) -> bool {
-    ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: "].iter().any(|begin| info.starts_with(begin))
+    let begins = ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: ", "prepare: ", "prepared: "];
+    begins.iter().any(|begin| info.starts_with(begin))
 }
 
 /// The condition as people read it: `running`, `succeeded` or `failed`.

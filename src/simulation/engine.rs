@@ -560,7 +560,7 @@ impl World {
                 (self.works_unless(faults.start_fails), takes, limit)
             }
             Action::Create(new) | Action::Init(_, new) => {
-                self.check_preparation(&action, new);
+                self.check_preparation(&caller, &action, new);
                 self.check_relevance(new);
                 let half_done = matches!(action, Action::Create(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };

@@ -162,6 +162,11 @@ impl FakeEngine {
         self.world().containers.get_mut(id).unwrap().state = state;
     }
 
+    /// Somebody else removes it.
+    pub fn remove(&self, id: &ContainerId) {
+        self.world().containers.remove(id);
+    }
+
     /// Makes it one of a pod.
     pub fn put_into_pod(&self, id: &ContainerId) {
         self.world().containers.get_mut(id).unwrap().in_pod = true;

@@ -235,6 +235,12 @@ impl Preparations {
         self.touched.insert(name.clone());
     }
 
+    /// Whether something of a workload may have changed.
+    #[must_use]
+    pub fn is_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
     /// The next workload of which something may have changed, or that is due.
     pub fn next_touched(&mut self, now: Instant) -> Option<Name> {
         while self.due.first().is_some_and(|(at, _)| *at <= now) {

@@ -68,6 +68,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn prepare(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
         let _ = self.room.try_recv();
         let mut reports = Vec::new();
+        loop {
+            self.settle_touched(&mut reports, store);
+            self.prepare_queued(&mut reports);
+            if !self.preparations.is_touched() {
+                return reports; // Else a job has failed at once, because there is no thread for it.
+            }
+        }
+    }
+
+    fn settle_touched(&mut self, reports: &mut Vec<WorkloadState>, store: &WorkloadStateStore) {
         while let Some(name) = self.preparations.next_touched(self.context.clock.now()) {
             let wanted = self.preparation_of(&name);
             let settled = self.preparations.settle(&name, wanted, self.context.clock.now());
@@ -80,8 +90,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             reports.extend(settled.reports);
             reports.extend(self.show_preparation(&name, settled.note, store));
         }
-        self.prepare_queued(&mut reports);
-        reports
     }
 
     fn prepare_queued(&mut self, reports: &mut Vec<WorkloadState>) {
@@ -230,6 +238,3 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         });
     }
 }
-
-#[cfg(test)]
-mod tests;

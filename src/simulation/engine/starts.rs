@@ -44,8 +44,9 @@ impl World {
         self.given_up.extend(given_up);
     }
 
-    /// Never a create beside another one that only waits, nor while the same instance is being started or prepared.
-    pub(super) fn check_preparation(&mut self, action: &Action, new: &NewContainer) {
+    /// Never a create beside another one that only waits, nor while the same instance is being started or prepared. What an
+    /// earlier life of the agent has prepared may be on its way out.
+    pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let now = self.clock.now();
         let of_instance = |call: &Call| match &call.action {
             Action::Run(other) | Action::Start(_, other) | Action::Create(other) | Action::Init(_, other) => {
@@ -60,7 +61,7 @@ impl World {
             let itself = matches!(action, Action::Init(own, _) if own == id);
             let same = container.instance == new.instance;
             let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
-            let known = container.leftover && same;
+            let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
             if waits && !itself && !known {
                 let text = format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
                 self.violations.push(text);

@@ -7,19 +7,21 @@ fn instance(config: &str) -> InstanceName {
     InstanceName::with_id("w", config, "A")
 }
 
-fn most_of(runtime: &str, options: &str, image: &str, change: impl FnOnce(&mut Situation<'_>)) -> PrepareLevel {
+/// A new instance that waits for others only.
+fn waiting(new: &InstanceName) -> Situation<'_> {
+    Situation { instance: new, old: None, old_searches: false, may_run: true }
+}
+
+fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) -> PrepareLevel {
     let config = match runtime {
         "podman-kube" => "manifest: 'kind: Pod'".to_owned(),
         _ => format!("image: {image}\ncommandOptions: [{options}]"),
     };
-    let new = instance("new");
-    let mut situation = Situation { instance: &new, old: None, old_searches: false, may_run: true };
-    change(&mut situation);
     most(&Workload::new("A", runtime, &config), situation)
 }
 
 fn with(options: &str) -> PrepareLevel {
-    most_of("podman", options, "x", |_| {})
+    most_of("podman", options, "x", waiting(&instance("new")))
 }
 
 // [utest->swdd~agent-prepares-starts~1]
@@ -67,22 +69,21 @@ fn options_decide_how_far_a_start_may_be_prepared() {
 #[test]
 fn what_is_there_and_what_does_not_hold_decide_as_well() {
     let (old, new) = (instance("old"), instance("new"));
-    let most = |options: &str, change: fn(&mut Situation<'_>)| most_of("podman", options, "x", change);
-    assert_eq!(most("", |situation| situation.may_run = false), PrepareLevel::Image);
-    assert_eq!(most_of("podman", "", "x", |situation| situation.old = Some(&old)), PrepareLevel::Create);
-    assert_eq!(most_of("podman", "", "x", |situation| situation.old = Some(&new)), PrepareLevel::Image);
+    let beside = |old| Situation { old: Some(old), ..waiting(&new) };
+    let most = |options: &str, situation| most_of("podman", options, "x", situation);
+    assert_eq!(most("", Situation { may_run: false, ..waiting(&new) }), PrepareLevel::Image);
+    assert_eq!(most("", beside(&old)), PrepareLevel::Create);
+    assert_eq!(most("", beside(&new)), PrepareLevel::Image);
     for options in ["--name=x", "--cidfile, /c"] {
-        assert_eq!(most_of("podman", options, "x", |situation| situation.old = Some(&old)), PrepareLevel::Image);
+        assert_eq!(most(options, beside(&old)), PrepareLevel::Image);
     }
-    let searching = most_of("podman", "", "x", |situation| {
-        (situation.old, situation.old_searches) = (Some(&old), true);
-    });
-    assert_eq!(searching, PrepareLevel::Image);
+    assert_eq!(most("", Situation { old_searches: true, ..beside(&old) }), PrepareLevel::Image);
 }
 
 #[test]
 fn engines_and_images_differ_in_what_they_can() {
-    let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", |_| {})));
+    let new = instance("new");
+    let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", waiting(&new))));
     assert_eq!(
         levels,
         [
@@ -92,7 +93,7 @@ fn engines_and_images_differ_in_what_they_can() {
         ]
     );
     for image in ["'oci-archive:/a.tar'", "'docker-archive:/a.tar'", "'dir:/a'"] {
-        assert_eq!(most_of("podman", "", image, |_| {}), PrepareLevel::Init, "{image}");
-        assert_eq!(most_of("podman", "--pod=p", image, |_| {}), PrepareLevel::None, "{image}");
+        assert_eq!(most_of("podman", "", image, waiting(&new)), PrepareLevel::Init, "{image}");
+        assert_eq!(most_of("podman", "--pod=p", image, waiting(&new)), PrepareLevel::None, "{image}");
     }
 }
