@@ -43,6 +43,7 @@ impl ContainerRecords {
             return;
         }
         let folder = self.folder.join(instance.folder());
+        let _ = fs::remove_file(folder.join(PREPARED_FILE)); // It waits no more. Mostly there is none.
         if let Err(error) = write(&folder, FILE, &id.0) {
             log::warn!("Could not note the container of workload '{instance}' in '{}': '{error}'", folder.display());
         }
@@ -157,6 +158,11 @@ mod tests {
             assert!(records.has(&web, id));
         }
         assert!(!records.has(&web, &first) && !records.has(&db, &second));
+        records.note_prepared(&web, "a record");
+        assert_eq!((records.prepared(&web).as_deref(), records.prepared(&db)), (Some("a record"), None));
+        records.note(&web, &first);
+        assert_eq!(records.prepared(&web), None, "what runs does not wait");
+        records.note(&web, &second);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));
     }

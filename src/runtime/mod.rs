@@ -256,7 +256,7 @@ pub trait RuntimeConnector: Send {
     /// `Failed` or `TimedOut` when the engine could not be called.
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// Notes for this and later agents that the container runs the instance.
+    /// Notes for this and later agents that the container runs the instance, so that it is not prepared any more.
     fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
 
     /// Whether that was noted last.

@@ -315,6 +315,11 @@ impl SimEngine {
         self.world().records.insert(instance.clone(), record.to_owned());
     }
 
+    /// It does not wait any more.
+    pub fn forget_record(&self, instance: &InstanceName) {
+        self.world().records.remove(instance);
+    }
+
     /// What was kept.
     pub fn record(&self, instance: &InstanceName) -> Option<String> {
         self.world().records.get(instance).cloned()

@@ -489,7 +489,9 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
-        self.engine.world().noted.insert(instance.clone(), id.clone());
+        let mut world = self.engine.world();
+        world.noted.insert(instance.clone(), id.clone());
+        world.records.remove(instance);
     }
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {

@@ -130,6 +130,10 @@ impl RuntimeConnector for SimConnector {
         self.run_or_clean_up(Action::Init(id.clone(), new.clone()), new, Some(id), limit, watch).map(drop)
     }
 
+    fn note(&mut self, instance: &InstanceName, _id: &ContainerId) {
+        self.engine.forget_record(instance);
+    }
+
     fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
         self.engine.keep_record(instance, record);
     }
