@@ -75,7 +75,7 @@ prepared() { [ "$("$ank" get workloads | grep -c "prepared: $1")" -ge "$2" ]; }
 # await LEVEL COUNT: until so many are prepared as far as the level says.
 await() {
     [ "$1" != none ] || return 0
-    wait_until 60 prepared "${1^^}" "$2" || fail "not all workloads were prepared" "$("$ank" get workloads)"
+    wait_until 300 prepared "${1^^}" "$2" || fail "not all workloads were prepared" "$("$ank" get workloads)"
 }
 
 median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }

@@ -114,8 +114,9 @@ impl Agent {
             cores: settings.cores,
             boot: children.boot().into(),
         };
-        let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun, prepare)
-            .on_node(NodeFacts::new(settings.tags.clone()));
+        let runtime =
+            RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun, prepare)
+                .on_node(NodeFacts::new(settings.tags.clone()));
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
         let manager =

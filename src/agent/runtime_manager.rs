@@ -35,8 +35,8 @@ mod preparing;
 mod withhold;
 
 pub use existing::Existing;
-pub use preparing::PrepareSettings;
 use listings::Listings;
+pub use preparing::PrepareSettings;
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
@@ -518,8 +518,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();
         let (start_again_for, given) = (None, None);
-        let object =
-            WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searches };
+        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searches };
         self.objects.insert(name.clone(), object);
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");

@@ -57,14 +57,8 @@ impl StartSlots {
     #[must_use]
     pub fn new(count: usize) -> Self {
         let count = count.max(1);
-        let shared = Shared {
-            free: count,
-            waiting: VecDeque::new(),
-            requests: 0,
-            preparing: 0,
-            refused: false,
-            room: None,
-        };
+        let shared =
+            Shared { free: count, waiting: VecDeque::new(), requests: 0, preparing: 0, refused: false, room: None };
         Self { shared: Arc::new(Mutex::new(shared)), count }
     }
 

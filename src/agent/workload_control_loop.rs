@@ -282,11 +282,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle
-            | Stage::BehindStrays(_)
-            | Stage::WaitingForSlot(..)
-            | Stage::Gone(_)
-            | Stage::Releasing(_) => None,
+            Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) | Stage::Releasing(_) => {
+                None
+            }
             Stage::Preparing(preparing) => Some(preparing.next_age_at()),
             Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {

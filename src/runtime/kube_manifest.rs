@@ -60,9 +60,9 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
 #[must_use]
 pub fn images(manifest: &str) -> BTreeSet<String> {
     let mut documents = parse(manifest).unwrap_or_default();
-    let specs = documents.iter_mut().filter(|document| {
-        document.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind))
-    });
+    let specs = documents
+        .iter_mut()
+        .filter(|document| document.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind)));
     let lists = specs.filter_map(pod_spec).flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
     let containers = lists.filter_map(|list| list?.as_sequence()).flatten();
     let pulled = containers.filter(|container| {

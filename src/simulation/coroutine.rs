@@ -81,7 +81,14 @@ impl Task {
             RUNNING.set(Some(NonNull::from(yielder)));
             job.run();
         });
-        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken: never(), job: control, told: false }
+        Self {
+            workload: workload.to_owned(),
+            coroutine,
+            pause: Pause::Worked,
+            woken: never(),
+            job: control,
+            told: false,
+        }
     }
 
     /// Whether it is a control loop.

@@ -11,8 +11,8 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
-use crate::agent::resources::LoadSampler;
 use crate::agent::preparation::job::PreparationJob;
+use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{
     EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
 };

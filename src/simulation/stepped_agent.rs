@@ -9,8 +9,8 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
-use crate::agent::resources::LoadSampler;
 use crate::agent::preparation::job::PreparationJob;
+use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{
     EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
 };
@@ -236,8 +236,8 @@ impl SteppedAgent {
         };
         let random = fastrand::Rng::with_seed(options.seed);
         let loops = SteppedLoops::default();
-        let runtime = RuntimeManager::new(engines, context, random, loops, options.rerun, options.prepare)
-            .on_node(options.facts);
+        let runtime =
+            RuntimeManager::new(engines, context, random, loops, options.rerun, options.prepare).on_node(options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);

@@ -130,7 +130,8 @@ impl Invocation {
     }
 
     pub fn image(&self) -> Option<&str> {
-        let about_image = is_create(&self.command) || matches!(&*self.command, "pull" | "image exists" | "image inspect");
+        let about_image =
+            is_create(&self.command) || matches!(&*self.command, "pull" | "image exists" | "image inspect");
         about_image.then(|| self.positional.first().map(String::as_str)).flatten()
     }
 

@@ -4,6 +4,7 @@
 
 use crate::support::log_client::everything;
 use crate::support::manifest::{Workload, pod};
+use crate::support::process::thread_names;
 use crate::support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
 use serde_json::json;
 use std::fs;
@@ -20,7 +21,8 @@ fn start(level: &str) -> Cluster {
 /// It runs when the gate is open.
 fn gate(cluster: &Cluster) -> Workload {
     let file = cluster.folder().join("open");
-    workload("gate", "run").config(&format!("lifecycle: {{ ready: {{ file: {}, periodMs: 50, deadlineMs: 0 }} }}", file.display()))
+    workload("gate", "run")
+        .config(&format!("lifecycle: {{ ready: {{ file: {}, periodMs: 50, deadlineMs: 0 }} }}", file.display()))
 }
 
 fn open(cluster: &Cluster) {
@@ -31,13 +33,18 @@ fn waiting(name: &str) -> Workload {
     workload(name, "run").after("gate", "ADD_COND_RUNNING")
 }
 
+/// Waits until the workload is shown with this info, behind which `ank` puts what it waits for.
 fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
-    cluster.wait_for_row(name, info, |row| row.state == "Pending(WaitingToStart)" && row.info == info);
+    cluster.wait_for_row(name, info, |row| {
+        let shown = row.info.split("waits for ").next().unwrap_or_default().trim_end_matches("; ");
+        row.state == "Pending(WaitingToStart)" && shown == info
+    });
 }
 
 /// The calls that mention `text` or are about the container of `name`, without listings.
 fn calls(cluster: &Cluster, name: &str) -> Vec<String> {
-    let ids: Vec<String> = cluster.engine.containers_of(name).iter().map(|one| one["Id"].as_str().unwrap().to_owned()).collect();
+    let ids: Vec<String> =
+        cluster.engine.containers_of(name).iter().map(|one| one["Id"].as_str().unwrap().to_owned()).collect();
     let calls = cluster.engine.calls().into_iter();
     let about = calls.filter(|call| call.mentions(&format!("{name}.")) || ids.iter().any(|id| call.mentions(id)));
     about.map(|call| call.command().to_owned()).filter(|command| command != "ps").collect()
@@ -46,15 +53,20 @@ fn calls(cluster: &Cluster, name: &str) -> Vec<String> {
 // [itest->swdd~agent-prepares-starts~1]
 #[test]
 fn a_prepared_start_is_one_call_and_waiting_is_none() {
-    for (level, steps, start_call) in
-        [("none", &[][..], "run"), ("image", &[], "run"), ("create", &["create"], "start"), ("init", &["create", "init"], "start")]
-    {
-        let cluster = start(level);
+    for (level, steps, start_call) in [
+        ("none", &[][..], "run"),
+        ("image", &[], "run"),
+        ("create", &["create"], "start"),
+        ("init", &["create", "init"], "start"),
+    ] {
+        let mut cluster = start(level);
         let recorder = Recorder::start(&cluster);
         cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
         cluster.wait_for_row("gate", "probes", |row| row.info.starts_with("ready: "));
         let info = if level == "none" { String::new() } else { format!("prepared: {}", level.to_uppercase()) };
         wait_for_info(&cluster, "web", &info);
+        let agent = cluster.agent("agent_A").pid();
+        wait_until("nobody prepares", || !thread_names(agent).iter().any(|name| name.starts_with("prep")));
         let before = cluster.engine.calls().len();
         std::thread::sleep(Duration::from_secs(3));
         assert_eq!(cluster.engine.calls().len(), before, "{level}: {}", cluster.engine.tail());
@@ -129,7 +141,10 @@ fn nerdctl_prepares_up_to_a_created_container() {
     wait_for_info(&cluster, "web", "prepared: CREATE");
     open(&cluster);
     cluster.wait_for_state("web", "Running(Ok)");
-    assert_eq!(calls(&cluster, "web").iter().filter(|call| *call != "inspect").collect::<Vec<_>>(), ["create", "start"]);
+    assert_eq!(
+        calls(&cluster, "web").iter().filter(|call| *call != "inspect").collect::<Vec<_>>(),
+        ["create", "start"]
+    );
 }
 
 #[test]
@@ -249,7 +264,7 @@ fn a_delete_removes_what_is_prepared_and_is_not_hindered_by_a_preparation_under_
 #[test]
 fn a_start_waits_for_its_own_preparation_and_for_no_further_step() {
     let cluster = start("init");
-    cluster.engine.script(&json!([{ "command": "create", "workload": "web", "delay_ms": 1500 }]));
+    cluster.engine.script(&json!([{ "command": "create", "workload": "web", "delay_ms": 8000 }]));
     cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
     wait_until("it is being created", || !cluster.engine.hanging_calls_of("create").is_empty());
     open(&cluster);

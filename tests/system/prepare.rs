@@ -34,7 +34,7 @@ fn manifest(cluster: &Cluster, workloads: &[String]) -> String {
 }
 
 fn wait_for(cluster: &Cluster, name: &str, level: &str) {
-    cluster.wait_for_row(name, level, |row| row.info == format!("prepared: {level}"));
+    cluster.wait_for_row(name, level, |row| row.info.starts_with(&format!("prepared: {level}")));
 }
 
 // [stest->swdd~agent-prepares-starts~1]
@@ -53,7 +53,8 @@ fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_onc
     let workloads = [
         waiting("plain", &wrote, &format!("cat /etc/answer >/shared/answer; {PATIENT}"), file),
         waiting("half", "", PATIENT, "") + "      lifecycle: { prepare: CREATE }\n",
-        waiting("notifies", &volumes, &format!("{notify} && {PATIENT}"), "") + "      lifecycle: { ready: { notify: true } }\n",
+        waiting("notifies", &volumes, &format!("{notify} && {PATIENT}"), "")
+            + "      lifecycle: { ready: { notify: true } }\n",
         waiting("talks", &wrote, &interface, access),
         waiting("ends", ", \"--rm\"", "exit 3", ""),
     ];

@@ -375,7 +375,9 @@ impl Preparations {
         entry.failed_removals = 0;
         entry.released.drain(..).for_each(|giver| giver.release());
         let gone = std::mem::take(&mut entry.ends).into_iter();
-        settled.reports.extend(gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))));
+        settled
+            .reports
+            .extend(gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))));
         if let Some(giver) = entry.given_to.take() {
             giver.give(Given { container: entry.container.take(), unsure: entry.unsure });
             self.entries.remove(name);

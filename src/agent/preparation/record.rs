@@ -89,7 +89,10 @@ impl Record {
 ///
 /// # Errors
 /// Why its files cannot be mounted.
-pub fn new_container(agent_folder: &Path, AddedWorkload { instance, workload }: &AddedWorkload) -> Result<NewContainer, String> {
+pub fn new_container(
+    agent_folder: &Path,
+    AddedWorkload { instance, workload }: &AddedWorkload,
+) -> Result<NewContainer, String> {
     let folder = agent_folder.join(instance.folder());
     let has_interface = control_interface::is_wanted(&workload.control_interface_access);
     let config = workload.config();

@@ -52,7 +52,8 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
         rig.add(&[plain("w")]);
         assert_eq!(rig.engine.take_calls(), steps, "{level}");
         let mut expected = vec!["w Pending(WaitingToStart)".to_owned()];
-        expected.extend((level > PrepareLevel::None).then(|| format!("w Pending(WaitingToStart): 'prepared: {level}'")));
+        expected
+            .extend((level > PrepareLevel::None).then(|| format!("w Pending(WaitingToStart): 'prepared: {level}'")));
         assert_eq!(rig.sent(), expected, "{level}");
         rig.agent.pass(MINUTE);
         assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
@@ -66,9 +67,11 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
 
 #[test]
 fn a_workload_says_for_itself_how_far_it_is_prepared() {
-    let of = |level: &str| wanted_with("w", &format!("image: x\nlifecycle: {{ prepare: {level} }}"), |workload| {
-        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
-    });
+    let of = |level: &str| {
+        wanted_with("w", &format!("image: x\nlifecycle: {{ prepare: {level} }}"), |workload| {
+            workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        })
+    };
     let mut quiet = rig(PrepareLevel::Init);
     quiet.add(&[of("NONE")]);
     assert!(quiet.engine.take_calls().is_empty());
@@ -146,7 +149,10 @@ fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
     rig.add(&[plain("w")]);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
     let sent = rig.sent();
-    assert!(sent[1].starts_with("w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"), "{sent:?}");
+    assert!(
+        sent[1].starts_with("w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"),
+        "{sent:?}"
+    );
     rig.agent.pass(MINUTE * 60);
     let tries = rig.engine.take_calls().len();
     assert!((18..40).contains(&tries), "there is no limit of retries, only pauses: {tries}");
@@ -268,10 +274,12 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     let mut rig = rig(PrepareLevel::Init);
     let old = wanted_with("w", "image: old", |_| {});
     rig.add(std::slice::from_ref(&old));
-    let user = |phase| move |rig: &mut AgentRig| {
-        let instance = InstanceName::with_id("user", "id", "agent_B");
-        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
-        rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    let user = |phase| {
+        move |rig: &mut AgentRig| {
+            let instance = InstanceName::with_id("user", "id", "agent_B");
+            let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+            rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+        }
     };
     user(Phase::Running)(&mut rig);
     (rig.engine.take_calls(), rig.sent());
@@ -321,7 +329,8 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     far(&mut rig, Phase::Running);
     assert_eq!((rig.engine.take_calls(), rig.sent().last().unwrap().as_str()), (vec![], TRIGGERED));
     rig.agent.pass(Duration::from_secs(20));
-    let age = |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
+    let age =
+        |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.sent(), [age(10), age(20)]);
     rig.agent.manager.threads().hold_jobs = false;
     rig.agent.run();
@@ -360,9 +369,11 @@ fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
 #[test]
 fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
     let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2));
-    let needs = |name: &str, other: &str| wanted_with(name, "image: x", |workload| {
-        workload.dependencies.insert(other.to_owned(), AddCondition::Running);
-    });
+    let needs = |name: &str, other: &str| {
+        wanted_with(name, "image: x", |workload| {
+            workload.dependencies.insert(other.to_owned(), AddCondition::Running);
+        })
+    };
     rig.add(&[needs("a", "far"), needs("b", "other"), needs("c", "other"), needs("d", "other")]);
     let calls = rig.engine.take_calls();
     let of = |verb: &str| calls.iter().filter_map(|call| call.strip_prefix(verb)).collect::<Vec<_>>();
@@ -394,13 +405,27 @@ fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
     let added = plain("w");
     let changes: [(&str, &dyn Fn(&mut AgentRig), &[&str], &str); 5] = [
         ("unchanged", &|_| (), &[], "start w"),
-        ("another boot", &|rig| rig.prepare.boot = "boot 2".into(), &["delete w", "create-only w", "init w"], "start w"),
-        ("init is lost", &|rig| {
-            let created = ExecutionState::with_info(Phase::PendingStarting, "created");
-            rig.engine.set_state(&rig.container_of("w"), created);
-        }, &["delete w", "create-only w", "init w"], "start w"),
-        ("no record", &|rig| rig.engine.set_record(&plain("w").instance, "?".to_owned()),
-            &["delete w", "create-only w", "init w"], "start w"),
+        (
+            "another boot",
+            &|rig| rig.prepare.boot = "boot 2".into(),
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
+        (
+            "init is lost",
+            &|rig| {
+                let created = ExecutionState::with_info(Phase::PendingStarting, "created");
+                rig.engine.set_state(&rig.container_of("w"), created);
+            },
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
+        (
+            "no record",
+            &|rig| rig.engine.set_record(&plain("w").instance, "?".to_owned()),
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
         ("not prepared any more", &|rig| rig.prepare.level = PrepareLevel::None, &["delete w"], "create w"),
     ];
     for (what, change, waiting, start) in changes {

@@ -145,11 +145,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         NewJob { number, control, task }: NewJob,
         slot: Option<PreparationSlot>,
     ) -> Option<Vec<WorkloadState>> {
-        let failed = |cause: String| JobReport {
-            workload: name.clone(),
-            number,
-            result: Err(JobFailure::for_now(cause)),
-        };
+        let failed =
+            |cause: String| JobReport { workload: name.clone(), number, result: Err(JobFailure::for_now(cause)) };
         let Some(source) = self.engines.get(runtime) else {
             return Some(self.preparation_ended(failed(format!("there is no runtime '{runtime}'"))));
         };
@@ -209,7 +206,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let waits = ["created", "configured", "initialized"];
             let state = &container.state;
             let is_waiting = waits.iter().any(|text| text.eq_ignore_ascii_case(&state.additional_info));
-            let Some(source) = self.engines.get(runtime).filter(|_| state.phase == Phase::PendingStarting && is_waiting)
+            let Some(source) =
+                self.engines.get(runtime).filter(|_| state.phase == Phase::PendingStarting && is_waiting)
             else {
                 return true;
             };

@@ -159,7 +159,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let notify_socket = self.open_notify_socket().map_err(|unprepared| unprepared.cause())?;
         let files = file_paths(&self.files_folder(), &workload.files).map_err(|error| error.to_string())?;
-        Ok(NewContainer { instance: self.instance.clone(), workload: workload.clone(), control_interface, files, notify_socket })
+        Ok(NewContainer {
+            instance: self.instance.clone(),
+            workload: workload.clone(),
+            control_interface,
+            files,
+            notify_socket,
+        })
     }
 
     fn call_start(

@@ -61,7 +61,10 @@ fn what_is_left_out_has_the_documented_default() {
     let restart = read("restart: {}").unwrap().restart.unwrap();
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
-    assert_eq!((read("restart: {}").unwrap().prepare, read("prepare: INIT").unwrap().prepare), (None, Some(PrepareLevel::Init)));
+    assert_eq!(
+        (read("restart: {}").unwrap().prepare, read("prepare: INIT").unwrap().prepare),
+        (None, Some(PrepareLevel::Init))
+    );
     // A watchdog keeps nothing waiting.
     let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
     assert_eq!(watched.pace.timeout, seconds(3600));

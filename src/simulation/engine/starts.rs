@@ -63,7 +63,8 @@ impl World {
             let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
             if waits && !itself && !known {
-                let text = format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
+                let text =
+                    format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
                 self.violations.push(text);
             }
         }

@@ -86,11 +86,7 @@ fn engines_and_images_differ_in_what_they_can() {
     let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", waiting(&new))));
     assert_eq!(
         levels,
-        [
-            ("podman", PrepareLevel::Init),
-            ("containerd", PrepareLevel::Create),
-            ("podman-kube", PrepareLevel::Image),
-        ]
+        [("podman", PrepareLevel::Init), ("containerd", PrepareLevel::Create), ("podman-kube", PrepareLevel::Image),]
     );
     for image in ["'oci-archive:/a.tar'", "'docker-archive:/a.tar'", "'dir:/a'"] {
         assert_eq!(most_of("podman", "", image, waiting(&new)), PrepareLevel::Init, "{image}");
