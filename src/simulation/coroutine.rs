@@ -51,7 +51,7 @@ pub struct Task {
     woken: Receiver<()>,
     /// Of a job that prepares; it goes on when that changes.
     job: Option<JobControl>,
-    told: bool,
+    notified: bool,
 }
 
 impl Task {
@@ -70,7 +70,7 @@ impl Task {
                 pause(wait);
             }
         });
-        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, job: None, told: false }
+        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, job: None, notified: false }
     }
 
     /// A job of the preparations that has not begun.
@@ -87,7 +87,7 @@ impl Task {
             pause: Pause::Worked,
             woken: never(),
             job: control,
-            told: false,
+            notified: false,
         }
     }
 
@@ -98,7 +98,7 @@ impl Task {
 
     /// Whether it can do something now.
     pub fn is_ready(&self, now: Instant) -> bool {
-        let called = !self.woken.is_empty() || (!self.told && self.job.as_ref().is_some_and(JobControl::is_told));
+        let called = !self.woken.is_empty() || (!self.notified && self.job.as_ref().is_some_and(JobControl::is_notified));
         match &self.pause {
             Pause::Worked => true,
             Pause::Idle { due } => called || due.is_some_and(|at| at <= now),
@@ -115,10 +115,10 @@ impl Task {
         }
     }
 
-    /// Goes on until the next pause; answers whether the control loop has ended.
+    /// Goes on until the next pause; returns whether the control loop has ended.
     pub fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
-        self.told |= self.job.as_ref().is_some_and(JobControl::is_told);
+        self.notified |= self.job.as_ref().is_some_and(JobControl::is_notified);
         match self.coroutine.resume(()) {
             CoroutineResult::Yield(pause) => {
                 self.pause = pause;

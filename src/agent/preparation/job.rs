@@ -49,7 +49,7 @@ pub enum Task {
     },
 }
 
-/// Tells a job that runs what has changed. Clones are the same.
+/// Notifies a job that runs of what has changed. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct JobControl {
     /// `None` when no descriptor can be had; the call under way then goes on to its end.
@@ -70,9 +70,9 @@ impl JobControl {
         self.cancel.iter().for_each(EventFd::set);
     }
 
-    /// Whether it was told of a change.
+    /// Whether it was notified of a change.
     #[cfg(test)]
-    pub fn is_told(&self) -> bool {
+    pub fn is_notified(&self) -> bool {
         self.no_more_steps.load(Ordering::Relaxed)
     }
 

@@ -56,7 +56,7 @@ pub struct Settled {
 pub struct NewJob {
     /// Its number.
     pub number: u64,
-    /// How it is told of changes.
+    /// How it is notified of changes.
     pub control: JobControl,
     /// What it does.
     pub task: Task,

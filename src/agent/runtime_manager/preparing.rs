@@ -36,8 +36,8 @@ pub struct PrepareSettings {
 }
 
 impl PrepareSettings {
-    /// How far the workload is to be prepared by what is written.
-    fn asked(&self, workload: &Workload) -> PrepareLevel {
+    /// How far the workload is to be prepared as it says, or as the setting says.
+    fn requested(&self, workload: &Workload) -> PrepareLevel {
         match &workload.config().lifecycle {
             Ok(block) => block.as_ref().and_then(|block| block.prepare).unwrap_or(self.level),
             Err(_) => PrepareLevel::None, // It will not be started.
@@ -127,7 +127,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             old_searches: old.is_some_and(|object| object.searches),
             may_run: self.conditions.reason(name).is_none(),
         };
-        let level = self.prepare.asked(workload).min(levels::most(workload, situation));
+        let level = self.prepare.requested(workload).min(levels::most(workload, situation));
         (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level })
     }
 
@@ -215,7 +215,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let text = connector.prepared_record(&container.instance);
             let is_wanted = container.instance == added.instance && *runtime == added.workload.runtime;
             let is_initialised = state.additional_info.eq_ignore_ascii_case("initialized");
-            if text.is_none() && !(is_wanted && self.prepare.asked(&added.workload) > PrepareLevel::None) {
+            if text.is_none() && !(is_wanted && self.prepare.requested(&added.workload) > PrepareLevel::None) {
                 return true; // A start of an earlier agent was cut short.
             }
             let (folder, boot) = (&self.context.folder, &self.prepare.boot);
