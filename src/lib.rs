@@ -39,6 +39,7 @@
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
 //!   prepare_level.rs       how much of a start is done before it                              -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
+//!   prepare_level.rs       how much of a start is done before it                              -
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
@@ -124,6 +125,14 @@
 //!   runtime_manager/existing.rs  containers found at start: resume, replace, delete [scheduler]
 //!   runtime_manager/listings.rs  which listings of engines are awaited    [scheduler]
 //!   runtime_manager/withhold.rs  stops what its conditions do not let run           [scheduler]
+//!   runtime_manager/preparing.rs what may be prepared, and what an earlier agent has  [scheduler]
+//!   preparation/           starts prepared while workloads wait: what is done next  [scheduler]
+//!     levels.rs            how far a workload may be prepared                       [scheduler]
+//!     job.rs               creates and initialises one, or removes it               [prep:name]
+//!     prepared.rs          what was prepared, and how a job ended                            -
+//!     handover.rs          from the scheduler to the control loop that starts it    [scheduler] [wl:name]
+//!     host_paths.rs        paths that a container names, and whether they changed   [prep:name] [wl:name] [host-paths]
+//!     record.rs            what the next agent has to know of it                    [prep:name] [scheduler]
 //!   conditions.rs          activations and preconditions of workloads               [scheduler]
 //!   workload_scheduler.rs  changes wait here for their dependencies                 [scheduler]
 //!   workload_state_store.rs states of all workloads, hysteresis of our own          [scheduler]
@@ -132,11 +141,12 @@
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload     [wl:name]
 //!   workload_control_loop/search.rs    containers that must be gone before a start   [wl:name]
 //!   workload_control_loop/start.rs     a start, and a start that failed              [wl:name]
+//!   workload_control_loop/prepared.rs  a start of what was prepared                  [wl:name]
 //!   workload_control_loop/readiness.rs what the `lifecycle:` block changes           [wl:name]
 //!   workload_control_loop/restart.rs   what follows from the container's states      [wl:name]
 //!   workload_control_loop/delete.rs    a delete, an update's first half              [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
-//!   start_slots.rs         how many creates run at the same time                    [wl:name]
+//!   start_slots.rs         how many creates run at the same time         [wl:name] [scheduler]
 //!   backoff.rs             retry and restart delays                                        -
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   folder_removal.rs      folders removed, however deep they are          [wl:name] [removal]
@@ -163,6 +173,7 @@
 //!   engine_cli.rs          the calls of one engine's program
 //!   container_config.rs    the arguments that the runtimeConfig of a container turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
+//!   images.rs              images got before the containers that need them      [prep:name]
 //!   container_list.rs      listings to ExecutionState
 //!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState

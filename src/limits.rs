@@ -649,6 +649,19 @@ pub const PARALLEL_STARTS_MIN: usize = 4;
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is reported in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes about
+/// 12 MiB of memory.
+pub const PREPARE_MAX: usize = 4;
+/// Highest value of that setting. More would take about a gigabyte.
+pub const PREPARE_MAX_HIGHEST: usize = 64;
+/// Longest wait for the host paths of a prepared container right before its start. A disk needs less; what takes longer
+/// is created anew.
+pub const PREPARED_PATHS_WAIT: Duration = Duration::from_millis(50);
+/// Reason of a preparation that failed, as it is shown, in bytes; with the rest it fits into [`CONDITION_INFO_MAX`].
+pub const PREPARE_REASON_MAX: usize = 160;
+const _: () = assert!(PREPARE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
+/// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer.
+pub const PREPARED_PATHS_THREADS: usize = 8;
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 /// Updates from connectors of pods to the one that lists; dropped when full, since volumes hold the same.

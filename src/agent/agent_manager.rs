@@ -3,7 +3,7 @@
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `prep:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::SchedulerEvent;
@@ -139,6 +139,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
+                recv(self.runtime.room_for_preparations()) -> _ => None,
                 recv(alarm) -> _ => None,
                 recv(pulse.nudged()) -> _ => continue,
             };
@@ -159,8 +160,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
         let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
-        let conditions = self.runtime.conditions_due();
-        earlier_calls.into_iter().chain(listings).chain(conditions).fold(self.load_due, Instant::min)
+        let (conditions, preparations) = (self.runtime.conditions_due(), self.runtime.preparations_due());
+        let others = listings.into_iter().chain(conditions).chain(preparations);
+        earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
 
     /// The threads of the control loops.
@@ -169,10 +171,16 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     /// How much there is of what grows and shrinks: workloads, operations that wait, names that they wait for,
-    /// workloads that may not run, and those with conditions of the node.
+    /// workloads that may not run, those with conditions of the node, and those that are prepared.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 6] {
         self.runtime.sizes()
+    }
+
+    /// Whether there may be room for a preparation that was refused.
+    #[cfg(test)]
+    pub fn has_room(&self) -> bool {
+        !self.runtime.room_for_preparations().is_empty()
     }
 
     /// The states of all workloads known to this agent.
@@ -196,6 +204,18 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if self.greeted {
             self.request_listings(now);
             self.finish_hello();
+        }
+        self.prepare();
+    }
+
+    /// Prepares what waits, and removes what was prepared and is not wanted any more.
+    fn prepare(&mut self) {
+        loop {
+            let reports = self.runtime.prepare(&self.store);
+            if reports.is_empty() {
+                return;
+            }
+            self.report(reports);
         }
     }
 
@@ -245,8 +265,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::State(report) => self.report(vec![report]),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
+            SchedulerEvent::Prepared(report) => {
+                let reports = self.runtime.preparation_ended(report);
+                self.report(reports);
+            }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
         }
+        self.prepare();
     }
 
     fn on_message(&mut self, message: FromServer) {
@@ -301,6 +326,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
         let listed = self.runtime.listings.take(runtime, result, self.clock.now());
         let is_known = listed.is_some();
+        self.runtime.touch_waiting();
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
         let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
         if self.pending_hello.is_some() {

@@ -1,7 +1,8 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `prep:*`, `watch:*` and `log:*`, received by `scheduler`.
 
+use super::preparation::prepared::JobReport;
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, WorkloadState};
@@ -27,6 +28,8 @@ pub enum SchedulerEvent {
     },
     /// The control loop of this workload has ended after a delete.
     LoopEnded(Name),
+    /// A job of the preparations has ended.
+    Prepared(JobReport),
     /// The log of an instance was sent to its end.
     LogEnded(StreamId),
 }

@@ -2,9 +2,10 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
+use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGHEST, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::shown_text::without_passwords;
 use crate::model::version::VERSION;
 use crate::platform::private_folder::{self, PrivateFolder};
@@ -14,7 +15,8 @@ use crate::platform::settings::{
 };
 use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
@@ -92,12 +94,31 @@ struct Keys {
     restart_backoff: Option<bool>,
     rerun_finished: Option<Rerun>,
     max_parallel_starts: Option<usize>,
+    #[serde(default, deserialize_with = "prepare_level")]
+    prepare: PrepareLevel,
+    #[serde(default, deserialize_with = "prepare_max")]
+    prepare_max: Option<usize>,
     /// Seconds, at least 1.
     listing_interval: Option<NonZeroU32>,
     #[serde(default)]
     max_message_size: MessageSize,
     #[serde(default)]
     max_control_message_size: ControlMessageSize,
+}
+
+/// One of the levels in lower case.
+fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLevel, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let level = PrepareLevel::ALL.iter().find(|level| level.as_str().to_lowercase() == text);
+    let unknown = || D::Error::custom(format!("unknown value '{text}', expected 'none', 'image', 'create' or 'init'"));
+    level.copied().ok_or_else(unknown)
+}
+
+fn prepare_max<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let max = usize::try_from(number).ok().filter(|max| *max <= PREPARE_MAX_HIGHEST);
+    let error = || D::Error::custom(format!("{number} found, expected a number from 0 to {PREPARE_MAX_HIGHEST}"));
+    max.map(Some).ok_or_else(error)
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -108,7 +129,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 15] = [
+const KNOWN_KEYS: [&str; 17] = [
     "version",
     "name",
     "server_url",
@@ -121,6 +142,8 @@ const KNOWN_KEYS: [&str; 15] = [
     "restart_backoff",
     "rerun_finished",
     "max_parallel_starts",
+    "prepare",
+    "prepare_max",
     "listing_interval",
     "max_message_size",
     "max_control_message_size",
@@ -160,6 +183,12 @@ pub struct AgentSettings {
     pub rerun: RerunFinished,
     /// Creates at the same time.
     pub parallel_starts: usize,
+    /// How far starts of workloads that wait are prepared when they do not say it themselves.
+    pub prepare: PrepareLevel,
+    /// Containers that are initialised and wait, at most.
+    pub prepare_max: usize,
+    /// Number of cores.
+    pub cores: usize,
     /// How often a full listing of the containers repairs what no event shows.
     pub listing_interval: Duration,
     /// Largest message sent and received.
@@ -281,6 +310,9 @@ fn combine(
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         rerun,
         parallel_starts,
+        prepare: keys.prepare,
+        prepare_max: keys.prepare_max.unwrap_or(PREPARE_MAX),
+        cores: machine.cores,
         listing_interval: keys
             .listing_interval
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),

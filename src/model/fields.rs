@@ -318,7 +318,7 @@ pub const WORKLOAD: Object = Object::named(
         Field::new("runtime", ANY_TEXT).required().described("What runs it: podman, podman-kube or containerd."),
         Field::new("runtimeConfig", ANY_TEXT).required().described(
             "Text for the runtime, such as the image and its options. May hold templates, and the block 'lifecycle' \
-             with conditions and probes.",
+             with conditions, probes and how far a start is prepared.",
         ),
         Field::new("controlInterfaceAccess", Kind::Object(&ACCESS)).omit_empty(),
         Field::new("configs", Kind::Named(&Kind::Text(Text::Name)))

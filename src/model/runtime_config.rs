@@ -117,6 +117,27 @@ impl ReadConfig {
 }
 
 impl ContainerConfig {
+    /// The last value of an option such as `--pull`: in the same word or the next one.
+    #[must_use]
+    pub fn option(&self, name: &str) -> Option<&str> {
+        let mut words = self.command_options.iter();
+        let mut found = None;
+        while let Some(word) = words.next() {
+            match word.strip_prefix(name) {
+                Some("") => found = words.next().map(|value| &**value),
+                Some(rest) => found = rest.strip_prefix('=').or(found),
+                None => {}
+            }
+        }
+        found
+    }
+
+    /// Whether the image has to be there already.
+    #[must_use]
+    pub fn may_not_pull(&self) -> bool {
+        self.option("--pull") == Some("never")
+    }
+
     fn read(text: &str) -> Result<Self, String> {
         let config: Self = read(text)?;
         // The engine would take it as an option, and the first of the arguments as image.

@@ -52,14 +52,18 @@ impl Node {
     /// a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
-        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
+        let [objects, waiting, waiters, withheld, conditions, prepared] = manager.sizes();
         let workloads = objects + waiting;
         let most = self.orders.workloads();
-        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
+        let leaks = waiting > most
+            || withheld > workloads
+            || conditions > workloads
+            || prepared > waiting
+            || (waiting == 0 && waiters > 0);
         leaks.then(|| {
             let name = &self.name;
             format!(
-                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions, {prepared} preparations"
             )
         })
     }
@@ -128,6 +132,8 @@ impl Cluster {
                     create_timeout: random.bool().then_some(Duration::from_secs(30)),
                     pidfds: random.u8(0..4) > 0,
                     seed: random.u64(..),
+                    prepare: disturbances.preparation(name),
+                    boot: 0,
                 },
                 start_at: Some(clock.now()),
                 connect_at: None,
@@ -556,6 +562,7 @@ impl Cluster {
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();
+            node.options.boot += 1;
         }
         (node.connect_at, node.paused_until) = (None, None);
         node.start_at = Some(self.clock.now() + back_after);

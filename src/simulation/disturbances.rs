@@ -3,6 +3,7 @@
 //! Thread: the one of the test.
 
 use super::engine::EngineFaults;
+use crate::model::prepare_level::PrepareLevel;
 
 /// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which something breaks.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,12 +31,14 @@ pub struct Disturbances {
     pub storms: u32,
     /// A new configuration has `--rm`.
     pub self_removals: u32,
+    /// An agent prepares starts.
+    pub prepares: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
-pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
+pub const NEWEST: [&str; 3] = ["strange_ends", "self_removals", "prepares"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -73,13 +76,25 @@ impl Disturbances {
             departures: new(40),
             storms: new(70),
             self_removals: new(30),
+            prepares: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
+        disturbances.prepares = up_to(&mut newer, 150).min(100);
         disturbances
     }
 
+    /// How far the agent of a node prepares starts, and how many containers may be initialised there.
+    pub fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
+        let mut random = fastrand::Rng::with_seed(node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares));
+        if random.u32(0..100) >= self.prepares {
+            return (PrepareLevel::None, 0);
+        }
+        let levels = [PrepareLevel::Image, PrepareLevel::Create, PrepareLevel::Init, PrepareLevel::Init];
+        (levels[random.usize(..levels.len())], random.usize(0..=3))
+    }
+
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 26] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 27] {
         let Self {
             engine,
             slow_network,
@@ -97,6 +112,7 @@ impl Disturbances {
             departures,
             storms,
             self_removals,
+            prepares,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -125,6 +141,7 @@ impl Disturbances {
             ("storms", storms),
             ("strange_ends", &mut engine.strange_ends),
             ("self_removals", self_removals),
+            ("prepares", prepares),
         ]
     }
 }

@@ -323,6 +323,7 @@ mod tests {
     use super::super::trace::Trace;
     use super::*;
     use crate::model::messages::{DeletedWorkload, WorkloadPlan};
+    use crate::model::prepare_level::PrepareLevel;
     use crate::runtime::{ContainerId, ListedContainer};
     use std::path::Path;
 
@@ -338,7 +339,9 @@ mod tests {
             let clock = ManualClock::new();
             let trace = Trace::new(&clock, 0);
             let engine = SimEngine::new(&clock, fastrand::Rng::with_seed(1), trace, EngineFaults::default());
-            let options = LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1 };
+            let prepare = (PrepareLevel::None, 0);
+            let options =
+                LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1, prepare, boot: 0 };
             let life = Life::start(&"A".into(), 1, &engine, &clock, Path::new("/nonexistent"), options);
             let mut told = Self { life, engine, orders: Orders::new("A".into()) };
             let user = InstanceName::with_id("user", "id", "B");

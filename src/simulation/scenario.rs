@@ -291,8 +291,10 @@ impl Scenario {
 
     /// What a workload may ask: mostly everything.
     fn any_access(&self) -> ControlInterfaceAccess {
+        // No pipes can be made here, and what has some is not prepared without them.
+        let without = if self.disturbances.prepares > 0 { 7 } else { 1 };
         let (operation, masks): (Operation, &[&str]) = match self.peek(10) {
-            0 => return ControlInterfaceAccess::default(),
+            number if number < without => return ControlInterfaceAccess::default(),
             1 | 2 => (Operation::Read, &["agents", "desiredState.workloads.w2"]),
             _ => (Operation::ReadWrite, &["*"]),
         };
@@ -356,7 +358,9 @@ impl Scenario {
         let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
-        format!("{program} : {number}{removes_itself}{lifecycle}").into()
+        // Only what its engine understands can be prepared.
+        let image = if self.disturbances.prepares > 0 { "\nimage: x" } else { "" };
+        format!("{program} : {number}{removes_itself}{image}{lifecycle}").into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.

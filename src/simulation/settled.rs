@@ -135,6 +135,8 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
         Some(Phase::FailedExecFailed) => {
             phase == Phase::FailedExecFailed && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
         }
+        // It is only prepared.
+        Some(Phase::PendingStarting) => phase == Phase::PendingWaitingToStart && !may_start(added, states),
         Some(_) => false,
         None => match phase {
             Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),

@@ -32,6 +32,7 @@ mod logs;
 mod multicall;
 mod panics;
 mod persistence;
+mod prepare;
 mod python_client;
 mod restarts;
 mod service_manager;

@@ -12,5 +12,6 @@ mod control;
 mod lifecycle;
 mod podman;
 mod podman_kube;
+mod prepare;
 mod states;
 mod store;

@@ -3,6 +3,7 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
+use super::preparing::is_prepared;
 use super::{RuntimeManager, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
@@ -122,8 +123,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     fn is_noted(&self, (runtime, container): &Existing) -> bool {
-        let engine = self.engine(runtime);
-        engine.is_some_and(|engine| engine.connector.is_noted(&container.instance, &container.id))
+        self.engine(runtime).is_some_and(|Engine { connector, .. }| {
+            connector.is_noted(&container.instance, &container.id) || is_prepared(&*connector, container)
+        })
     }
 
     /// Whether the object of that name accounts for the container. Instances of two runtimes may have the same id.
@@ -192,6 +194,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        self.take_prepared(&added, &mut candidates);
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);

@@ -53,6 +53,7 @@ fn defaults_are_those_of_the_specification() {
     assert!(settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::Always);
     assert_eq!(settings.parallel_starts, 6);
+    assert_eq!((settings.prepare, settings.prepare_max, settings.cores), (PrepareLevel::None, 4, 3));
     assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
     assert_eq!(settings.tags, BTreeMap::new());
     assert_eq!(settings.warnings, [""; 0]);
@@ -69,7 +70,7 @@ fn every_key_of_the_config_file_is_used() {
     let config = format!(
         "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
          create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
-         max_parallel_starts = 9\nlisting_interval = 5\nmax_message_size = 5000000\n\
+         max_parallel_starts = 9\nprepare = 'init'\nprepare_max = 64\nlisting_interval = 5\nmax_message_size = 5000000\n\
          max_control_message_size = 8192\nretry_limits = 1\n[tags]\nzone = 'a'\n",
         base.display()
     );
@@ -82,6 +83,7 @@ fn every_key_of_the_config_file_is_used() {
     assert!(!settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::EndedBefore(1000));
     assert_eq!(settings.parallel_starts, 9);
+    assert_eq!((settings.prepare, settings.prepare_max), (PrepareLevel::Init, 64));
     assert_eq!(settings.control_message_max.0, 8192);
     assert_eq!(settings.listing_interval, Duration::from_secs(5));
     assert_eq!(settings.message_max, MessageSize(5_000_000));
@@ -149,6 +151,10 @@ fn fatal_errors_have_the_documented_texts() {
         ("rerun_finished = 'never'", "-k -n A", not_parsed),
         ("listing_interval = 0", "-k -n A", not_parsed),
         ("retry_limit = -1", "-k -n A", not_parsed),
+        ("prepare = 'all'", "-k -n A", not_parsed),
+        ("prepare = 'INIT'", "-k -n A", not_parsed),
+        ("prepare_max = 65", "-k -n A", not_parsed),
+        ("prepare_max = -1", "-k -n A", not_parsed),
     ] {
         let error = rig.error(config, arguments);
         assert!(error.starts_with(text), "{config} {arguments}: {error}");

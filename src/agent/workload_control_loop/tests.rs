@@ -106,6 +106,7 @@ impl Rig {
             existing: OnExisting::Replace,
             search_first: false,
             others: Vec::new(),
+            prepared: None,
         }
     }
 

@@ -61,6 +61,10 @@ fn what_is_left_out_has_the_documented_default() {
     let restart = read("restart: {}").unwrap().restart.unwrap();
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    assert_eq!(
+        (read("restart: {}").unwrap().prepare, read("prepare: INIT").unwrap().prepare),
+        (None, Some(PrepareLevel::Init))
+    );
     // A watchdog keeps nothing waiting.
     let watched = read("alive: { notify: true, timeoutMs: 3600000 }").unwrap().alive.unwrap();
     assert_eq!(watched.pace.timeout, seconds(3600));
@@ -110,6 +114,8 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
         ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
         ("precondition: { tagEquals: [a] }", "lifecycle.precondition.tagEquals: a list found, expected a mapping"),
+        ("prepare: create", "unknown value 'create', expected NONE, IMAGE, CREATE or INIT"),
+        ("prepare: true", "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT"),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
     ] {
         let error = read(block).unwrap_err().to_string();
