@@ -20,6 +20,7 @@
 //!   clock.rs               Clock trait and SystemClock                                        -
 //!   threads.rs             named spawn with stack size, join with deadline                    -
 //!   memory.rs              few malloc arenas, memory of bursts given back                     -
+//!   metrics_file.rs        metrics for Prometheus, in a file that is replaced           [metrics]
 //!   child.rs               outside programs: time limit, both pipes drained, output capped     [caller]
 //!   child/followed.rs      outside programs whose output is read while they run                [caller]
 //!   logging.rs             log lines and fatal errors of server and agent                     [any]
@@ -45,6 +46,7 @@
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
+//!   usage.rs               what nodes and workloads use of CPU and memory                     -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
@@ -63,6 +65,7 @@
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
 //!     control.rs           messages between workloads and their agent               [control]
+//!     usage.rs             what nodes and workloads use                 [rx:peer] [uplink] [tx]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
@@ -109,6 +112,8 @@
 //!   state_store.rs         the desired state on disk, when that is wanted             [store]
 //!   events.rs              event subscriptions; changes to events                    [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]
+//!   usage.rs               reads that wait for what agents' workloads use            [server]
+//!   metrics.rs             the numbers of its metrics file                 [server] [metrics]
 //! agent/                   starts the agent's threads, hands out the channels          [main]
 //!   settings.rs            command line, environment, config file, run folder          [main]
 //!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
@@ -150,7 +155,10 @@
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
 //!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
-//!   resources.rs           CPU and memory of the node                             [scheduler]
+//!   resources.rs           CPU and memory of the node            [scheduler] [usage] [metrics]
+//!   usage/mod.rs           what its workloads use, on request         [usage] [metrics] [scheduler]
+//!   usage/cgroups.rs       the kernel's files about one container            [usage] [metrics]
+//!   metrics.rs             its metrics file                                        [metrics]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [watch:engine]
 //!   command.rs             calls of an engine's program, recorded and quoted
@@ -171,7 +179,7 @@
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
-//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs top.rs   one file per verb
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
 //!   state_input.rs state_output.rs   complete states as YAML and JSON

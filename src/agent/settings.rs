@@ -6,6 +6,7 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT}
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
+use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
     ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
@@ -97,6 +98,9 @@ struct Keys {
     max_message_size: MessageSize,
     #[serde(default)]
     max_control_message_size: ControlMessageSize,
+    metrics: Option<MetricsPath>,
+    #[serde(default)]
+    metrics_interval: MetricsInterval,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -107,7 +111,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 15] = [
+const KNOWN_KEYS: [&str; 17] = [
     "version",
     "name",
     "server_url",
@@ -123,6 +127,8 @@ const KNOWN_KEYS: [&str; 15] = [
     "listing_interval",
     "max_message_size",
     "max_control_message_size",
+    "metrics",
+    "metrics_interval",
 ];
 
 /// What to do after an agent restart with workloads that have ended and are unchanged.
@@ -165,6 +171,8 @@ pub struct AgentSettings {
     pub message_max: MessageSize,
     /// Longest message of a workload.
     pub control_message_max: ControlMessageSize,
+    /// Where metrics are written, if they are.
+    pub metrics: Option<MetricsSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Warnings for the user.
@@ -283,6 +291,7 @@ fn combine(
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
+        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

@@ -21,6 +21,7 @@ pub mod node;
 pub mod place;
 pub mod runtime_config;
 pub mod shown_text;
+pub mod usage;
 pub mod validation;
 pub mod version;
 pub mod workload;

@@ -9,6 +9,7 @@ use super::peers::Peer;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester, Stream};
 use super::update::{UpdateError, requested_change};
+use super::usage::USAGE;
 use super::waiting_requests::NoRoom;
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX, REQUEST_TIME_SHARE};
 use crate::model::execution_state::Phase;
@@ -178,6 +179,12 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
+        if !read.subscribe
+            && let Some(masks) = &masks
+            && let Some(wanted) = masks.part(USAGE)
+        {
+            return self.read_usage(requester, key, masks.clone(), &wanted);
+        }
         let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(&masks));
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
@@ -232,6 +239,7 @@ impl ServerLoop {
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {
+        self.updates.add(result.is_ok());
         match result {
             Ok((success, unpublished)) => {
                 self.peers.respond(key, success);

@@ -43,7 +43,7 @@ const fn entry(value: &'static [(u32, &'static Shape)]) -> Shape {
 pub static TO_ANKAIOS: Shape = shape::<control::ToAnkaios>(3, &[(1, &HELLO), (3, &REQUEST)]);
 /// What the server receives.
 pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
-    8,
+    1000,
     &[
         (1, &AGENT_HELLO),
         (2, &UPDATE_WORKLOAD_STATE),
@@ -53,6 +53,7 @@ pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
         (6, &HELLO),
         (7, &LOG_ENTRIES_TO_SERVER),
         (8, &LOGS_STOP_TO_SERVER),
+        (1000, &USAGE_TO_SERVER),
     ],
 );
 /// Number of the field in both that holds a request, and of its id in that.
@@ -63,7 +64,7 @@ const READ_MASK: [u32; 3] = [REQUEST_ID[0], 3, 1];
 
 static EMPTY: Shape = shape::<base::LogsCancelRequest>(0, &[]);
 static HELLO: Shape = shape::<control::Hello>(2, &[]);
-static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(3, &[(3, &TAGS)]);
+static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(1000, &[(3, &TAGS)]);
 static AGENT_LOAD: Shape = shape::<grpc::AgentLoadStatus>(3, &[(2, &CPU), (3, &MEMORY)]);
 static UPDATE_WORKLOAD_STATE: Shape = shape::<grpc::UpdateWorkloadState>(1, &[(1, &WORKLOAD_STATE)]);
 static WORKLOAD_STATE: Shape = shape::<base::WorkloadState>(2, &[(1, &INSTANCE), (2, &EXECUTION_STATE)]);
@@ -73,6 +74,13 @@ static LOG_ENTRY: Shape = shape::<base::LogEntry>(2, &[(1, &INSTANCE)]);
 static LOGS_STOP_TO_SERVER: Shape = shape::<grpc::LogsStopResponse>(2, &[(2, &LOGS_STOP)]);
 static LOGS_STOP: Shape = shape::<base::LogsStopResponse>(1, &[(1, &INSTANCE)]);
 static INSTANCE: Shape = shape::<base::WorkloadInstanceName>(3, &[]);
+static USAGE_TO_SERVER: Shape = shape::<grpc::UsageResponse>(2, &[(2, &AGENT_USAGE)]);
+static AGENT_USAGE: Shape = shape::<base::AgentUsage>(4, &[(2, &NODE_USAGE), (3, &USAGE_OF_WORKLOAD_ENTRY)]);
+static NODE_USAGE: Shape = shape::<base::NodeUsage>(4, &[]);
+static USAGE_OF_WORKLOAD_ENTRY: Shape = entry(&[(2, &USAGE_OF_WORKLOAD)]);
+static USAGE_OF_WORKLOAD: Shape = shape::<base::InstanceUsageMap>(1, &[(1, &WORKLOAD_USAGE_ENTRY)]);
+static WORKLOAD_USAGE_ENTRY: Shape = entry(&[(2, &WORKLOAD_USAGE)]);
+static WORKLOAD_USAGE: Shape = shape::<base::WorkloadUsage>(8, &[]);
 
 static REQUEST: Shape =
     shape::<base::Request>(6, &[(2, &UPDATE_STATE), (3, &READ_STATE), (4, &LOGS), (5, &EMPTY), (6, &EMPTY)]);
@@ -81,7 +89,9 @@ static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
 static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape =
-    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE)]);
+    shape::<base::CompleteState>(1000, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1000, &USAGE)]);
+static USAGE: Shape = shape::<base::UsageMap>(1, &[(1, &AGENT_USAGE_ENTRY)]);
+static AGENT_USAGE_ENTRY: Shape = entry(&[(2, &AGENT_USAGE)]);
 static STATE: Shape = shape::<base::State>(3, &[(2, &WORKLOADS), (3, &CONFIGS)]);
 static WORKLOADS: Shape = shape::<base::WorkloadMap>(1, &[(1, &WORKLOAD_ENTRY)]);
 static WORKLOAD_ENTRY: Shape = entry(&[(2, &WORKLOAD)]);

@@ -14,3 +14,4 @@ mod podman;
 mod podman_kube;
 mod states;
 mod store;
+mod usage;

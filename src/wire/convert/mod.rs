@@ -11,6 +11,7 @@ pub mod control;
 pub mod from_server;
 pub mod state;
 pub mod to_server;
+mod usage;
 pub mod values;
 
 /// A message that cannot be understood.

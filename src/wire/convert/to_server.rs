@@ -3,11 +3,12 @@
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
 use super::state;
+use super::usage::{read_agent_usage, write_agent_usage};
 use super::values::{
     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
     write_log_entries, write_logs_request, write_workload_states,
 };
-use crate::model::messages::{AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
+use crate::model::messages::{AgentCapabilities, AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
@@ -22,6 +23,7 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
             agent: hello.agentName,
             version: hello.protocolVersion,
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
+            capabilities: AgentCapabilities { tells_usage: hello.tellsUsage },
         },
         Some(ToServerEnum::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
         Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
@@ -44,6 +46,9 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
                 _ => ToServer::Empty,
             }
         }
+        Some(ToServerEnum::UsageResponse(response)) => {
+            ToServer::UsageResponse { number: response.number, usage: read_agent_usage(response.usage.unwrap_or_default()) }
+        }
         Some(ToServerEnum::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
     }
@@ -53,12 +58,15 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn write(message: ToServer) -> grpc_api::ToServer {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags } => ToServerEnum::AgentHello(grpc_api::AgentHello {
-            agentName: agent,
-            protocolVersion: version,
-            tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
-            ..Default::default()
-        }),
+        ToServer::AgentHello { agent, version, tags, capabilities } => {
+            ToServerEnum::AgentHello(grpc_api::AgentHello {
+                agentName: agent,
+                protocolVersion: version,
+                tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+                tellsUsage: capabilities.tells_usage,
+                ..Default::default()
+            })
+        }
         ToServer::CommanderHello { version } => {
             ToServerEnum::CommanderHello(grpc_api::CommanderHello { protocolVersion: version, ..Default::default() })
         }
@@ -86,6 +94,11 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
             }),
             ..Default::default()
         }),
+        ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
+            number,
+            usage: MessageField::some(write_agent_usage(&usage.node())),
+            ..Default::default()
+        }),
         ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),
         ToServer::Empty => return grpc_api::ToServer::default(),
     };
@@ -97,6 +110,10 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
         Some(WireContent::UpdateStateRequest(mut update)) => {
+            // What only the server knows is nothing that can be set.
+            if let Some(state) = update.newState.as_mut() {
+                state.usage = MessageField::none();
+            }
             // Without masks only the desired state and the agents count, so nothing else can be wrong.
             if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
                 (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
