@@ -222,27 +222,29 @@ impl Top<'_> {
             values.extend(known(usage.get("node")));
             with_percent(values, Values::of_node(before, state, name).cpu)
         };
-        let workload = |line: &Line<'_>| with_percent(known(line.usage), line.values.cpu);
-        let of_line = |line| {
-            let Line { instance, .. } = line;
-            let path = ["workloadStates", &*instance.agent, &*instance.workload, &*instance.id];
-            let text = |key: &str| state.at(&path).and_then(|one| one.get(key)?.as_text()).unwrap_or_default();
-            WorkloadDocument {
-                workload: &instance.workload,
-                agent: &instance.agent,
-                id: &instance.id,
-                state: text("state"),
-                sub_state: text("subState"),
-                values: workload(line),
-            }
-        };
         let document = Document {
             time: timestamp((self.now)()),
             agents: agents.map(|entry| (entry.0.as_str(), agent(entry))).collect(),
-            workloads: lines.iter().map(of_line).collect(),
+            workloads: lines.iter().map(|line| line.document(state)).collect(),
         };
         let text = if self.arguments.watch { serde_json::to_string } else { serde_json::to_string_pretty };
         text(&document).unwrap_or_default() + "\n" // Texts and numbers always become JSON.
+    }
+}
+
+impl<'s> Line<'s> {
+    fn document(&self, state: &'s Node) -> WorkloadDocument<'s> {
+        let Self { instance, usage, values, .. } = self;
+        let path = ["workloadStates", &*instance.agent, &*instance.workload, &*instance.id];
+        let text = |key: &str| state.at(&path).and_then(|one| one.get(key)?.as_text()).unwrap_or_default();
+        WorkloadDocument {
+            workload: &instance.workload,
+            agent: &instance.agent,
+            id: &instance.id,
+            state: text("state"),
+            sub_state: text("subState"),
+            values: with_percent(known(*usage), values.cpu),
+        }
     }
 }
 

@@ -69,6 +69,12 @@ impl UsageReads {
         }
     }
 
+    /// How many reads wait, and how many agents were asked for them.
+    #[cfg(test)]
+    pub fn sizes(&self) -> [usize; 2] {
+        [self.waiting.len(), self.requested.len()]
+    }
+
     fn has_room_for(&self, key: &RequestKey, masks: &MaskTree) -> bool {
         let own = || self.waiting.iter().filter(|read| read.key.peer == key.peer);
         let bytes: usize = own().map(|read| read.masks.bytes()).sum();

@@ -7,6 +7,7 @@ use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with};
+use crossbeam_channel::bounded;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -255,11 +255,11 @@ fn sixteen_reads_of_a_stream_wait_and_they_end_with_it() {
     rig.cluster.send_request(other, "other", read(&["usage.A"], false));
     assert_eq!(rig.requested(0), [1]);
     rig.cluster.close(rig.commander);
-    assert_eq!(rig.cluster.server.usage.waiting.len(), 1);
+    assert_eq!(rig.cluster.server.usage.sizes(), [1, 1]);
     rig.cluster.close(other);
     assert_eq!(rig.cluster.server.usage.until(), None);
     rig.cluster.server.on_event(ServerEvent::UsageDue);
-    assert!(rig.cluster.server.usage.requested.is_empty());
+    assert_eq!(rig.cluster.server.usage.sizes(), [0, 0]);
 }
 
 #[test]
