@@ -67,6 +67,13 @@ impl UsageReads {
         for name in gone.collect::<Vec<_>>() {
             self.sampled(&name, &Arc::new(AgentUsage::missing(DISCONNECTED)));
         }
+        self.forget_unneeded();
+    }
+
+    /// Forgets requests that no read waits for any more.
+    fn forget_unneeded(&mut self) {
+        let waiting = &self.waiting;
+        self.requested.retain(|name, _| waiting.iter().any(|read| read.awaited.contains(name)));
     }
 
     /// How many reads wait, and how many agents were asked for them.
@@ -89,12 +96,10 @@ impl UsageReads {
         }
     }
 
-    /// Takes the reads that wait for nothing any more, or have waited long enough, and forgets requests that no other read
-    /// waits for.
+    /// Takes the reads that wait for nothing any more, or have waited long enough.
     fn take_ready(&mut self, now: Instant) -> Vec<UsageRead> {
         let ready = self.waiting.extract_if(.., |read| read.awaited.is_empty() || read.until <= now).collect();
-        let waiting = &self.waiting;
-        self.requested.retain(|name, _| waiting.iter().any(|read| read.awaited.contains(name)));
+        self.forget_unneeded();
         ready
     }
 }

@@ -373,7 +373,7 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     let gone = workload("gone", |_| {}).instance;
     let new = wanted_with("used", "b", |_| {});
     rig.change(&[new], &[deleted_after(&used.instance, &["user"]), deleted_after(&gone, &["user"])]);
-    let all = ["used:b podman Pending", "waits:a podman Pending"].map(str::to_owned);
+    let all = ["used:b podman -", "waits:a podman Pending"].map(str::to_owned);
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     assert!(!shown(&mut rig).0);

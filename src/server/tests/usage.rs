@@ -137,16 +137,20 @@ fn masks_select_in_the_sample_and_other_parts_come_with_it() {
     }
 }
 
+fn has_usage(state: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(state).unwrap().get("usage").is_some()
+}
+
 #[test]
 fn only_masks_that_begin_with_its_name_read_it_and_subscriptions_never_do() {
     let mut rig = Rig::new();
     for masks in [&[][..], &["*"], &["*.A"], &["usageFoo"], &["agents"], &[""]] {
         rig.ask("1", masks);
         let (_, state) = rig.responses().remove(0);
-        assert!(!state.contains("usage"), "{masks:?}: {state}");
+        assert!(!has_usage(&state), "{masks:?}: {state}");
     }
     rig.cluster.send_request(rig.commander, "events", read(&["usage", "*"], true));
-    assert!(!rig.responses()[0].1.contains("usage"));
+    assert!(!has_usage(&rig.responses()[0].1));
     assert_eq!((rig.requested(0), rig.requested(1)), (vec![], vec![]));
     let before = rig.cluster.read(&["desiredState"]);
     rig.cluster.update("{usage: {A: {missing: x}}, desiredState: {apiVersion: v1}}", &["usage"]).unwrap();
