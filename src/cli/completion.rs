@@ -102,9 +102,7 @@ impl Candidates {
             Self::Workloads => keys(&["desiredState", "workloads"]),
             Self::Configs => keys(&["desiredState", "configs"]),
             Self::Agents => keys(&["agents"]),
-            Self::Masks => masks(state),
-            // What workloads use cannot be set.
-            Self::MasksAndFile => masks(state).into_iter().filter(|mask| !mask.starts_with("usage")).collect(),
+            Self::Masks | Self::MasksAndFile => masks(state),
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
             Self::Contexts => {
@@ -148,9 +146,9 @@ fn masks(state: &Node) -> BTreeSet<String> {
         }
     }
     if let Some(agents) = state.get("agents") {
-        masks.extend(["agents".to_owned(), "usage".to_owned()]);
+        masks.insert("agents".to_owned());
         for (name, agent) in entries(Some(agents)) {
-            masks.extend([format!("agents.{name}"), format!("usage.{name}")]);
+            masks.insert(format!("agents.{name}"));
             let parts = entries(Some(agent)).filter(|(part, _)| ["status", "tags"].contains(&part.as_str()));
             masks.extend(parts.map(|(part, _)| format!("agents.{name}.{part}")));
         }
@@ -211,20 +209,15 @@ mod tests {
             "desiredState.workloads",
             "desiredState.workloads.db",
             "desiredState.workloads.web",
-            "usage",
-            "usage.A",
-            "usage.B",
             "workloadStates",
             "workloadStates.A",
             "workloadStates.A.web",
         ];
-        let settable: Vec<&str> = masks.into_iter().filter(|mask| !mask.starts_with("usage")).collect();
         for (names, expected) in [
             (Candidates::Workloads, &["db", "web"][..]),
             (Candidates::Configs, &["port"]),
             (Candidates::Agents, &["A", "B"]),
             (Candidates::Masks, &masks),
-            (Candidates::MasksAndFile, &settable),
         ] {
             let found: Vec<String> = names.in_state(&state()).into_iter().collect();
             assert_eq!(found, expected, "{names:?}");

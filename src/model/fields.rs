@@ -285,7 +285,6 @@ pub const COMPLETE_STATE: Object = Object::new(&[
     Field::new("workloadStates", Kind::Any),
     Field::new("agents", Kind::Map(&Kind::Object(&AGENT))),
     Field::new("effectiveState", Kind::Object(&STATE)),
-    Field::new("usage", Kind::Any),
 ]);
 
 /// A manifest; `desiredState` and `effectiveState` look the same.

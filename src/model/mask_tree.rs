@@ -122,12 +122,6 @@ impl MaskTree {
         self.places[0].below.clone().any(|place| self.key(place).starts_with(text))
     }
 
-    /// The position of the masks whose first key is exactly `name`, `*` not included; `None` without any.
-    #[must_use]
-    pub fn part(&self, name: &str) -> Option<Wanted<'_>> {
-        self.child(0, name).map(|place| Wanted { tree: self, places: vec![place] })
-    }
-
     /// The position of all masks at their beginning.
     #[must_use]
     pub fn wanted(&self) -> Wanted<'_> {

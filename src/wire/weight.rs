@@ -43,7 +43,7 @@ const fn entry(value: &'static [(u32, &'static Shape)]) -> Shape {
 pub static TO_ANKAIOS: Shape = shape::<control::ToAnkaios>(3, &[(1, &HELLO), (3, &REQUEST)]);
 /// What the server receives.
 pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
-    1000,
+    8,
     &[
         (1, &AGENT_HELLO),
         (2, &UPDATE_WORKLOAD_STATE),
@@ -64,7 +64,7 @@ const READ_MASK: [u32; 3] = [REQUEST_ID[0], 3, 1];
 
 static EMPTY: Shape = shape::<base::LogsCancelRequest>(0, &[]);
 static HELLO: Shape = shape::<control::Hello>(2, &[]);
-static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(1000, &[(3, &TAGS)]);
+static AGENT_HELLO: Shape = shape::<grpc::AgentHello>(3, &[(3, &TAGS)]);
 static AGENT_LOAD: Shape = shape::<grpc::AgentLoadStatus>(3, &[(2, &CPU), (3, &MEMORY)]);
 static UPDATE_WORKLOAD_STATE: Shape = shape::<grpc::UpdateWorkloadState>(1, &[(1, &WORKLOAD_STATE)]);
 static WORKLOAD_STATE: Shape = shape::<base::WorkloadState>(2, &[(1, &INSTANCE), (2, &EXECUTION_STATE)]);
@@ -89,7 +89,7 @@ static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
 static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape =
-    shape::<base::CompleteState>(1000, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1000, &USAGE)]);
+    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE)]);
 static USAGE: Shape = shape::<base::UsageMap>(1, &[(1, &AGENT_USAGE_ENTRY)]);
 static AGENT_USAGE_ENTRY: Shape = entry(&[(2, &AGENT_USAGE)]);
 static STATE: Shape = shape::<base::State>(3, &[(2, &WORKLOADS), (3, &CONFIGS)]);

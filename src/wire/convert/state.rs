@@ -5,7 +5,6 @@
 //! Thread: whichever reads or writes the stream.
 
 use super::ConvertError;
-use super::usage::{read_usage, write_usage};
 use super::values::{known, read_phase, write_phase};
 use crate::model::access_rules::Operation;
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
@@ -39,9 +38,6 @@ pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
     if let Some(effective) = state.effectiveState.as_ref() {
         entries.push(("effectiveState", read_state(effective)?));
     }
-    if let Some(usage) = state.usage.as_ref() {
-        entries.push(("usage", read_usage(usage)));
-    }
     Ok(Node::map(entries))
 }
 
@@ -56,7 +52,6 @@ pub fn write(tree: &Node) -> base::CompleteState {
         workloadStates: part("workloadStates").map(write_workload_states).into(),
         agents: part("agents").map(agents).into(),
         effectiveState: part("effectiveState").map(write_state).into(),
-        usage: part("usage").map(write_usage).into(),
         ..Default::default()
     }
 }

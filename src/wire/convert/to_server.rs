@@ -110,10 +110,6 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
         Some(WireContent::UpdateStateRequest(mut update)) => {
-            // What only the server knows is nothing that can be set.
-            if let Some(state) = update.newState.as_mut() {
-                state.usage = MessageField::none();
-            }
             // Without masks only the desired state and the agents count, so nothing else can be wrong.
             if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
                 (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
