@@ -14,6 +14,7 @@ mod events;
 mod log_campaigns;
 pub mod metrics;
 pub mod mutating_hooks;
+mod parts_on_request;
 mod peers;
 mod plan;
 mod prepare;
@@ -25,6 +26,7 @@ pub mod state_store;
 pub mod state_view;
 mod strays;
 mod templates;
+mod timings;
 mod update;
 mod usage;
 mod waiting_requests;
@@ -52,6 +54,7 @@ use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
+use timings::Timings;
 use update::{StateChange, UpdateError};
 use usage::UsageReads;
 use waiting_requests::WaitingRequests;
@@ -118,6 +121,8 @@ pub struct ServerLoop {
     hooks: Option<MutatingHooks>,
     store: Option<StateStore>,
     status: StatusBoard,
+    /// When instances were accepted and started.
+    timings: Timings,
     time: Time,
     room: RoomWaker,
 }
@@ -286,6 +291,12 @@ impl ServerLoop {
     pub fn strays_agree(&self) -> bool {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
         self.workloads.strays.instances() == states.iter().filter(|one| !self.workloads.is_wanted(one)).collect()
+    }
+
+    /// Whether only instances have times that have a state or are wanted.
+    pub fn timings_agree(&self) -> bool {
+        let Workloads { states, .. } = &self.workloads;
+        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
     }
 
     /// What the delete of an instance waits for, as it was sent last.

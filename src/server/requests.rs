@@ -9,7 +9,6 @@ use super::peers::Peer;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester, Stream};
 use super::update::{UpdateError, requested_change};
-use super::usage::USAGE;
 use super::waiting_requests::NoRoom;
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX, REQUEST_TIME_SHARE};
 use crate::model::execution_state::Phase;
@@ -179,13 +178,14 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
-        if !read.subscribe
-            && let Some(masks) = &masks
-            && let Some(wanted) = masks.part(USAGE)
-        {
-            return self.read_usage(requester, key, masks.clone(), &wanted);
+        let on_request = masks.as_ref().filter(|_| !read.subscribe);
+        if on_request.is_some_and(|masks| self.read_usage(requester, key, masks)) {
+            return; // The response follows.
         }
-        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(&masks));
+        let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
+        if let Some(masks) = on_request {
+            self.add_parts_on_request(requester, masks, &mut state);
+        }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
 

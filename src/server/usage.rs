@@ -9,7 +9,7 @@ use super::ServerLoop;
 use super::peers::Agent;
 use super::requester::{RequestKey, Requester};
 use crate::limits::{LASTING_REQUESTS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_WAIT_MAX};
-use crate::model::mask_tree::{MaskTree, Wanted};
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{FromServer, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -106,23 +106,29 @@ impl UsageReads {
 
 impl UsageRead {
     /// The samples that its masks select.
-    fn selected(mut self) -> Option<Node> {
+    fn selected(mut self) -> Node {
         let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
         self.usage.extend(self.awaited.into_iter().map(|name| (name, missing.clone())));
-        let wanted = self.masks.part(USAGE)?;
+        let wanted = self.masks.named(USAGE);
         let of_agent = |(name, usage): (&Name, &Arc<AgentUsage>)| {
             Some((name.to_string(), wanted.below(name).take(usage.node())?))
         };
-        Some(Node::Map(self.usage.iter().filter_map(of_agent).collect()))
+        Node::Map(self.usage.iter().filter_map(of_agent).collect())
     }
 }
 
 impl ServerLoop {
-    /// Begins a read whose masks name [`USAGE`]. The response follows when all agents that they reach have responded.
+    /// Begins a read if its masks name [`USAGE`]. The response follows when all agents that they reach have responded.
+    /// Returns whether it is such a read.
     // [impl->swdd~usage-on-request~1]
-    pub(super) fn read_usage(&mut self, requester: &Requester, key: &RequestKey, masks: MaskTree, wanted: &Wanted<'_>) {
-        if !self.usage.has_room_for(key, &masks) {
-            return self.peers.refuse(key, TOO_MANY);
+    pub(super) fn read_usage(&mut self, requester: &Requester, key: &RequestKey, masks: &MaskTree) -> bool {
+        let wanted = masks.named(USAGE);
+        if wanted.is_nothing() {
+            return false;
+        }
+        if !self.usage.has_room_for(key, masks) {
+            self.peers.refuse(key, TOO_MANY);
+            return true;
         }
         let reached = self.peers.agents.iter().filter(|(name, _)| !wanted.below(name).is_nothing());
         let (able, unable): (Vec<_>, Vec<_>) = reached.partition(|(_, agent)| agent.capabilities.tells_usage);
@@ -132,7 +138,7 @@ impl ServerLoop {
         let read = UsageRead {
             requester: requester.clone(),
             key: key.clone(),
-            masks,
+            masks: masks.clone(),
             until: self.now() + USAGE_WAIT_MAX,
             awaited: names(&able).into_iter().collect(),
             usage: names(&unable).into_iter().map(|name| (name, missing.clone())).collect(),
@@ -147,6 +153,7 @@ impl ServerLoop {
             self.usage.requested.insert(name, Requested { number, peer });
             self.peers.send(peer, FromServer::UsageRequest { number });
         }
+        true
     }
 
     /// An agent has sent a sample. One that nobody waits for any more, or never did, is ignored.
@@ -179,8 +186,9 @@ impl ServerLoop {
             let begin = self.now();
             let (requester, key) = (read.requester.clone(), read.key.clone());
             let mut state = self.view().select(&read.masks);
-            if let (Node::Map(parts), Some(usage)) = (&mut state, read.selected()) {
-                parts.insert(USAGE.to_owned(), usage);
+            self.add_parts_on_request(&requester, &read.masks, &mut state);
+            if let Node::Map(parts) = &mut state {
+                parts.insert(USAGE.to_owned(), read.selected());
             }
             self.peers.respond(&key, ResponseContent::CompleteState { state, altered: None });
             self.shares.charge(&requester, begin, self.now());

@@ -2,20 +2,21 @@
 //!
 //! Thread: whichever reads or writes the stream.
 
+use super::write_map;
 use crate::model::node::Node;
 use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::wire::schema::ank_base as base;
 use protobuf::MessageField;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The tree of all samples.
-pub fn read_usage(usage: &base::UsageMap) -> Node {
+pub fn read(usage: &base::UsageMap) -> Node {
     Node::map(usage.agents.iter().map(|(name, usage)| (name.clone(), read_agent_usage(usage.clone()).node())))
 }
 
 /// The message of all samples.
-pub fn write_usage(tree: &Node) -> base::UsageMap {
-    base::UsageMap { agents: entries(tree, write_agent_usage), ..Default::default() }
+pub fn write(tree: &Node) -> base::UsageMap {
+    base::UsageMap { agents: write_map(tree, write_agent_usage), ..Default::default() }
 }
 
 /// Reads the sample of one agent.
@@ -57,11 +58,11 @@ fn read_workload(usage: base::WorkloadUsage) -> WorkloadUsage {
 /// Writes the tree of one agent, as [`AgentUsage::node`] makes it.
 #[must_use]
 pub fn write_agent_usage(tree: &Node) -> base::AgentUsage {
-    let workload = |ids: &Node| base::InstanceUsageMap { instances: entries(ids, write_workload), ..Default::default() };
+    let workload = |ids: &Node| base::InstanceUsageMap { instances: write_map(ids, write_workload), ..Default::default() };
     base::AgentUsage {
         sampledUsec: number(tree, "sampledUsec"),
         node: tree.get("node").map_or_else(MessageField::none, |node| MessageField::some(write_node(node))),
-        workloads: tree.get("workloads").map(|workloads| entries(workloads, workload)).unwrap_or_default(),
+        workloads: tree.get("workloads").map(|workloads| write_map(workloads, workload)).unwrap_or_default(),
         missing: text(tree, "missing"),
         ..Default::default()
     }
@@ -89,10 +90,6 @@ fn write_workload(tree: &Node) -> base::WorkloadUsage {
         missing: text(tree, "missing"),
         ..Default::default()
     }
-}
-
-fn entries<T>(tree: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
-    tree.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
 }
 
 fn number(tree: &Node, key: &str) -> Option<u64> {
