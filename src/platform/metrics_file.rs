@@ -254,6 +254,29 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_never_finds_half_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.prom");
+        let texts = ["x".repeat(60_000), "y".repeat(20)];
+        replace(&path, &texts[0]).unwrap();
+        let (read, written) = (path.clone(), texts.clone());
+        let (running, stop) = bounded::<()>(0);
+        let reader = threads::spawn("reader", STACK_SMALL, move || {
+            while stop.try_recv() != Err(crossbeam_channel::TryRecvError::Disconnected) {
+                let text = fs::read_to_string(&read).unwrap();
+                assert!(written.contains(&text), "{} bytes", text.len());
+            }
+            fs::write(read.with_extension("good"), "").unwrap();
+        });
+        for rewrite in 0..10_000 {
+            replace(&path, &texts[rewrite % 2]).unwrap();
+        }
+        drop(running);
+        assert!(threads::join_all(reader, Duration::from_secs(60)).is_empty());
+        assert!(path.with_extension("good").exists(), "the reader found something else");
+    }
+
+    #[test]
     fn a_missing_folder_and_a_link_in_the_way_harm_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("below/a.prom");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::process::{open_files, own_threads};
-use crate::support::{Cluster, LIMIT, SmallDisk, connection, leave_out, poll, table, wait_until, workload};
+use crate::support::{Cluster, LIMIT, SmallDisk, connection, leave_out, manifest, poll, table, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn top_shows_all_agents_and_names_the_one_that_hangs_until_it_goes_on() {
 fn an_agent_of_another_implementation_is_named_at_once_and_not_asked() {
     let cluster = Cluster::start(&["agent_A"]);
     let (_sender, mut receiver, hangup) = connection::agent(&cluster.url(), "other");
-    cluster.wait_for_agents(&["agent_A", "other"]);
+    wait_until("the other agent to be connected", || cluster.ank(&["get", "agents"]).stdout.contains("other"));
     let begin = Instant::now();
     let (document, warnings) = top_json(&cluster, &["--interval", "500ms"]);
     assert!(begin.elapsed() < LIMIT);
@@ -110,8 +110,7 @@ fn both_programs_write_their_metrics_and_remove_them_at_an_orderly_stop() {
     cluster.agent_config = format!("metrics = '{}'\nmetrics_interval = 1\n", of_agent.display());
     cluster.server_config = format!("metrics = '{}'\nmetrics_interval = 1\n", of_server.display());
     cluster.start_all(&["agent_A"]);
-    cluster.run(&[workload("web", "run"), workload("odd", "run").runtime("odd")]);
-    cluster.wait_until_run(&["web"]);
+    cluster.apply(&manifest(&[workload("web", "run"), workload("odd", "run").runtime("odd")]));
     let web = r#"{agent="agent_A",workload="web",runtime="podman",state="Running"}"#;
     let text = wait_for_value(&of_agent, &format!("ankaios_workload_state{web}"), "1");
     assert_eq!(value(&text, r#"ankaios_agent_server_connected{agent="agent_A"}"#).as_deref(), Some("1"));
@@ -125,20 +124,6 @@ fn both_programs_write_their_metrics_and_remove_them_at_an_orderly_stop() {
     wait_for_value(&of_agent, r#"ankaios_agent_server_connected{agent="agent_A"}"#, "0");
     cluster.agent("agent_A").signal(Signal::TERM);
     wait_until("the file of the agent to be removed", || !of_agent.exists());
-}
-
-// [itest->swdd~metrics-file~1]
-#[test]
-fn a_reader_never_finds_half_of_a_metrics_file() {
-    let mut cluster = Cluster::prepare();
-    let path = cluster.folder().join("agent.prom");
-    cluster.agent_config = format!("metrics = '{}'\nmetrics_interval = 1\n", path.display());
-    cluster.start_all(&["agent_A"]);
-    wait_until("the first file", || path.exists());
-    for _ in 0..20_000 {
-        let text = fs::read_to_string(&path).expect("it is always there");
-        assert!(text.starts_with("# HELP ") && text.ends_with('\n') && text.contains("sample_duration_seconds{"), "{text}");
-    }
 }
 
 // [itest->swdd~metrics-file~1]
