@@ -17,9 +17,12 @@ use std::io;
 use std::time::Duration;
 
 const INFO: Family = Family::gauge("ankaios_agent_info", "The version of the agent; the value is always 1.");
-const CONNECTED: Family = Family::gauge("ankaios_agent_server_connected", "Whether the agent is connected to the server.");
-const DURATION: Family = Family::gauge("ankaios_agent_sample_duration_seconds", "How long it took to read what workloads use.");
-const STATE: Family = Family::gauge("ankaios_workload_state", "The present state of the workload; the value is always 1.");
+const CONNECTED: Family =
+    Family::gauge("ankaios_agent_server_connected", "Whether the agent is connected to the server.");
+const DURATION: Family =
+    Family::gauge("ankaios_agent_sample_duration_seconds", "How long it took to read what workloads use.");
+const STATE: Family =
+    Family::gauge("ankaios_workload_state", "The present state of the workload; the value is always 1.");
 const MEMORY: Family = Family::gauge(
     "ankaios_workload_memory_bytes",
     "Memory of the workload without the page cache that the kernel can take back at once.",
@@ -80,7 +83,8 @@ fn text(agent: &str, overview: &Overview, sample: &Sample, took: Duration, boot_
         let ids = sample.usage.workloads.get(&instance.workload);
         let Some(usage) = ids.and_then(|ids| ids.get(&instance.id)) else { continue };
         let memory = usage.memory_bytes.zip(usage.inactive_file_bytes).map(|(all, cache)| all.saturating_sub(cache));
-        let levels = [(&MEMORY, memory), (&PEAK, usage.memory_peak_bytes), (&PIDS, usage.pids), (&RESTARTS, usage.restarts)];
+        let levels =
+            [(&MEMORY, memory), (&PEAK, usage.memory_peak_bytes), (&PIDS, usage.pids), (&RESTARTS, usage.restarts)];
         for (family, level) in levels {
             level.into_iter().for_each(|level| text.add(family, &labels, level));
         }
@@ -148,8 +152,10 @@ mod tests {
                 format!("ankaios_workload_pids{web} 3"),
                 format!("ankaios_workload_restarts_total{web} 2"),
                 format!("ankaios_workload_start_time_seconds{web} 1012"),
-                r#"ankaios_workload_state{agent="A",workload="shared",runtime="podman-kube",state="Running"} 1"#.to_owned(),
-                r#"ankaios_workload_state{agent="A",workload="waits",runtime="unsupported",state="Pending"} 1"#.to_owned(),
+                r#"ankaios_workload_state{agent="A",workload="shared",runtime="podman-kube",state="Running"} 1"#
+                    .to_owned(),
+                r#"ankaios_workload_state{agent="A",workload="waits",runtime="unsupported",state="Pending"} 1"#
+                    .to_owned(),
                 r#"ankaios_workload_state{agent="A",workload="web",runtime="podman",state="Running"} 1"#.to_owned(),
             ]
         );

@@ -54,7 +54,8 @@ pub fn boot_time() -> Option<u64> {
 pub fn node_usage(proc: &Path) -> NodeUsage {
     let stat = fs::read_to_string(proc.join("stat")).unwrap_or_default();
     let memory = fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
-    let is_core = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_core =
+        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let cores = stat.lines().filter(is_core).count();
     NodeUsage {
         cores: u64::try_from(cores).ok().filter(|cores| *cores > 0),
@@ -122,7 +123,10 @@ mod tests {
         for nonsense in ["", "cpu  1 2 3\n", "cpu  a b c d e f g h\n", "cpu0 1 2 3 4 5 6 7 8\n"] {
             assert_eq!(cpu_times(nonsense), None, "{nonsense:?}");
         }
-        assert_eq!(memory_entry("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n", "MemFree:"), Some(2_097_152));
+        assert_eq!(
+            memory_entry("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n", "MemFree:"),
+            Some(2_097_152)
+        );
         for nonsense in ["", "MemFree: 5\n", "MemFree: x kB\n", "MemFree: 99999999999999999999 kB\n"] {
             assert_eq!(memory_entry(nonsense, "MemFree:"), None, "{nonsense:?}");
         }

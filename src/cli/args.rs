@@ -142,9 +142,9 @@ pub enum Verb {
         after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
                       back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
                       whole node of each agent.\n\n\
-                      Examples:\n  ank -k top                         all workloads, those with most CPU first\n  \
-                      ank -k top -w -s memory -a agent_A keep showing one agent, sorted by memory\n  \
-                      ank -k top -o json web db          for scripts"
+                      Examples:\n  ank -k top                            all workloads, those with most CPU first\n  \
+                      ank -k top -w -s memory -a agent_A    keep showing one agent, sorted by memory\n  \
+                      ank -k top -o json web db             for scripts"
     )]
     Top(TopArguments),
 }

@@ -110,9 +110,8 @@ impl UsageRead {
         let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
         self.usage.extend(self.awaited.into_iter().map(|name| (name, missing.clone())));
         let wanted = self.masks.named(USAGE);
-        let of_agent = |(name, usage): (&Name, &Arc<AgentUsage>)| {
-            Some((name.to_string(), wanted.below(name).take(usage.node())?))
-        };
+        let of_agent =
+            |(name, usage): (&Name, &Arc<AgentUsage>)| Some((name.to_string(), wanted.below(name).take(usage.node())?));
         Node::Map(self.usage.iter().filter_map(of_agent).collect())
     }
 }

@@ -42,7 +42,10 @@ fn top_shows_all_agents_and_names_the_one_that_hangs_until_it_goes_on() {
     let (document, warnings) = top_json(&cluster, &["on_agent_A"]);
     let one = &document["workloads"][0];
     assert_eq!((one["missing"].as_str(), warnings.as_str()), (Some("no cgroup of its own"), ""), "{document}");
-    assert!(one.get("memoryBytes").is_none() && document["agents"]["agent_C"]["cores"].as_u64() > Some(0), "{document}");
+    assert!(
+        one.get("memoryBytes").is_none() && document["agents"]["agent_C"]["cores"].as_u64() > Some(0),
+        "{document}"
+    );
 
     cluster.agent("agent_B").signal(Signal::STOP);
     let begin = Instant::now();

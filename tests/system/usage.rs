@@ -14,7 +14,9 @@ const MIB: u64 = 1024 * 1024;
 fn file(pid: u32, id: &str, controller: &str, v1: &str, v2: &str) -> PathBuf {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("the container runs");
     let group = |controller: &str| {
-        let line = groups.lines().find(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == controller)));
+        let line = groups
+            .lines()
+            .find(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == controller)));
         let path = line?.splitn(3, ':').nth(2)?;
         let end = path.rfind(id)? + path[path.rfind(id)?..].find('/').unwrap_or(path.len() - path.rfind(id)?);
         Some(path[..end].trim_start_matches('/').to_owned())

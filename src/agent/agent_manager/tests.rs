@@ -358,7 +358,9 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
         rig.agent.manager.on_event(SchedulerEvent::Overview(reply));
         let Overview { connected, workloads } = overview.try_recv().unwrap();
         let of_one = |one: WorkloadOverview| {
-            let config = ["a", "b"].into_iter().find(|config| InstanceName::new(&one.instance.workload, config, "agent_A") == one.instance);
+            let config = ["a", "b"]
+                .into_iter()
+                .find(|config| InstanceName::new(&one.instance.workload, config, "agent_A") == one.instance);
             format!("{}:{} {} {}", one.instance.workload, config.unwrap(), one.runtime, one.state.unwrap_or("-"))
         };
         (connected, workloads.into_iter().map(of_one).collect::<Vec<_>>())

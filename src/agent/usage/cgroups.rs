@@ -218,7 +218,8 @@ impl<'t> Groups<'t> {
         let lines = || self.text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         let of_v1 = lines().find(|(controllers, _)| controllers.split(',').any(|one| one == controller));
         let of_v1 = of_v1.map(|(_, path)| (Some(controller), path));
-        let (controller, path) = of_v1.or_else(|| lines().find(|(names, _)| names.is_empty()).map(|one| (None, one.1)))?;
+        let (controller, path) =
+            of_v1.or_else(|| lines().find(|(names, _)| names.is_empty()).map(|one| (None, one.1)))?;
         Some(Group { controller, path: Path::new(own_part(path, self.id)?) })
     }
 }

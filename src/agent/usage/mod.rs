@@ -111,7 +111,8 @@ impl UsageSampler {
     fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
         let sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
         let node = resources::node_usage(&self.top.join("proc"));
-        let mut sample = Sample { usage: AgentUsage { sampled_usec, node, ..AgentUsage::default() }, ..Sample::default() };
+        let mut sample =
+            Sample { usage: AgentUsage { sampled_usec, node, ..AgentUsage::default() }, ..Sample::default() };
         let mut cgroups = CgroupReader::new(&self.top);
         for WatchedInstance { instance, restarts, processes } in watched {
             let readings = processes.iter().map(|process| cgroups.read(process)).collect();
@@ -134,7 +135,8 @@ fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (Wor
     if readings.contains(&Reading::NoCgroup) {
         return (WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() }, None);
     }
-    let usages = readings.into_iter().filter_map(|one| if let Reading::Usage(usage) = one { Some(usage) } else { None });
+    let usages =
+        readings.into_iter().filter_map(|one| if let Reading::Usage(usage) = one { Some(usage) } else { None });
     let restarts = Some(restarts.into());
     let Some(all) = usages.reduce(together) else {
         return (WorkloadUsage { restarts, ..WorkloadUsage::default() }, None);

@@ -162,7 +162,10 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
     let document: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(document["time"], "1970-01-01T00:00:01.000000000+00:00");
     let node = &document["agents"]["agent_A"];
-    assert_eq!((&node["cpuPercent"], &node["cores"], &node["sampledUsec"]), (&150.0.into(), &2.into(), &1_001_000.into()));
+    assert_eq!(
+        (&node["cpuPercent"], &node["cores"], &node["sampledUsec"]),
+        (&150.0.into(), &2.into(), &1_001_000.into())
+    );
     assert_eq!(document["agents"]["agent_B"], serde_json::json!({"missing": NO_ANSWER}));
     let web = &document["workloads"][1];
     let expected = serde_json::json!({
@@ -248,9 +251,15 @@ fn sizes_and_times_are_short() {
     ] {
         assert_eq!(size(bytes), expected, "{bytes}");
     }
-    for (seconds, expected) in
-        [(0, "0s"), (59, "59s"), (60, "1m0s"), (3_599, "59m59s"), (3_600, "1h0m"), (86_399, "23h59m"), (273_600, "3d4h")]
-    {
+    for (seconds, expected) in [
+        (0, "0s"),
+        (59, "59s"),
+        (60, "1m0s"),
+        (3_599, "59m59s"),
+        (3_600, "1h0m"),
+        (86_399, "23h59m"),
+        (273_600, "3d4h"),
+    ] {
         assert_eq!(duration(Duration::from_secs(seconds)), expected);
     }
 }

@@ -304,7 +304,12 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
     let commander = cluster.commander();
     for message in [
         ToServer::Empty,
-        ToServer::AgentHello { agent: "x".into(), version: "1.0.0".into(), tags: BTreeMap::new(), capabilities: Default::default() },
+        ToServer::AgentHello {
+            agent: "x".into(),
+            version: "1.0.0".into(),
+            tags: BTreeMap::new(),
+            capabilities: Default::default(),
+        },
         ToServer::CommanderHello { version: String::new() },
         ToServer::LogEntries { request_id: String::new(), entries: vec![] },
         ToServer::LogsStop { request_id: "no@such@one".into(), instance: a() },
@@ -378,7 +383,8 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = crate::wire::outbox::outbox();
-    let hello = PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new(), capabilities: Default::default() };
+    let hello =
+        PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new(), capabilities: Default::default() };
     let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));

@@ -122,9 +122,15 @@ fn a_read_waits_for_all_agents_that_its_masks_reach() {
 fn masks_select_in_the_sample_and_other_parts_come_with_it() {
     let id = hash_id("x");
     for (masks, expected) in [
-        (vec!["usage.*.workloads.a"], format!(r#"{{"usage":{{"A":{{"workloads":{{"a":{{"{id}":{{"pids":3}}}}}}}}}}}}"#)),
+        (
+            vec!["usage.*.workloads.a"],
+            format!(r#"{{"usage":{{"A":{{"workloads":{{"a":{{"{id}":{{"pids":3}}}}}}}}}}}}"#),
+        ),
         (vec!["usage.A.workloads.*.*.memoryBytes"], r#"{"usage":{}}"#.to_owned()),
-        (vec!["usage.A.sampledUsec", "agents"], r#"{"agents":{"A":{},"B":{}},"usage":{"A":{"sampledUsec":5}}}"#.to_owned()),
+        (
+            vec!["usage.A.sampledUsec", "agents"],
+            r#"{"agents":{"A":{},"B":{}},"usage":{"A":{"sampledUsec":5}}}"#.to_owned(),
+        ),
     ] {
         let mut rig = Rig::new();
         rig.ask("1", &masks);

@@ -78,7 +78,12 @@ fn messages_to_the_server_arrive_unchanged() {
         until: None,
     };
     for message in [
-        ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into(), capabilities: AgentCapabilities { tells_usage: true } },
+        ToServer::AgentHello {
+            agent: "A".into(),
+            version: "1.1.0".into(),
+            tags: [("k".into(), "v".into())].into(),
+            capabilities: AgentCapabilities { tells_usage: true },
+        },
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,

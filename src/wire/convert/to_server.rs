@@ -46,9 +46,10 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
                 _ => ToServer::Empty,
             }
         }
-        Some(ToServerEnum::UsageResponse(response)) => {
-            ToServer::UsageResponse { number: response.number, usage: read_agent_usage(response.usage.unwrap_or_default()) }
-        }
+        Some(ToServerEnum::UsageResponse(response)) => ToServer::UsageResponse {
+            number: response.number,
+            usage: read_agent_usage(response.usage.unwrap_or_default()),
+        },
         Some(ToServerEnum::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
     }
@@ -58,15 +59,13 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn write(message: ToServer) -> grpc_api::ToServer {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags, capabilities } => {
-            ToServerEnum::AgentHello(grpc_api::AgentHello {
-                agentName: agent,
-                protocolVersion: version,
-                tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
-                tellsUsage: capabilities.tells_usage,
-                ..Default::default()
-            })
-        }
+        ToServer::AgentHello { agent, version, tags, capabilities } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+            agentName: agent,
+            protocolVersion: version,
+            tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+            tellsUsage: capabilities.tells_usage,
+            ..Default::default()
+        }),
         ToServer::CommanderHello { version } => {
             ToServerEnum::CommanderHello(grpc_api::CommanderHello { protocolVersion: version, ..Default::default() })
         }

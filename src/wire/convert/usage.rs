@@ -58,7 +58,8 @@ fn read_workload(usage: base::WorkloadUsage) -> WorkloadUsage {
 /// Writes the tree of one agent, as [`AgentUsage::node`] makes it.
 #[must_use]
 pub fn write_agent_usage(tree: &Node) -> base::AgentUsage {
-    let workload = |ids: &Node| base::InstanceUsageMap { instances: write_map(ids, write_workload), ..Default::default() };
+    let workload =
+        |ids: &Node| base::InstanceUsageMap { instances: write_map(ids, write_workload), ..Default::default() };
     base::AgentUsage {
         sampledUsec: number(tree, "sampledUsec"),
         node: tree.get("node").map_or_else(MessageField::none, |node| MessageField::some(write_node(node))),

@@ -21,11 +21,13 @@ const V1: &str = "\
 29 25 0:26 / /sys/fs/cgroup/memory rw,nosuid shared:12 - cgroup cgroup rw,memory
 30 25 0:27 / /sys/fs/cgroup/pids rw,nosuid shared:13 - cgroup cgroup rw,pids
 ";
-const V2: &str = "24 22 0:22 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
+const V2: &str =
+    "24 22 0:22 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
 
 const V1_MEMORY_STAT: &str = "cache 8192000\nrss 3145728\ninactive_file 4096\nactive_file 0\nhierarchical_memory_limit \
                               9223372036854771712\ntotal_cache 8192000\ntotal_rss 3145728\ntotal_inactive_file 7000000\n";
-const V2_MEMORY_STAT: &str = "anon 3145728\nfile 8192000\nkernel 600000\ninactive_anon 3100000\ninactive_file 7000000\n";
+const V2_MEMORY_STAT: &str =
+    "anon 3145728\nfile 8192000\nkernel 600000\ninactive_anon 3100000\ninactive_file 7000000\n";
 const V2_CPU_STAT: &str = "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\nnr_periods 0\n";
 
 /// A tree of files, and the process that is read.
