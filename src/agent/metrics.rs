@@ -1,7 +1,7 @@
 //! The metrics file of the agent: the agent itself and what its workloads use.
 //!
-//! Thread: `metrics`; takes a sample each time, asks the scheduler for names and states, and may wait for both and for the
-//! disk. There is no such thread without the key `metrics`.
+//! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and states from the scheduler,
+//! and may wait for both and for the disk.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::resources;

@@ -1,4 +1,4 @@
-//! Reads of what workloads and nodes use: the agents are asked for it, and the response waits for them.
+//! Reads of what workloads and nodes use: the agents receive a request each, and the response waits for theirs.
 //!
 //! A read waits at most [`USAGE_WAIT_MAX`]. Each agent has at most one request under way, which all reads join that need it
 //! meanwhile. Nothing is kept when no read waits.
@@ -25,7 +25,7 @@ pub const USAGE: &str = "usage";
 /// The error when too many reads of one stream wait.
 const TOO_MANY: &str = "Too many requests for usage";
 
-/// The reads that wait, and what agents were asked for them.
+/// The reads that wait, and the requests to agents for them.
 #[derive(Debug, Default)]
 pub struct UsageReads {
     waiting: Vec<UsageRead>,
@@ -76,7 +76,7 @@ impl UsageReads {
         self.requested.retain(|name, _| waiting.iter().any(|read| read.awaited.contains(name)));
     }
 
-    /// How many reads wait, and how many agents were asked for them.
+    /// How many reads wait, and how many requests to agents are under way.
     #[cfg(test)]
     pub fn sizes(&self) -> [usize; 2] {
         [self.waiting.len(), self.requested.len()]

@@ -1,7 +1,7 @@
-//! What the workloads of this agent and its node use, read from the kernel's files while somebody asks for it.
+//! What the workloads of this agent and its node use, read from the kernel's files on request only.
 //!
-//! Until then there is no thread, no timer and no open file. The state checkers know the main process of each container;
-//! [`cgroups`] finds the rest.
+//! Between two requests there is no thread, no timer and no open file. The state checkers have the main process of each
+//! container; [`cgroups`] finds the rest.
 //!
 //! Thread: `usage` takes one sample, sends it and ends; [`UsageRequests`] belongs to `scheduler`. The thread `metrics`
 //! takes samples as well.
@@ -129,7 +129,7 @@ fn since(clock: ClockId) -> Duration {
     Duration::try_from(clock_gettime(clock)).unwrap_or_default() // Neither of the clocks used here is ever negative.
 }
 
-/// What an instance with these containers uses, and when it was started. What one of several does not tell is unknown of
+/// What an instance with these containers uses, and when it was started. A value that one of several lacks is unknown of
 /// all of them.
 fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (WorkloadUsage, Option<u64>) {
     if readings.contains(&Reading::NoCgroup) {
