@@ -101,11 +101,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     ) -> Self {
+        let checkers = runtime.engines().values().map(|engine| engine.watch.clone()).collect();
         Self {
             store: WorkloadStateStore::new(agent.clone()),
             load_due: clock.now(),
             logs: LogStreams::new(uplink.logs(), inbox.clone()),
-            usage: UsageRequests::new(uplink.logs()),
+            usage: UsageRequests::new(uplink.logs(), UsageSampler::new(Path::new("/"), checkers)),
             agent,
             clock,
             inbox,
@@ -277,10 +278,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.logs.start(&request_id, &request, orders);
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
-            FromServer::UsageRequest { number } => {
-                let checkers = self.runtime.engines().values().map(|engine| engine.watch.clone()).collect();
-                self.usage.request(number, UsageSampler::new(Path::new("/"), checkers));
-            }
+            FromServer::UsageRequest { number } => self.usage.request(number),
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::runtime::MainProcess;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 /// Digits of the id of a container.
@@ -56,22 +56,36 @@ struct Mount {
     point: PathBuf,
 }
 
+/// The mounted hierarchies. Each container adds lines to the kernel's list of mounts, so that reading it costs as much as
+/// the files of several containers; hierarchies stay where they are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Hierarchies(Vec<Mount>);
+
+impl Hierarchies {
+    /// Reads them below `top`, normally `/`.
+    ///
+    /// # Errors
+    /// The list of mounts cannot be read.
+    pub fn read(top: &Path) -> io::Result<Self> {
+        let mounts = fs::read_to_string(top.join("proc/self/mountinfo"))?;
+        Ok(Self(mounts.lines().filter_map(mount).collect()))
+    }
+}
+
 /// Reads the control groups of containers.
 #[derive(Debug)]
-pub struct CgroupReader {
+pub struct CgroupReader<'h> {
     /// `/`, or a recorded tree.
-    top: PathBuf,
-    mounts: Vec<Mount>,
+    top: &'h Path,
+    hierarchies: &'h Hierarchies,
     buffer: Vec<u8>,
 }
 
-impl CgroupReader {
-    /// Reads the files below `top`, normally `/`. Without readable mount points nothing is found later.
+impl<'h> CgroupReader<'h> {
+    /// Reads the files below `top`, normally `/`.
     #[must_use]
-    pub fn new(top: &Path) -> Self {
-        let mounts = fs::read_to_string(top.join("proc/self/mountinfo")).unwrap_or_default();
-        let mounts = mounts.lines().filter_map(mount).collect();
-        Self { top: top.to_owned(), mounts, buffer: vec![0; FILE_BYTES] }
+    pub fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
+        Self { top, hierarchies, buffer: vec![0; FILE_BYTES] }
     }
 
     /// Reads the control groups of one container.
@@ -116,7 +130,7 @@ impl CgroupReader {
 
     /// Where the files of a control group are; `None` when it is not mounted here.
     fn folder(&self, group: &Group<'_>) -> Option<PathBuf> {
-        let mut fitting = self.mounts.iter().filter(|mount| mount.has(group.controller));
+        let mut fitting = self.hierarchies.0.iter().filter(|mount| mount.has(group.controller));
         let below = fitting.find_map(|mount| Some((mount, group.path.strip_prefix(&mount.root).ok()?)));
         let (mount, below) = below?;
         // A group above the root of our namespace is shown with `..`, which leads elsewhere here.

@@ -20,36 +20,37 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crate::platform::sync::Mutex;
 use crate::platform::threads;
-use cgroups::{CgroupReader, ContainerUsage, Reading};
+use cgroups::{CgroupReader, ContainerUsage, Hierarchies, Reading};
 use crossbeam_channel::{Sender, bounded};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
 #[derive(Debug)]
 pub struct UsageRequests {
     outbox: LogOutbox,
+    sampler: Arc<UsageSampler>,
     /// The number of the newest request, as long as a thread takes the sample for it.
     newest: Arc<Mutex<Option<u64>>>,
 }
 
 impl UsageRequests {
-    /// Samples are put into `outbox`, behind what is more important.
+    /// Samples by `sampler` are put into `outbox`, behind what is more important.
     #[must_use]
-    pub fn new(outbox: LogOutbox) -> Self {
-        Self { outbox, newest: Arc::default() }
+    pub fn new(outbox: LogOutbox, sampler: UsageSampler) -> Self {
+        Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
     }
 
-    /// Responds to the request `number` with a sample by `sampler`; never waits for it.
+    /// Responds to the request `number` with a sample; never waits for it.
     // [impl->swdd~usage-on-request~1]
-    pub fn request(&self, number: u64, sampler: UsageSampler) {
+    pub fn request(&self, number: u64) {
         if self.newest.lock().replace(number).is_some() {
             return; // The sample under way is sent as the response to this one.
         }
-        let (newest, outbox) = (self.newest.clone(), self.outbox.clone());
+        let (newest, outbox, sampler) = (self.newest.clone(), self.outbox.clone(), self.sampler.clone());
         let thread = threads::spawn("usage", STACK_SMALL, move || {
             let usage = sampler.sample().usage;
             if let Some(number) = newest.lock().take() {
@@ -72,6 +73,10 @@ pub struct UsageSampler {
     top: PathBuf,
     /// The inboxes of the state checkers.
     checkers: Vec<Sender<WatchCommand>>,
+    /// Longest wait for them.
+    wait_max: Duration,
+    /// Read with the first sample.
+    hierarchies: OnceLock<Hierarchies>,
 }
 
 /// One sample.
@@ -87,7 +92,7 @@ impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
     #[must_use]
     pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
-        Self { top: top.to_owned(), checkers }
+        Self { top: top.to_owned(), checkers, wait_max: USAGE_PROCESSES_MAX, hierarchies: OnceLock::new() }
     }
 
     /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of one that did not reply
@@ -99,7 +104,7 @@ impl UsageSampler {
 
     /// The instances that the state checkers watch, with their processes.
     fn watched(&self) -> Vec<WatchedInstance> {
-        let until = SystemClock.now() + USAGE_PROCESSES_MAX;
+        let until = SystemClock.now() + self.wait_max;
         let (reply, replies) = bounded(self.checkers.len());
         for checker in &self.checkers {
             let _ = checker.send_deadline(WatchCommand::ListWatched { reply: reply.clone() }, until); // Not in time: left out.
@@ -108,12 +113,19 @@ impl UsageSampler {
         std::iter::from_fn(|| replies.recv_deadline(until).ok()).flatten().collect()
     }
 
+    fn hierarchies(&self) -> Option<&Hierarchies> {
+        let read = || Hierarchies::read(&self.top).ok().map(|read| self.hierarchies.get_or_init(|| read));
+        self.hierarchies.get().or_else(read)
+    }
+
     fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
         let sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
         let node = resources::node_usage(&self.top.join("proc"));
         let mut sample =
             Sample { usage: AgentUsage { sampled_usec, node, ..AgentUsage::default() }, ..Sample::default() };
-        let mut cgroups = CgroupReader::new(&self.top);
+        let unreadable = Hierarchies::default();
+        let hierarchies = self.hierarchies().unwrap_or(&unreadable);
+        let mut cgroups = CgroupReader::new(&self.top, hierarchies);
         for WatchedInstance { instance, restarts, processes } in watched {
             let readings = processes.iter().map(|process| cgroups.read(process)).collect();
             let (usage, started_ms) = usage_of(readings, *restarts, since_boot);

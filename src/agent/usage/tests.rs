@@ -88,7 +88,9 @@ fn a_sample_has_each_watched_instance_and_the_node() {
         let ended = WatchedInstance { instance: instance("done"), restarts: 0, processes: Vec::new() };
         reply.send(vec![running, ended]).unwrap();
     });
-    let sample = UsageSampler::new(top.path(), vec![silent, checker]).sample();
+    let mut sampler = UsageSampler::new(top.path(), vec![silent, checker]);
+    sampler.wait_max = Duration::from_secs(60);
+    let sample = sampler.sample();
     assert!(threads::join_all(reply, Duration::from_secs(20)).is_empty());
     let node = NodeUsage {
         cores: Some(2),
@@ -110,27 +112,29 @@ fn a_sample_has_each_watched_instance_and_the_node() {
 fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to() {
     let (outbox, uplink) = uplink_outbox();
     uplink.connected();
-    let requests = UsageRequests::new(outbox.logs());
     let top = tempfile::tempdir().unwrap();
-    let sampler = |checkers| UsageSampler::new(top.path(), checkers);
-    let ample = Duration::from_secs(20);
-    let next = || {
-        let message = std::iter::from_fn(|| uplink.next(SystemClock.now())).next();
-        let message = message.or_else(|| {
-            uplink.woken().recv_timeout(ample).unwrap();
-            uplink.next(SystemClock.now())
-        });
-        let Some(ToServer::UsageResponse { number, usage }) = message else { panic!("{message:?}") };
-        assert!(usage.sampled_usec.is_some());
-        number
-    };
     let (checker, commands) = bounded(1);
-    requests.request(1, sampler(vec![checker]));
+    let mut sampler = UsageSampler::new(top.path(), vec![checker]);
+    sampler.wait_max = Duration::from_secs(60);
+    let requests = UsageRequests::new(outbox.logs(), sampler);
+    let ample = Duration::from_secs(20);
+    let next = || loop {
+        match uplink.next(SystemClock.now()) {
+            Some(ToServer::UsageResponse { number, usage }) => {
+                assert!(usage.sampled_usec.is_some());
+                break number;
+            }
+            Some(other) => panic!("{other:?}"),
+            None => uplink.woken().recv_timeout(ample).unwrap(),
+        }
+    };
+    requests.request(1);
     let held = commands.recv_timeout(ample).unwrap(); // The thread waits for its reply.
-    requests.request(2, sampler(Vec::new()));
+    requests.request(2);
     drop(held);
     assert_eq!(next(), 2);
-    requests.request(3, sampler(Vec::new()));
+    drop(commands); // The state checker ends: nothing is waited for.
+    requests.request(3);
     assert_eq!(next(), 3);
     assert_eq!(uplink.next(SystemClock.now()), None, "one response for each thread");
 }

@@ -71,7 +71,8 @@ impl Tree {
 
     fn read_as(&self, id: &str) -> Reading {
         let process = MainProcess { container: ContainerId(id.into()), pid: 7 };
-        CgroupReader::new(self.0.path()).read(&process)
+        let hierarchies = Hierarchies::read(self.0.path()).unwrap();
+        CgroupReader::new(self.0.path(), &hierarchies).read(&process)
     }
 
     fn read(&self) -> Reading {
