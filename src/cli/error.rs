@@ -220,6 +220,7 @@ mod tests {
             ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
             ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
+            ("top", "Failed to show usage: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),

@@ -91,6 +91,7 @@ fn help_fits_the_terminal() {
         "apply",
         "logs",
         "graph",
+        "top",
     ];
     for to in To::ALL {
         let mut all = String::new();
