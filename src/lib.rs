@@ -20,6 +20,7 @@
 //!   clock.rs               Clock trait and SystemClock                                        -
 //!   threads.rs             named spawn with stack size, join with deadline                    -
 //!   memory.rs              few malloc arenas, memory of bursts given back                     -
+//!   metrics_file.rs        metrics for Prometheus, in a file that is replaced           [metrics]
 //!   child.rs               outside programs: time limit, both pipes drained, output capped     [caller]
 //!   child/followed.rs      outside programs whose output is read while they run                [caller]
 //!   logging.rs             log lines and fatal errors of server and agent                     [any]
@@ -47,6 +48,7 @@
 //!   validation.rs          which names, versions, masks and keys a state may have             -
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
+//!   usage.rs               what nodes and workloads use of CPU and memory                     -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
@@ -66,6 +68,7 @@
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
 //!     control.rs           messages between workloads and their agent               [control]
+//!     usage.rs             what nodes and workloads use                 [rx:peer] [uplink] [tx]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
@@ -114,6 +117,8 @@
 //!   state_store.rs         the desired state on disk, when that is wanted             [store]
 //!   events.rs              event subscriptions; changes to events                    [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]
+//!   usage.rs               reads that wait for what agents' workloads use            [server]
+//!   metrics.rs             the numbers of its metrics file                 [server] [metrics]
 //! agent/                   starts the agent's threads, hands out the channels          [main]
 //!   settings.rs            command line, environment, config file, run folder          [main]
 //!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
@@ -165,7 +170,10 @@
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [rx:server] [control]
 //!     lasting.rs           which events and lines a workload requested    [rx:server] [control]
-//!   resources.rs           CPU and memory of the node                             [scheduler]
+//!   resources.rs           CPU and memory of the node            [scheduler] [usage] [metrics]
+//!   usage/mod.rs           what its workloads use, on request         [usage] [metrics] [scheduler]
+//!   usage/cgroups.rs       the kernel's files about one container            [usage] [metrics]
+//!   metrics.rs             its metrics file                                        [metrics]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [list:engine]
 //!   command.rs             calls of an engine's program, recorded and quoted
@@ -187,7 +195,7 @@
 //!   args.rs settings.rs    command line with help texts; ank.conf, environment, defaults
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
-//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs blame.rs   one file per verb
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs blame.rs top.rs   one file per verb
 //!   blame/chart.rs         start times as a drawing
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs

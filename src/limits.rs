@@ -275,6 +275,30 @@ pub const STATE_INFO_MAX: usize = ADDITIONAL_INFO_MAX;
 /// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
+/// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads repeats it.
+pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
+pub const USAGE_READS_OF_STREAM: usize = 16;
+/// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
+pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
+const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
+/// Bytes kept of an agent's text why a workload has no values.
+pub const USAGE_MISSING_MAX: usize = 128;
+/// Shortest interval of `ank top`: the counters of the CPU are updated in steps of some milliseconds.
+pub const TOP_INTERVAL_LOWEST: Duration = Duration::from_millis(500);
+/// Time between its two samples, and before the first frame of `ank top --watch`.
+pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
+/// Time between two frames of `ank top --watch`.
+pub const TOP_INTERVAL_WATCH: Duration = Duration::from_secs(2);
+/// Longest interval of `ank top`.
+pub const TOP_INTERVAL_HIGHEST: Duration = Duration::from_secs(3600);
+/// Default of the key `metrics_interval`: what Prometheus is usually set to.
+pub const METRICS_INTERVAL: Duration = Duration::from_secs(15);
+/// Its longest value, in seconds.
+pub const METRICS_INTERVAL_HIGHEST_S: u64 = 3600;
+/// Longest wait of the thread that writes metrics for the loop that has the numbers.
+pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
 /// Those of them that were requested by one workload, on this node or another one.

@@ -6,12 +6,13 @@
 //! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `prep:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
-use super::events::SchedulerEvent;
+use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
 use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
+use super::usage::{UsageRequests, UsageSampler};
 use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
@@ -26,6 +27,7 @@ use crate::runtime::engine_children::PreviousChildren;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::time::Instant;
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
@@ -69,6 +71,7 @@ pub struct AgentManager<C: Clock, T> {
     runtime: RuntimeManager<C, T>,
     uplink: UplinkOutbox,
     logs: LogStreams,
+    usage: UsageRequests,
     load: LoadSampler,
     load_due: Instant,
     found: Vec<Existing>,
@@ -98,10 +101,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     ) -> Self {
+        let checkers = runtime.engines().values().map(|engine| engine.watch.clone()).collect();
         Self {
             store: WorkloadStateStore::new(agent.clone()),
             load_due: clock.now(),
             logs: LogStreams::new(uplink.logs(), inbox.clone()),
+            usage: UsageRequests::new(uplink.logs(), UsageSampler::new(Path::new("/"), checkers)),
             agent,
             clock,
             inbox,
@@ -270,6 +275,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.report(reports);
             }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
+            SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
         self.prepare();
     }
@@ -297,7 +303,17 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.logs.start(&request_id, &request, orders);
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
+            FromServer::UsageRequest { number } => self.usage.request(number),
         }
+    }
+
+    fn overview(&self) -> Overview {
+        let of_one = |(instance, runtime): (InstanceName, Name)| {
+            let state = self.store.get(&instance).map(|state| state.phase.state());
+            WorkloadOverview { instance, runtime, state }
+        };
+        let workloads = self.runtime.effective().into_values().map(of_one).collect();
+        Overview { connected: self.connected, workloads }
     }
 
     // ------------------------------------------------------------------ hello

@@ -15,6 +15,7 @@ pub mod create_watch;
 pub mod events;
 pub mod folder_removal;
 pub mod log_stream;
+pub mod metrics;
 pub mod preparation;
 pub mod probes;
 pub mod request_queue;
@@ -25,6 +26,7 @@ pub mod start_slots;
 pub mod state_checker;
 pub mod uplink;
 pub mod uplink_outbox;
+pub mod usage;
 pub mod wish_slot;
 pub mod workload_control_loop;
 pub mod workload_files;
@@ -62,6 +64,7 @@ use std::path::Path;
 use std::sync::Arc;
 use uplink::{Uplink, UplinkInbox};
 use uplink_outbox::uplink_outbox;
+use usage::UsageSampler;
 use workload_control_loop::LoopContext;
 
 /// A running agent.
@@ -108,6 +111,11 @@ impl Agent {
             control: control.clone(),
             probes: Arc::new(Prober::new(SystemClock)),
         };
+        if let Some(metrics) = settings.metrics {
+            let checkers = engines.values().map(|engine| engine.watch.clone()).collect();
+            let sampler = UsageSampler::new(Path::new("/"), checkers);
+            threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
+        }
         let prepare = PrepareSettings {
             level: settings.prepare,
             max: settings.prepare_max,

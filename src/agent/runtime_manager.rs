@@ -363,6 +363,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         deleted.is_some_and(|deleted| deleted.instance == *instance)
     }
 
+    /// The instance of each workload that is to run, and its runtime, whatever else of the workload there is still.
+    #[must_use]
+    pub fn effective(&self) -> BTreeMap<Name, (InstanceName, Name)> {
+        let ordered = self.objects.iter().filter(|(_, object)| !object.ending && object.workload.is_some());
+        let ordered = ordered.map(|(name, object)| (name.clone(), (object.instance.clone(), object.runtime.clone())));
+        let mut effective: BTreeMap<_, _> = ordered.collect();
+        for waiting in self.scheduler.iter() {
+            match &waiting.new {
+                Some(AddedWorkload { instance, workload }) => {
+                    effective.insert(waiting.name.clone(), (instance.clone(), workload.runtime.clone()));
+                }
+                None => _ = effective.remove(&waiting.name),
+            }
+        }
+        effective
+    }
+
     /// Whether this instance waits to be started, or its control loop will report its end.
     #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {

@@ -8,6 +8,7 @@ use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::shown_text::without_passwords;
 use crate::model::version::VERSION;
+use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
     ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
@@ -104,6 +105,9 @@ struct Keys {
     max_message_size: MessageSize,
     #[serde(default)]
     max_control_message_size: ControlMessageSize,
+    metrics: Option<MetricsPath>,
+    #[serde(default)]
+    metrics_interval: MetricsInterval,
 }
 
 /// One of the levels in lower case.
@@ -147,6 +151,8 @@ const KNOWN_KEYS: [&str; 17] = [
     "listing_interval",
     "max_message_size",
     "max_control_message_size",
+    "metrics",
+    "metrics_interval",
 ];
 
 /// What to do after an agent restart with workloads that have ended and are unchanged.
@@ -195,6 +201,8 @@ pub struct AgentSettings {
     pub message_max: MessageSize,
     /// Longest message of a workload.
     pub control_message_max: ControlMessageSize,
+    /// Where metrics are written, if they are.
+    pub metrics: Option<MetricsSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Warnings for the user.
@@ -318,6 +326,7 @@ fn combine(
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
+        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

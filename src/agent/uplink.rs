@@ -9,7 +9,7 @@ use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
 use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
-use crate::model::messages::{FromServer, ToServer};
+use crate::model::messages::{AgentCapabilities, FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::with_causes;
 use crate::platform::service_manager::StatusBoard;
@@ -110,7 +110,8 @@ impl Uplink {
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
-        let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone() };
+        let capabilities = AgentCapabilities { tells_usage: true };
+        let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone(), capabilities };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,

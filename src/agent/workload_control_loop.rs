@@ -90,6 +90,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// When to try to remove them.
     strays_due: Option<Instant>,
     watching: bool,
+    /// How often what is wanted was started, or taken over from an earlier life of the agent.
+    starts: u32,
     failed_creates: u32,
     failed_deletes: u32,
     /// Searches that failed because of engines of other runtimes.
@@ -215,6 +217,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             strays: Vec::new(),
             strays_due: None,
             watching: false,
+            starts: 0,
             failed_creates: 0,
             failed_deletes: 0,
             failed_searches: 0,
@@ -417,6 +420,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn adopt(&mut self, id: ContainerId) {
         self.reopen_control_interface();
         self.restarts.running(self.context.clock.now());
+        self.starts = self.starts.saturating_add(1);
         self.watch(id);
         self.lifecycle_started(Origin::Adopted);
     }
@@ -428,7 +432,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.instance, self.engine, self.others) = (instance, engine, others);
         (self.wanted, self.prepared) = (Some(workload), prepared);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
-        (self.failed_creates, self.failed_searches) = (0, 0);
+        (self.starts, self.failed_creates, self.failed_searches) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
         self.take_lifecycle();

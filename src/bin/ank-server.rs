@@ -10,12 +10,14 @@ use ankaios_lite::model::version::VERSION;
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
 use ankaios_lite::platform::memory;
+use ankaios_lite::platform::metrics_file;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::{MissingPems, SettingsError};
 use ankaios_lite::platform::threads::{self, Thread};
 use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
@@ -122,6 +124,13 @@ fn serve(
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
+    if let Some(metrics) = settings.metrics {
+        let (requests, requested) = bounded(1);
+        server.set_metrics(requested);
+        let text = move || metrics::requested(&requests).map(|numbers| numbers.text());
+        let thread = metrics_file::start(metrics, stop.clone(), text).map_err(|error| server_error(&error))?;
+        server_threads.push(thread);
+    }
     let pulse = vital.add("server");
     let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &pulse))
         .map_err(|error| server_error(&error))?;

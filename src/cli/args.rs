@@ -5,6 +5,7 @@
 //! Options for all commands may stand before and after the command. Only `-s` is different: it means the server
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
+use crate::limits::{TOP_INTERVAL_HIGHEST, TOP_INTERVAL_LOWEST};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
 use crate::model::fields::selects_nothing;
@@ -153,6 +154,16 @@ pub enum Verb {
                       ank blame web db             only these workloads\n  \
                       ank blame -o svg > boot.svg  a chart for a browser")]
     Blame(BlameArguments),
+    /// Show what workloads and nodes use of CPU and memory
+    #[command(
+        after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
+                      back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
+                      whole node of each agent.\n\n\
+                      Examples:\n  ank top                            all workloads, those with most CPU first\n  \
+                      ank top -w -s memory -a agent_A    keep showing one agent, sorted by memory\n  \
+                      ank top -o json web db             for scripts"
+    )]
+    Top(TopArguments),
 }
 
 /// What `get` shows.
@@ -382,6 +393,29 @@ pub struct BlameArguments {
     pub names: Vec<String>,
 }
 
+/// Options of `top`.
+#[derive(Debug, Clone, Args)]
+pub struct TopArguments {
+    /// Only workloads of this agent
+    #[arg(short, long, value_name = "NAME")]
+    pub agent: Option<String>,
+    /// Order of the rows, highest first
+    #[arg(short, long, value_enum, default_value = "cpu", value_name = "KEY")]
+    pub sort: SortKey,
+    /// Keep showing changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Time between two samples, from 500ms to 1h [default: 1s; with --watch 2s]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub output: TopFormat,
+    /// Only workloads with these names
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
 /// Formats of start times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BlameFormat {
@@ -394,6 +428,43 @@ pub enum BlameFormat {
     /// A chart.
     #[value(help = None::<&'static str>)]
     Svg,
+}
+
+/// What rows of `top` are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortKey {
+    /// CPU.
+    #[value(help = None::<&'static str>)]
+    Cpu,
+    /// Memory.
+    #[value(help = None::<&'static str>)]
+    Memory,
+    /// Highest memory so far.
+    #[value(help = None::<&'static str>)]
+    Peak,
+    /// Processes and threads.
+    #[value(help = None::<&'static str>)]
+    Pids,
+    /// Restarts.
+    #[value(help = None::<&'static str>)]
+    Restarts,
+    /// Time since the start.
+    #[value(help = None::<&'static str>)]
+    Uptime,
+    /// Name, in alphabetical order.
+    #[value(help = None::<&'static str>)]
+    Name,
+}
+
+/// Formats of `top`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TopFormat {
+    /// For people.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// For programs; with `--watch` a document on each line.
+    #[value(help = None::<&'static str>)]
+    Json,
 }
 
 /// Formats of graphs.
@@ -474,6 +545,15 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
+/// The time between two samples.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if (TOP_INTERVAL_LOWEST..=TOP_INTERVAL_HIGHEST).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("expected a time from 500ms to 1h".to_owned())
+}
+
 /// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.
 fn parse_time(text: &str) -> Result<String, String> {
     // TOML's offset date-time is the same, but the seconds may be missing.
@@ -504,6 +584,7 @@ impl Verb {
             Self::Logs(_) => "output logs",
             Self::Graph(_) => "print the graph",
             Self::Blame(_) => "print the start times",
+            Self::Top(_) => "show usage",
             Self::Apply(_) => return None,
         })
     }
@@ -526,15 +607,19 @@ impl Arguments {
         match &arguments.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
                 let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
-                return Err(usage_error(["set", "state"], ErrorKind::MissingRequiredArgument, text));
+                return Err(usage_error(&["set", "state"], ErrorKind::MissingRequiredArgument, text));
             }
             Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
-                return Err(usage_error(["get", "workload"], ErrorKind::ArgumentConflict, text));
+                return Err(usage_error(&["get", "workload"], ErrorKind::ArgumentConflict, text));
+            }
+            Verb::Top(TopArguments { watch: true, .. }) if arguments.common.quiet => {
+                let text = "the argument '--quiet' cannot be used with '--watch'";
+                return Err(usage_error(&["top"], ErrorKind::ArgumentConflict, text));
             }
             Verb::Get(Get::Events(_)) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with 'get events'";
-                return Err(usage_error(["get", "events"], ErrorKind::ArgumentConflict, text));
+                return Err(usage_error(&["get", "events"], ErrorKind::ArgumentConflict, text));
             }
             _ => {}
         }
@@ -569,7 +654,7 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 }
 
 /// An error of the command below the top that `path` leads to, with its usage line.
-fn usage_error(path: [&str; 2], kind: ErrorKind, text: &str) -> clap::Error {
+fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
     let mut whole = parsed_command().mut_args(without_environment);
     whole.build(); // Or the usage line would lack the names of the commands above.
     let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));

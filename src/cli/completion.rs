@@ -250,6 +250,8 @@ mod tests {
             ("run workload", "runtime", true),
             ("run workload", "config", false),
             ("logs", "names", true),
+            ("top", "names", true),
+            ("top", "agent", true),
         ] {
             let mut words = words.split_whitespace();
             let command = words.try_fold(&command, |command, word| command.find_subcommand(word)).unwrap();

@@ -229,6 +229,7 @@ mod tests {
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
             ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
             ("blame", "Failed to print the start times: 'Command failed: 'Command timed out after '3s'''"),
+            ("top", "Failed to show usage: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 impl WorkloadArguments {
     /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
-    fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
+    pub(super) fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
         let state = |wanted: &String| {
             let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
             shown == wanted || shown.split('(').next() == Some(wanted.as_str())
@@ -36,7 +36,7 @@ impl WorkloadArguments {
     }
 
     /// Warns about names and states that do not exist: they are probably typing errors.
-    fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
+    pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
         let known = || rows.keys().map(|instance| &*instance.workload);
         for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
             output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
@@ -172,7 +172,7 @@ pub fn watch_workloads(
 
 /// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
 /// redrawn.
-fn shorten(lines: &mut Vec<String>, lines_max: usize) {
+pub(super) fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     let lines_max = lines_max.max(2);
     if lines.len() > lines_max {
         let hidden = lines.len() - (lines_max - 1);

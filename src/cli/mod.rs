@@ -26,12 +26,15 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod timings;
+pub mod top;
 pub mod update;
 pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
-use args::{Arguments, BlameArguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
+use args::{
+    Arguments, BlameArguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, TopArguments, Verb, WorkloadArguments,
+};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
 use events::Events;
@@ -41,6 +44,7 @@ use settings::{CliSettings, Waiting};
 use signals::Interrupts;
 use std::ffi::OsString;
 use std::time::SystemTime;
+use top::Top;
 use update::{Context, Update};
 
 /// Runs `ank` with the words of the command line, the program's name first.
@@ -105,6 +109,7 @@ enum Job<'a> {
     Logs(&'a LogsArguments),
     Graph(&'a GraphArguments),
     Blame(&'a BlameArguments),
+    Top(&'a TopArguments),
 }
 
 impl<'a> Job<'a> {
@@ -115,6 +120,7 @@ impl<'a> Job<'a> {
             Verb::Logs(arguments) => Self::Logs(arguments),
             Verb::Graph(arguments) => Self::Graph(arguments),
             Verb::Blame(arguments) => Self::Blame(arguments),
+            Verb::Top(arguments) => Self::Top(arguments),
             Verb::Set(Set::State { masks_and_file, delete_missing }) => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
             }
@@ -127,7 +133,11 @@ impl<'a> Job<'a> {
 
     /// Whether it prints changes until it is stopped.
     fn is_endless(&self) -> bool {
-        matches!(self, Self::Events(_) | Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })))
+        match self {
+            Self::Events(_) | Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => true,
+            Self::Top(arguments) => arguments.watch,
+            _ => false,
+        }
     }
 
     /// Whether a signal is the usual end, with the exit code of success.
@@ -151,7 +161,7 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_) | Job::Blame(_)) {
+        if in_order && !matches!(self, Job::Get(_) | Job::Graph(_) | Job::Blame(_) | Job::Top(_)) {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -169,6 +179,10 @@ impl<'a> Job<'a> {
             Self::Logs(arguments) => logs::print(arguments, link, output),
             Self::Graph(arguments) => graph::print(arguments, link, output).map(|()| ExitCode::Success),
             Self::Blame(arguments) => blame::print(arguments, link, output).map(|()| ExitCode::Success),
+            Self::Top(arguments) => {
+                let top = Top { arguments, now: SystemTime::now };
+                top.show(link, context.clock, output).map(|()| ExitCode::Success)
+            }
         }
     }
 }

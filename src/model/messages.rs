@@ -5,6 +5,7 @@
 use super::execution_state::WorkloadState;
 use super::names::InstanceName;
 use super::node::Node;
+use super::usage::AgentUsage;
 use super::workload::{DeleteCondition, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub enum ToServer {
         version: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
+        /// What it does beyond what every agent does.
+        capabilities: AgentCapabilities,
     },
     /// First message of a commander.
     CommanderHello {
@@ -49,10 +52,24 @@ pub enum ToServer {
         /// Whose log ended.
         instance: InstanceName,
     },
+    /// What the agent's workloads and its node use.
+    UsageResponse {
+        /// The number of the request.
+        number: u64,
+        /// The sample.
+        usage: AgentUsage,
+    },
     /// The sender leaves.
     Goodbye,
     /// Something without content, or content without its mandatory part; only worth a warning.
     Empty,
+}
+
+/// What an agent does only if its program can; other implementations and older programs do nothing of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentCapabilities {
+    /// It responds to [`FromServer::UsageRequest`].
+    pub tells_usage: bool,
 }
 
 /// From the server to agents and commanders.
@@ -77,6 +94,11 @@ pub enum FromServer {
     LogsCancel {
         /// Full id of the request.
         request_id: String,
+    },
+    /// Send what workloads and node use; only to agents that do.
+    UsageRequest {
+        /// Repeated in the response.
+        number: u64,
     },
 }
 

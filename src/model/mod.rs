@@ -22,6 +22,7 @@ pub mod place;
 pub mod prepare_level;
 pub mod runtime_config;
 pub mod shown_text;
+pub mod usage;
 pub mod validation;
 pub mod version;
 pub mod workload;

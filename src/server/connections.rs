@@ -8,7 +8,7 @@ use super::peers::{Agent, Peer, PeerClass};
 use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::Outbox;
@@ -24,7 +24,9 @@ pub(super) fn removed(instance: InstanceName) -> WorkloadState {
 impl ServerLoop {
     pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let (class, prefix) = match hello {
-            PeerHello::Agent { name, tags } => return self.agent_opened(id, name.into(), tags, outbox),
+            PeerHello::Agent { name, tags, capabilities } => {
+                return self.agent_opened(id, name.into(), tags, capabilities, outbox);
+            }
             PeerHello::Cli => (PeerClass::Cli, "cli-conn"),
             PeerHello::Commander => (PeerClass::Commander, "commander-conn"),
         };
@@ -33,7 +35,14 @@ impl ServerLoop {
     }
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
-    fn agent_opened(&mut self, id: PeerId, name: Name, tags: BTreeMap<String, String>, outbox: Outbox) {
+    fn agent_opened(
+        &mut self,
+        id: PeerId,
+        name: Name,
+        tags: BTreeMap<String, String>,
+        capabilities: AgentCapabilities,
+        outbox: Outbox,
+    ) {
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
@@ -65,7 +74,7 @@ impl ServerLoop {
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
         let unwanted: BTreeSet<InstanceName> = states.filter(|instance| !self.workloads.is_wanted(instance)).collect();
         self.workloads.strays.agent_connected(&name);
-        self.peers.agents.insert(name, Agent::new(id, attributes, unwanted));
+        self.peers.agents.insert(name, Agent::new(id, attributes, capabilities, unwanted));
         self.publish(&changes);
     }
 
@@ -107,6 +116,7 @@ impl ServerLoop {
         let peer = self.peers.remove(id)?;
         self.subscriptions.remove_peer(id);
         self.waiting.remove_peer(id);
+        self.usage.remove_peer(id);
         if !self.waiting.is_empty() {
             self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
         }
@@ -122,6 +132,7 @@ impl ServerLoop {
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
             ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
+            ToServer::UsageResponse { number, usage } => self.usage_reported(id, &name, number, usage),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);

@@ -12,6 +12,7 @@ mod deletes;
 mod dependencies;
 mod events;
 mod log_campaigns;
+pub mod metrics;
 pub mod mutating_hooks;
 mod parts_on_request;
 mod peers;
@@ -27,6 +28,7 @@ mod strays;
 mod templates;
 mod timings;
 mod update;
+mod usage;
 mod waiting_requests;
 mod workloads;
 
@@ -41,6 +43,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use events::Subscriptions;
 use log_campaigns::LogCampaigns;
+use metrics::{NumbersRequest, UpdateCounts};
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
 use prepare::Occasion;
@@ -53,6 +56,7 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 use timings::Timings;
 use update::{StateChange, UpdateError};
+use usage::UsageReads;
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
 
@@ -65,6 +69,10 @@ pub enum ServerEvent {
     Hooks(HookOutcome),
     /// A peer for which requests wait may have room for responses, or more requests may be served.
     Room,
+    /// The numbers of the metrics are wanted there.
+    Metrics(NumbersRequest),
+    /// A read of what workloads use has waited long enough.
+    UsageDue,
 }
 
 /// Woken when a request that waits may be served: a peer has room for responses again, or another request was served.
@@ -105,8 +113,11 @@ pub struct ServerLoop {
     subscriptions: Subscriptions,
     log_campaigns: LogCampaigns,
     waiting: WaitingRequests,
+    usage: UsageReads,
     /// How long the server has worked for each requester.
     shares: Shares,
+    updates: UpdateCounts,
+    metrics: Option<Receiver<NumbersRequest>>,
     hooks: Option<MutatingHooks>,
     store: Option<StateStore>,
     status: StatusBoard,
@@ -188,21 +199,28 @@ impl ServerLoop {
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
+        let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
         self.set_clock(clock.clone());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
             pulse.turn();
+            let usage_due = self.usage.until().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
                     Ok(outcome) => ServerEvent::Hooks(outcome),
                     Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
                 },
+                recv(usage_due) -> _ => ServerEvent::UsageDue,
                 recv(events) -> event => match event {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
+                },
+                recv(metrics) -> reply => match reply {
+                    Ok(reply) => ServerEvent::Metrics(reply),
+                    Err(_) => { metrics = never(); continue } // Its thread has ended, as this one will.
                 },
                 // Last: a peer whose requests wait has not read its earlier responses.
                 recv(room) -> _ => ServerEvent::Room,
@@ -239,10 +257,14 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
+            ServerEvent::Metrics(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
+            ServerEvent::UsageDue => {}
         }
+        self.respond_with_usage();
         // The messages about the end of one peer may fail for the next one; each can fail once only.
         while let Some(peer) = self.peers.take_failed() {
             self.peer_gone(peer);
+            self.respond_with_usage();
         }
     }
 

@@ -2,6 +2,8 @@
 //! masks, not for `*`, not in subscriptions and events, and updates do not know them. So clients of other
 //! implementations never receive fields that they did not request, and parts that cost something cost nothing unread.
 //!
+//! What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
+//!
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
@@ -46,6 +48,7 @@ mod tests {
     use crate::model::fields::PARTS_ON_REQUEST;
     use crate::model::messages::ResponseContent;
     use crate::server::tests::{Cluster, read};
+    use crate::server::usage::USAGE;
 
     const MANIFEST: &str = "
 apiVersion: v1
@@ -60,11 +63,10 @@ workloads:
 
     #[test]
     fn the_names_are_those_that_ank_knows() {
-        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).chain([USAGE]).collect();
         assert_eq!(names, PARTS_ON_REQUEST);
     }
 
-    // [utest->swdd~server-sends-parts-on-request~1]
     #[test]
     fn a_part_exists_only_where_a_mask_of_a_read_begins_with_its_name() {
         let mut cluster = Cluster::with_manifest(MANIFEST);

@@ -5,7 +5,7 @@
 use super::requester::{RequestKey, Requester, Stream};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{FromServer, Response, ResponseContent};
+use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
@@ -57,6 +57,8 @@ pub struct Agent {
     pub peer: PeerId,
     /// Its tags and load.
     pub attributes: AgentAttributes,
+    /// What its program does beyond what every agent does.
+    pub capabilities: AgentCapabilities,
     /// Instances with a state that were not wanted any more when the agent connected, and that it has not reported
     /// since. They are gone if its first report ends without them.
     pub unconfirmed: BTreeSet<InstanceName>,
@@ -67,8 +69,13 @@ pub struct Agent {
 
 impl Agent {
     /// An agent with the stream `peer`; `unconfirmed` are its instances with a state that are not wanted.
-    pub fn new(peer: PeerId, attributes: AgentAttributes, unconfirmed: BTreeSet<InstanceName>) -> Self {
-        Self { peer, attributes, unconfirmed, resent: Some(BTreeSet::new()) }
+    pub fn new(
+        peer: PeerId,
+        attributes: AgentAttributes,
+        capabilities: AgentCapabilities,
+        unconfirmed: BTreeSet<InstanceName>,
+    ) -> Self {
+        Self { peer, attributes, capabilities, unconfirmed, resent: Some(BTreeSet::new()) }
     }
 
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.

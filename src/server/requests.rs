@@ -183,9 +183,13 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
+        let on_request = masks.as_ref().filter(|_| !read.subscribe);
+        if on_request.is_some_and(|masks| self.read_usage(requester, key, masks)) {
+            return; // The response follows.
+        }
         let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
-        if let Some(masks) = masks.filter(|_| !read.subscribe) {
-            self.add_parts_on_request(requester, &masks, &mut state);
+        if let Some(masks) = on_request {
+            self.add_parts_on_request(requester, masks, &mut state);
         }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
@@ -240,6 +244,7 @@ impl ServerLoop {
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {
+        self.updates.add(result.is_ok());
         match result {
             Ok((success, unpublished)) => {
                 self.peers.respond(key, success);

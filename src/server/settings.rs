@@ -4,6 +4,7 @@
 
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::version::VERSION;
+use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
     ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
     readable_key_warning,
@@ -72,6 +73,9 @@ struct Keys {
     max_message_size: MessageSize,
     #[serde(default)]
     commander_names: Vec<String>,
+    metrics: Option<MetricsPath>,
+    #[serde(default)]
+    metrics_interval: MetricsInterval,
 }
 
 /// Value of the key `address`: one address or a list of them.
@@ -145,7 +149,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 12] = [
+const KNOWN_KEYS: [&str; 14] = [
     "version",
     "startup_manifest",
     "address",
@@ -154,6 +158,8 @@ const KNOWN_KEYS: [&str; 12] = [
     "state_dir",
     "max_message_size",
     "commander_names",
+    "metrics",
+    "metrics_interval",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -179,6 +185,8 @@ pub struct ServerSettings {
     pub message_max: MessageSize,
     /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
     pub commander_names: Vec<String>,
+    /// Where metrics are written, if they are.
+    pub metrics: Option<MetricsSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Problems that do not prevent the start.
@@ -255,6 +263,7 @@ fn combine(
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
+        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })

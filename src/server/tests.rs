@@ -11,6 +11,7 @@ mod peers;
 mod rights;
 mod strays;
 mod updates;
+mod usage;
 
 use super::prepare::Failed;
 use super::*;
@@ -77,7 +78,7 @@ impl Cluster {
     }
 
     pub fn agent(&mut self, name: &str) -> PeerId {
-        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new() })
+        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), capabilities: Default::default() })
     }
 
     /// An agent whose first messages were read already.

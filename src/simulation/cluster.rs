@@ -366,7 +366,7 @@ impl Cluster {
             StreamWork::Open => {
                 let name = self.nodes[self.network.node(stream)].name.to_string();
                 let (outbox, reader) = outbox();
-                let hello = PeerHello::Agent { name, tags: BTreeMap::new() };
+                let hello = PeerHello::Agent { name, tags: BTreeMap::new(), capabilities: Default::default() };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });

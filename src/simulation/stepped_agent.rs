@@ -135,6 +135,7 @@ impl SteppedChecker {
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
+                WatchCommand::ListWatched { .. } => {} // Samples are taken by a thread, which is not there.
             }
         }
         let containers = self.engine.containers();

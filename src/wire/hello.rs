@@ -42,7 +42,7 @@ pub fn check_hello(
     }
     match (class, message) {
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags }) => {
+        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags, capabilities }) => {
             version(&theirs)?;
             // Responses to such names would be routed to the connections of commanders.
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
@@ -66,7 +66,7 @@ pub fn check_hello(
                     format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
-            Ok(PeerHello::Agent { name: agent, tags })
+            Ok(PeerHello::Agent { name: agent, tags, capabilities })
         }
         (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
         (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),

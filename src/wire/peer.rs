@@ -7,7 +7,7 @@ use super::listener::SocketPeer;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use crate::model::messages::ToServer;
+use crate::model::messages::{AgentCapabilities, ToServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,6 +26,8 @@ pub enum PeerHello {
         name: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
+        /// What its program does beyond what every agent does.
+        capabilities: AgentCapabilities,
     },
     /// A commander on the deprecated CLI service.
     Cli,

@@ -153,7 +153,12 @@ pub struct Agent {
 
 impl Agent {
     pub fn connect(server: &Server, name: &str, reports: Reports) -> Self {
-        let hello = ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() };
+        let hello = ToServer::AgentHello {
+            agent: name.to_owned(),
+            version: VERSION.to_owned(),
+            tags: BTreeMap::new(),
+            capabilities: Default::default(),
+        };
         let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));
         let (started, instances) = sync_channel(16 * 1024);

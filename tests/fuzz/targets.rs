@@ -193,8 +193,11 @@ impl Cluster {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
-        let agent =
-            |name: &str| PeerHello::Agent { name: name.to_owned(), tags: [("k".to_owned(), "v".to_owned())].into() };
+        let agent = |name: &str| PeerHello::Agent {
+            name: name.to_owned(),
+            tags: [("k".to_owned(), "v".to_owned())].into(),
+            capabilities: Default::default(),
+        };
         let hello = match index {
             0 => agent("agent_A"),
             1 => agent("agent_B"),

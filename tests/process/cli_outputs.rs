@@ -92,6 +92,7 @@ fn help_fits_the_terminal() {
         "logs",
         "graph",
         "blame",
+        "top",
     ];
     for to in To::ALL {
         let mut all = String::new();

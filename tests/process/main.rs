@@ -40,4 +40,5 @@ mod soak;
 mod socket;
 mod state_output;
 mod tls;
+mod usage;
 mod yaml_bombs;

@@ -29,7 +29,11 @@ pub fn commander(url: &str, service: Service) -> Connection {
 
 pub fn agent(url: &str, name: &str) -> Connection {
     let (agent, version) = (name.to_owned(), VERSION.to_owned());
-    open(url, Service::Agent, ToServer::AgentHello { agent, version, tags: [].into() })
+    open(
+        url,
+        Service::Agent,
+        ToServer::AgentHello { agent, version, tags: [].into(), capabilities: Default::default() },
+    )
 }
 
 pub fn request(sender: &mut ClientSender, id: &str, content: RequestContent) {

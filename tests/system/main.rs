@@ -15,3 +15,4 @@ mod podman_kube;
 mod prepare;
 mod states;
 mod store;
+mod usage;

@@ -56,6 +56,7 @@ fn defaults_are_those_of_the_specification() {
     assert_eq!((settings.prepare, settings.prepare_max, settings.cores), (PrepareLevel::None, 4, 3));
     assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
     assert_eq!(settings.tags, BTreeMap::new());
+    assert_eq!(settings.metrics, None);
     assert_eq!(settings.warnings, [""; 0]);
     let one_core = Machine { cores: 1, ..rig.machine.clone() };
     let arguments = ["ank-agent", "-x", &rig.config("version = 'v1'"), "-n", "A", "-k"].map(OsString::from);
@@ -71,7 +72,7 @@ fn every_key_of_the_config_file_is_used() {
         "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
          create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
          max_parallel_starts = 9\nprepare = 'init'\nprepare_max = 64\nlisting_interval = 5\nmax_message_size = 5000000\n\
-         max_control_message_size = 8192\nretry_limits = 1\n[tags]\nzone = 'a'\n",
+         max_control_message_size = 8192\nmetrics = '/run/a.prom'\nmetrics_interval = 7\nretry_limits = 1\n[tags]\nzone = 'a'\n",
         base.display()
     );
     let settings = rig.settings(&config, "");
@@ -87,6 +88,8 @@ fn every_key_of_the_config_file_is_used() {
     assert_eq!(settings.control_message_max.0, 8192);
     assert_eq!(settings.listing_interval, Duration::from_secs(5));
     assert_eq!(settings.message_max, MessageSize(5_000_000));
+    let metrics = settings.metrics.expect("a path is given");
+    assert_eq!((metrics.path, metrics.interval), ("/run/a.prom".to_owned().try_into().unwrap(), 7.try_into().unwrap()));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
     assert!(settings.warnings.contains(&"Configured runtime 'x' is not supported.".to_owned()));
@@ -155,6 +158,8 @@ fn fatal_errors_have_the_documented_texts() {
         ("prepare = 'INIT'", "-k -n A", not_parsed),
         ("prepare_max = 65", "-k -n A", not_parsed),
         ("prepare_max = -1", "-k -n A", not_parsed),
+        ("metrics = 'unix:///run/a.prom'", "-k -n A", not_parsed),
+        ("metrics_interval = 0", "-k -n A", not_parsed),
     ] {
         let error = rig.error(config, arguments);
         assert!(error.starts_with(text), "{config} {arguments}: {error}");

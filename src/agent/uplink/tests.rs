@@ -73,7 +73,14 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
     match events.recv_timeout(LIMIT).unwrap() {
         PeerEvent::Opened { hello, outbox, .. } => {
             let tags = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
-            assert_eq!(hello, PeerHello::Agent { name: "agent_A".to_owned(), tags });
+            assert_eq!(
+                hello,
+                PeerHello::Agent {
+                    name: "agent_A".to_owned(),
+                    tags,
+                    capabilities: AgentCapabilities { tells_usage: true }
+                }
+            );
             outbox
         }
         other => panic!("a hello is expected, not {other:?}"),

@@ -97,6 +97,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.restarts.running(self.context.clock.now());
         }
         info!("Successfully created workload '{}'.", self.instance.workload);
+        self.starts = self.starts.saturating_add(1);
         self.watch(id);
         self.lifecycle_started(Origin::Created);
     }

@@ -228,7 +228,7 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "blame", "help"]);
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "blame", "top", "help"]);
 }
 
 #[test]

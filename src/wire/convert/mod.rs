@@ -12,6 +12,7 @@ pub mod from_server;
 pub mod state;
 mod timings;
 pub mod to_server;
+mod usage;
 pub mod values;
 
 use crate::model::node::Node;

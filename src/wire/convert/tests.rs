@@ -9,6 +9,7 @@ use crate::model::manifest::tests::workload_with_everything;
 use crate::model::messages::*;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::model::workload::DeleteCondition;
 use crate::wire::schema::{ank_base as base, grpc_api};
 use protobuf::{EnumOrUnknown, Message, MessageField};
@@ -26,6 +27,29 @@ fn through_server(message: ToServer) -> ToServer {
 fn through_client(message: FromServer) -> FromServer {
     let bytes = from_server::write(message).write_to_bytes().unwrap();
     from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+}
+
+/// A sample with every value that can be known, and one without any.
+fn usage() -> AgentUsage {
+    let all = WorkloadUsage {
+        memory_bytes: Some(1),
+        inactive_file_bytes: Some(2),
+        memory_peak_bytes: Some(u64::MAX),
+        cpu_usec: Some(0),
+        pids: Some(5),
+        uptime_ms: Some(6),
+        restarts: Some(7),
+        missing: None,
+    };
+    let missing = WorkloadUsage { missing: Some("why".to_owned()), ..WorkloadUsage::default() };
+    let node = NodeUsage {
+        cores: Some(2),
+        cpu_busy_usec: Some(3),
+        memory_total_bytes: Some(4),
+        memory_available_bytes: Some(0),
+    };
+    let ids = [("1".into(), all), ("2".into(), missing), ("3".into(), WorkloadUsage::default())];
+    AgentUsage { sampled_usec: Some(9), node, workloads: [("web".into(), ids.into())].into(), missing: None }
 }
 
 fn states() -> Vec<WorkloadState> {
@@ -54,7 +78,12 @@ fn messages_to_the_server_arrive_unchanged() {
         until: None,
     };
     for message in [
-        ToServer::AgentHello { agent: "A".into(), version: "1.1.0".into(), tags: [("k".into(), "v".into())].into() },
+        ToServer::AgentHello {
+            agent: "A".into(),
+            version: "1.1.0".into(),
+            tags: [("k".into(), "v".into())].into(),
+            capabilities: AgentCapabilities { tells_usage: true },
+        },
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,
@@ -71,6 +100,8 @@ fn messages_to_the_server_arrive_unchanged() {
             entries: vec![LogEntry { instance: instance(), message: "line".into() }],
         },
         ToServer::LogsStop { request_id: "r".into(), instance: instance() },
+        ToServer::UsageResponse { number: u64::MAX, usage: usage() },
+        ToServer::UsageResponse { number: 0, usage: AgentUsage::missing("x") },
         ToServer::Goodbye,
         ToServer::Empty,
     ] {
@@ -92,6 +123,7 @@ fn messages_from_the_server_arrive_unchanged() {
             Node::map([("", Node::map([("w", Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]))]))]),
         ),
         ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
+        ("usage", Node::map([("A", usage().node()), ("B", AgentUsage::missing("late").node())])),
         ("timings", timings()),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
@@ -101,6 +133,7 @@ fn messages_from_the_server_arrive_unchanged() {
         FromServer::WorkloadStates(states()),
         FromServer::LogsRequest { request_id: "r".into(), request: LogsRequest::default() },
         FromServer::LogsCancel { request_id: "r".into() },
+        FromServer::UsageRequest { number: 7 },
         response(ResponseContent::Error("no".into())),
         response(ResponseContent::CompleteState { state: state.clone(), altered: None }),
         response(ResponseContent::CompleteState {

@@ -3,11 +3,12 @@
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
 use super::state;
+use super::usage::{read_agent_usage, write_agent_usage};
 use super::values::{
     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
     write_log_entries, write_logs_request, write_workload_states,
 };
-use crate::model::messages::{AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
+use crate::model::messages::{AgentCapabilities, AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
@@ -22,6 +23,7 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
             agent: hello.agentName,
             version: hello.protocolVersion,
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
+            capabilities: AgentCapabilities { tells_usage: hello.tellsUsage },
         },
         Some(ToServerEnum::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
         Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
@@ -44,6 +46,10 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
                 _ => ToServer::Empty,
             }
         }
+        Some(ToServerEnum::UsageResponse(response)) => ToServer::UsageResponse {
+            number: response.number,
+            usage: read_agent_usage(response.usage.unwrap_or_default()),
+        },
         Some(ToServerEnum::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
     }
@@ -53,10 +59,11 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
 #[must_use]
 pub fn write(message: ToServer) -> grpc_api::ToServer {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags } => ToServerEnum::AgentHello(grpc_api::AgentHello {
+        ToServer::AgentHello { agent, version, tags, capabilities } => ToServerEnum::AgentHello(grpc_api::AgentHello {
             agentName: agent,
             protocolVersion: version,
             tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+            tellsUsage: capabilities.tells_usage,
             ..Default::default()
         }),
         ToServer::CommanderHello { version } => {
@@ -84,6 +91,11 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
                 workloadName: MessageField::some(write_instance_name(&instance)),
                 ..Default::default()
             }),
+            ..Default::default()
+        }),
+        ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
+            number,
+            usage: MessageField::some(write_agent_usage(&usage.node())),
             ..Default::default()
         }),
         ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),

@@ -89,7 +89,12 @@ fn commander(version: &str) -> ToServer {
 }
 
 fn agent(name: &str) -> ToServer {
-    ToServer::AgentHello { agent: name.to_owned(), version: VERSION.to_owned(), tags: BTreeMap::new() }
+    ToServer::AgentHello {
+        agent: name.to_owned(),
+        version: VERSION.to_owned(),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+    }
 }
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
@@ -197,7 +202,12 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
     for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + AGENT_TAG_ENTRY), (many, 1_000 * (4 + AGENT_TAG_ENTRY))] {
-        let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+        let hello = ToServer::AgentHello {
+            agent: "A".to_owned(),
+            version: VERSION.to_owned(),
+            tags,
+            capabilities: Default::default(),
+        };
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
         assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
@@ -266,7 +276,12 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
 fn a_large_first_message_ends_the_connection_before_it_is_received() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
-    let hello = ToServer::AgentHello { agent: "A".to_owned(), version: VERSION.to_owned(), tags };
+    let hello = ToServer::AgentHello {
+        agent: "A".to_owned(),
+        version: VERSION.to_owned(),
+        tags,
+        capabilities: Default::default(),
+    };
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
     assert!(events.try_recv().is_err());
@@ -479,7 +494,11 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         let options = client(&url, Security::Insecure, Service::Agent);
         let (mut sender, mut receiver, _hangup) = connect(&options, agent("A")).unwrap();
         let (peer, hello, outbox) = opened(&events);
-        assert_eq!(hello, PeerHello::Agent { name: "A".into(), tags: BTreeMap::new() }, "{url}");
+        assert_eq!(
+            hello,
+            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() },
+            "{url}"
+        );
         sender.send(ToServer::Goodbye).unwrap();
         assert_eq!(message(&events), (peer, ToServer::Goodbye));
         // Larger than what a socket holds.
@@ -495,7 +514,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 #[test]
 fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let own = rustix::process::geteuid().as_raw();
-    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new() };
+    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() };
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {

@@ -70,7 +70,12 @@ fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> C
 }
 
 fn agent_hello() -> ToServer {
-    ToServer::AgentHello { agent: "agent_A".into(), version: VERSION.into(), tags: BTreeMap::new() }
+    ToServer::AgentHello {
+        agent: "agent_A".into(),
+        version: VERSION.into(),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+    }
 }
 
 /// What the user of an agent reads when it connects; "connected" when the server accepts it.
