@@ -131,6 +131,59 @@ fn images_are_pulled_only_when_they_are_missing() {
     assert_eq!(pulls, [["pull", "--arch=arm64", "--tls-verify=false", "run:after=1ms"]]);
 }
 
+/// What options allow, as calls before the start and for it.
+#[test]
+fn each_reason_to_prepare_less_shows_in_the_calls() {
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = "prepare = \"init\"\nprepare_max = 1".to_owned();
+    cluster.start_all(&["agent_A"]);
+    let key = cluster.folder().join("key");
+    let precondition = format!("lifecycle: {{ precondition: {{ pathExists: {} }} }}", key.display());
+    let with = |name: &str, options: &str| waiting(name).config(&format!("commandOptions: ['{options}']"));
+    let rows = [
+        (with("pull", "--pull=always"), ""),
+        (with("replace", "--replace"), "IMAGE"),
+        (with("restart", "--restart=always"), "IMAGE"),
+        (with("podded", "--pod=p"), "IMAGE"),
+        (with("requires", "--requires=x"), "IMAGE"),
+        (with("volumes", "--volumes-from=x"), "IMAGE"),
+        (with("shares", "--network=container:x"), "IMAGE"),
+        (with("detached", "-d"), "IMAGE"),
+        (with("port", "-p=80:80"), "CREATE"),
+        (with("all-ports", "--publish-all"), "CREATE"),
+        (with("address", "--ip=10.0.0.1"), "CREATE"),
+        (with("mac", "--mac-address=0"), "CREATE"),
+        (waiting("first"), "INIT"),
+        (waiting("second"), "CREATE"),
+    ];
+    let conditional = waiting("conditional").config(&precondition);
+    let before: Vec<Workload> = rows.iter().map(|(workload, _)| workload.clone()).collect();
+    // Who comes first is initialised.
+    cluster.apply(&manifest(&[gate(&cluster), waiting("first")]));
+    wait_for_info(&cluster, "first", "prepared: INIT");
+    cluster.apply(&manifest(&[&[gate(&cluster), conditional][..], &before].concat()));
+    for (workload, level) in &rows {
+        let info = if level.is_empty() { String::new() } else { format!("prepared: {level}") };
+        wait_for_info(&cluster, workload.name(), &info);
+    }
+    cluster.wait_for_row("conditional", "has its image", |row| row.info.contains("does not exist; prepared: IMAGE"));
+    cluster.write("key", "");
+    wait_for_info(&cluster, "conditional", "prepared: CREATE");
+    open(&cluster);
+    for (workload, level) in &rows {
+        cluster.wait_for_state(workload.name(), "Running(Ok)");
+        let expected: &[&str] = match *level {
+            "INIT" => &["create", "init", "start"],
+            "CREATE" => &["create", "start"],
+            _ => &["run"],
+        };
+        // The second may be initialised as soon as the first is started.
+        let mut calls = calls(&cluster, workload.name());
+        calls.retain(|call| workload.name() == "first" || call != "init");
+        assert_eq!(calls, expected, "{}", workload.name());
+    }
+}
+
 #[test]
 fn nerdctl_prepares_up_to_a_created_container() {
     let mut cluster = Cluster::prepare();
