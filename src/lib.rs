@@ -50,6 +50,7 @@
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
 //!   messages.rs            what programs say to each other, after the wire was checked        -
+//!   modes.rs               tags by which workloads name the modes of the vehicle              -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
 //!   nearest.rs             the name somebody meant                                            -
@@ -101,6 +102,8 @@
 //!   workloads.rs           desired and effective workloads, and what runs            [server]
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
+//!   modes.rs               which workloads run in the current mode of the vehicle    [server]
+//!   essential.rs           the mode that a failed essential workload leads to        [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   dependencies.rs        cycle check; who uses what                                [server]
 //!   deletes.rs             what deletes wait for, and what agents were sent          [server]
@@ -172,6 +175,7 @@
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
 //!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs   one file per verb
+//!   modes.rs mode_check.rs modes of the server: `ank mode`; tags checked before an update is sent
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
 //!   state_input.rs state_output.rs   complete states as YAML and JSON
@@ -183,6 +187,7 @@
 //!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were told
+//!   modes.rs               switches of the mode, a hook that assigns agents, what is in force then
 //!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time

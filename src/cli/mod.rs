@@ -11,6 +11,8 @@ pub mod get;
 pub mod graph;
 pub mod live;
 pub mod logs;
+pub mod mode_check;
+pub mod modes;
 pub mod output;
 pub mod reasons;
 pub mod rows;
@@ -29,7 +31,7 @@ pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
-use args::{Arguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, Verb, WorkloadArguments};
+use args::{Arguments, Delete, Get, GraphArguments, LogsArguments, ModeArguments, Run, Set, Verb, WorkloadArguments};
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
 use events::Events;
@@ -70,6 +72,9 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
     let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
     let mut job = Job::prepare(&arguments.command, output)?;
+    if let Job::Update(update) = &mut job {
+        update.checks_modes &= !settings.ignore_modes;
+    }
     if matches!(&job, Job::Update(update) if update.masks.is_empty()) {
         output.status("Nothing to update.")?;
         return Ok(ExitCode::Success);
@@ -101,6 +106,7 @@ enum Job<'a> {
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
     Logs(&'a LogsArguments),
+    Mode(&'a ModeArguments),
     Graph(&'a GraphArguments),
 }
 
@@ -110,6 +116,7 @@ impl<'a> Job<'a> {
             Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
             Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
+            Verb::Mode(arguments) => Self::Mode(arguments),
             Verb::Graph(arguments) => Self::Graph(arguments),
             Verb::Set(Set::State { masks_and_file, delete_missing }) => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
@@ -159,7 +166,17 @@ impl<'a> Job<'a> {
         let (link, output) = (&mut *context.link, &mut *context.output);
         match self {
             Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
-            Self::Update(update) => context.update_and_wait(std::mem::take(update)),
+            Self::Update(update) => {
+                mode_check::check(update, link, output)?;
+                context.update_and_wait(std::mem::take(update))
+            }
+            Self::Mode(arguments) => match &arguments.mode {
+                Some(mode) => {
+                    let update = modes::switch(link, mode, arguments.new)?;
+                    context.update_and_wait(update)
+                }
+                None => modes::show(link, arguments.output, output).map(|()| ExitCode::Success),
+            },
             Self::DeleteConfigs(names) => context.delete_configs(names),
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),

@@ -10,8 +10,10 @@ mod commit;
 mod connections;
 mod deletes;
 mod dependencies;
+mod essential;
 mod events;
 mod log_campaigns;
+mod modes;
 pub mod mutating_hooks;
 mod peers;
 mod plan;
@@ -37,12 +39,15 @@ use crate::platform::vital::Pulse;
 use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
+use essential::Overtaken;
 use events::Subscriptions;
 use log_campaigns::LogCampaigns;
+use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
+use settings::ModeSettings;
 use shares::Shares;
 use state_store::StateStore;
 use state_view::StateView;
@@ -102,6 +107,8 @@ pub struct ServerLoop {
     subscriptions: Subscriptions,
     log_campaigns: LogCampaigns,
     waiting: WaitingRequests,
+    /// Updates that came before the server switched the mode by itself.
+    overtaken: Overtaken,
     /// How long the server has worked for each requester.
     shares: Shares,
     hooks: Option<MutatingHooks>,
@@ -122,6 +129,11 @@ impl ServerLoop {
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.workloads.before_hooks = Some(self.workloads.effective.clone());
         self.hooks = Some(hooks);
+    }
+
+    /// From now on a config item decides which workloads run. To be called before the first update.
+    pub fn set_modes(&mut self, settings: ModeSettings) {
+        self.workloads.modes = Some(Modes::new(settings));
     }
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
@@ -269,6 +281,11 @@ impl ServerLoop {
     /// What the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.deletes.conditions(instance)
+    }
+
+    /// Whether it has modes.
+    pub fn has_modes(&self) -> bool {
+        self.workloads.modes.is_some()
     }
 
     /// Whether a request is served with events.

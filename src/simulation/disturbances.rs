@@ -30,12 +30,16 @@ pub struct Disturbances {
     pub storms: u32,
     /// A new configuration has `--rm`.
     pub self_removals: u32,
+    /// Rounds in which a client switches the mode. Without it there are no modes and no hooks.
+    pub modes: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
+/// As [`NEWEST`], for those that came after them.
+pub const LATEST: [&str; 1] = ["modes"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -73,13 +77,14 @@ impl Disturbances {
             departures: new(40),
             storms: new(70),
             self_removals: new(30),
+            modes: up_to(&mut fastrand::Rng::with_seed(seed.rotate_left(32)), 60),
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 26] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 27] {
         let Self {
             engine,
             slow_network,
@@ -97,6 +102,7 @@ impl Disturbances {
             departures,
             storms,
             self_removals,
+            modes,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -125,6 +131,7 @@ impl Disturbances {
             ("storms", storms),
             ("strange_ends", &mut engine.strange_ends),
             ("self_removals", self_removals),
+            ("modes", modes),
         ]
     }
 }
