@@ -452,6 +452,9 @@ impl Cluster {
             server.on_event(ServerEvent::Peer(event));
             server.serve_all_waiting();
             if may_switch {
+                if mode(server) != was {
+                    self.trace.line(|| "server: switches because of a failure".to_owned());
+                }
                 self.violations.extend(self.own_switches.note(was.as_deref(), mode(server).as_deref()));
             }
             self.wishes.forget_gone(server);
