@@ -37,6 +37,7 @@
 //!   fields/reader.rs       YAML by this table to the field tree                               -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
+//!   prepare_level.rs       how much of a start is done before it                              -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
@@ -61,6 +62,7 @@
 //!   convert/               schema to model and back
 //!     values.rs            enumerations, instance names, execution states, logs               -
 //!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     timings.rs           times of starts as a field tree                                   -
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
 //!     control.rs           messages between workloads and their agent               [control]
@@ -93,6 +95,7 @@
 //!   connections.rs         peers connect, report states and load, and disconnect     [server]
 //!   requests.rs            one function for each kind of request                     [server]
 //!   waiting_requests.rs    requests that wait for hooks, responses or their share    [server]
+//!   parts_on_request.rs    parts of the state that are read by their name only       [server]
 //!   shares.rs              what one requester may use: requests, time, events        [server]
 //!   requester.rs           who sends a request, and whether it is allowed            [server]
 //!   update.rs              the state that an update leads to                         [server]
@@ -109,6 +112,7 @@
 //!   deletes.rs             what deletes wait for, and what agents were sent          [server]
 //!   strays.rs              states of instances that are not wanted, bounded          [server]
 //!   state_view.rs          reads: only what the masks select                         [server]
+//!   timings.rs             when instances were accepted, started and ran             [server]
 //!   state_store.rs         the desired state on disk, when that is wanted             [store]
 //!   events.rs              event subscriptions; changes to events                    [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]

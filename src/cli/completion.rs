@@ -12,6 +12,7 @@ use super::session::{ServerLink, Session};
 use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
+use crate::model::fields::PARTS_ON_REQUEST;
 use crate::model::node::Node;
 use crate::model::shown_text::acts_on_terminal;
 use clap::{Arg, Command, FromArgMatches};
@@ -53,11 +54,13 @@ fn with_hidden_options(command: Command) -> Command {
 /// Adds the candidates for names, masks and states to the arguments of `command` and of those below it.
 fn with_candidates(command: Command) -> Command {
     let of_configs = command.get_name() == "config";
+    let of_state = command.get_name() == "state";
     let candidates = |argument: Arg| {
         let candidates = match argument.get_id().as_str() {
             "names" if of_configs => Candidates::Configs,
             "names" => Candidates::Workloads,
             "agent" => Candidates::Agents,
+            "masks" if of_state => Candidates::MasksOfRead,
             "masks" => Candidates::Masks,
             "masks_and_file" => Candidates::MasksAndFile,
             "state" => Candidates::States,
@@ -78,6 +81,7 @@ enum Candidates {
     Configs,
     Agents,
     Masks,
+    MasksOfRead,
     MasksAndFile,
     States,
     Runtimes,
@@ -92,7 +96,7 @@ impl Candidates {
             Self::Workloads => &["desiredState.workloads.*.agent"],
             Self::Configs => &["desiredState.configs"],
             Self::Agents => &["agents"],
-            Self::Masks | Self::MasksAndFile => {
+            Self::Masks | Self::MasksOfRead | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
             Self::Modes => &[modes::PART, "desiredState.workloads.*.tags"],
@@ -107,6 +111,11 @@ impl Candidates {
             Self::Configs => keys(&["desiredState", "configs"]),
             Self::Agents => keys(&["agents"]),
             Self::Masks | Self::MasksAndFile => masks(state),
+            Self::MasksOfRead => {
+                // Nothing without a server, as for all other parts.
+                let on_request = PARTS_ON_REQUEST.iter().filter(|_| !state.is_empty_container());
+                masks(state).into_iter().chain(on_request.map(ToString::to_string)).collect()
+            }
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
             Self::Modes => {
@@ -221,11 +230,14 @@ mod tests {
             "workloadStates.A",
             "workloadStates.A.web",
         ];
+        let of_read: Vec<&str> =
+            masks.into_iter().take(10).chain(PARTS_ON_REQUEST.to_vec()).chain(masks[10..].to_vec()).collect();
         for (names, expected) in [
             (Candidates::Workloads, &["db", "web"][..]),
             (Candidates::Configs, &["port"]),
             (Candidates::Agents, &["A", "B"]),
             (Candidates::Masks, &masks),
+            (Candidates::MasksOfRead, &of_read),
         ] {
             let found: Vec<String> = names.in_state(&state()).into_iter().collect();
             assert_eq!(found, expected, "{names:?}");

@@ -71,7 +71,7 @@ impl<'a> Events<'a> {
         self.give_up = self.give_up.or_else(|| clock.now().checked_add(limit?));
         let field = until.as_ref().map(|until| until.mask.clone());
         let masks: Vec<String> = masks.iter().cloned().chain(field).collect();
-        warn_of_unknown_parts(&masks, output);
+        warn_of_unknown_parts(&masks, &[], output);
         let current = link.subscribe(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
         if *include_current_state || is_resumed {
             output.result(&event_text((self.now)(), &AlteredFields::default(), &current, *format))?;

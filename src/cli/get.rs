@@ -13,7 +13,7 @@ use super::state_output::state_text;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::field_path::{WILDCARD, parts};
-use crate::model::fields::COMPLETE_STATE;
+use crate::model::fields::{COMPLETE_STATE, PARTS_ON_REQUEST};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub fn state(
     format: Format,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
-    warn_of_unknown_parts(masks, output);
+    warn_of_unknown_parts(masks, PARTS_ON_REQUEST, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
     for mask in masks {
@@ -86,6 +86,7 @@ fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
         ["desiredState" | "effectiveState", "workloads", ..] => ("workload", 3),
         ["desiredState" | "effectiveState", "configs", ..] => ("config", 3),
         ["agents", ..] => ("agent", 2),
+        [part] if PARTS_ON_REQUEST.contains(&part) => ("part", 1),
         _ => return,
     };
     if let Some(object) = path.get(..object)
@@ -96,9 +97,10 @@ fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
     }
 }
 
-/// Warns about masks that can never select anything: the server accepts them without an error.
-pub fn warn_of_unknown_parts(masks: &[String], output: &mut Output<'_>) {
-    let known = || COMPLETE_STATE.names();
+/// Warns about masks that can never select anything: the server accepts them without an error. Parts `on_request` are
+/// known beside those of each complete state.
+pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], output: &mut Output<'_>) {
+    let known = || COMPLETE_STATE.names().chain(on_request.iter().copied());
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {

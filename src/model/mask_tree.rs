@@ -128,6 +128,12 @@ impl MaskTree {
         Wanted { tree: self, places: vec![0] }
     }
 
+    /// The position after `key` of the masks that begin with it literally, not with a wildcard.
+    #[must_use]
+    pub fn named(&self, key: &str) -> Wanted<'_> {
+        Wanted { tree: self, places: self.child(0, key).into_iter().collect() }
+    }
+
     /// All masks by their parts.
     pub fn masks(&self) -> impl Iterator<Item = Vec<&str>> {
         let ended = self.places.iter().enumerate().filter(|(_, place)| place.ends_here);
@@ -294,6 +300,9 @@ mod tests {
         assert!(masks.wanted().below("other").below("b").is_nothing());
         let literal = MaskTree::new(["*.a"]);
         assert_eq!(literal.wanted().below("*").places.len(), 1);
+        assert!(masks.named("a").below("c").below("d").is_whole());
+        assert!(masks.named("other").is_nothing() && masks.named("x").is_whole());
+        assert_eq!(masks.named("a").keys(), Keys::Named(vec!["b", "c"]));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod names;
 pub mod nearest;
 pub mod node;
 pub mod place;
+pub mod prepare_level;
 pub mod runtime_config;
 pub mod shown_text;
 pub mod validation;

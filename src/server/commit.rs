@@ -75,6 +75,7 @@ impl ServerLoop {
             let instance = InstanceName::new(&name, &workload.runtime_config, "");
             let reason: String = reason.chars().take(ADDITIONAL_INFO_MAX / 4).collect();
             self.workloads.states.set(&instance, ExecutionState::with_info(Phase::PendingStartingFailed, reason));
+            self.timings.accept(&instance, self.now());
             let added = AddedWorkload { instance, workload };
             self.workloads.begin(&added);
             if let Some(modes) = &mut self.workloads.modes {
@@ -129,7 +130,8 @@ impl ServerLoop {
         deleted: &[InstanceName],
         changes: &mut Changes,
     ) -> Vec<InstanceName> {
-        let Self { workloads, deletes, rights, peers, subscriptions, .. } = self;
+        let now = self.now();
+        let Self { workloads, deletes, rights, peers, subscriptions, timings, .. } = self;
         let observed = !subscriptions.is_empty();
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
@@ -139,6 +141,8 @@ impl ServerLoop {
             // Without a state it has stopped already, and its end would never be reported.
             if workloads.states.get(&stopped.instance).is_some() {
                 deletes.note_stopping(stopped);
+            } else {
+                timings.remove(&stopped.instance);
             }
         }
         let mut new_instances = Vec::new();
@@ -151,6 +155,7 @@ impl ServerLoop {
             workloads.begin(entry);
             rights.begin(entry);
             workloads.strays.remove(instance);
+            timings.accept(instance, now);
             if let Some(agent) = peers.agents.get_mut(&instance.agent) {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
@@ -189,6 +194,7 @@ impl ServerLoop {
             }
             self.deletes.forget_stopping(&instance);
             if let Some(state) = self.workloads.states.remove(&instance) {
+                self.timings.remove(&instance);
                 self.rights.end(&instance, &self.workloads);
                 finished.push((instance, state));
             }

@@ -206,8 +206,10 @@ impl ServerLoop {
     /// Stores states that the agent with the stream `from` may report, and passes them on.
     fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
         let mut old = Vec::new();
+        let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
+            self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
             old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);

@@ -15,6 +15,7 @@ mod events;
 mod log_campaigns;
 mod modes;
 pub mod mutating_hooks;
+mod parts_on_request;
 mod peers;
 mod plan;
 mod prepare;
@@ -26,6 +27,7 @@ pub mod state_store;
 pub mod state_view;
 mod strays;
 mod templates;
+mod timings;
 mod update;
 mod waiting_requests;
 mod workloads;
@@ -54,6 +56,7 @@ use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
+use timings::Timings;
 use update::{StateChange, UpdateError};
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
@@ -114,6 +117,8 @@ pub struct ServerLoop {
     hooks: Option<MutatingHooks>,
     store: Option<StateStore>,
     status: StatusBoard,
+    /// When instances were accepted and started.
+    timings: Timings,
     time: Time,
     room: RoomWaker,
 }
@@ -276,6 +281,12 @@ impl ServerLoop {
     pub fn strays_agree(&self) -> bool {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
         self.workloads.strays.instances() == states.iter().filter(|one| !self.workloads.is_wanted(one)).collect()
+    }
+
+    /// Whether only instances have times that have a state or are wanted.
+    pub fn timings_agree(&self) -> bool {
+        let Workloads { states, .. } = &self.workloads;
+        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
     }
 
     /// What the delete of an instance waits for, as it was sent last.

@@ -185,7 +185,10 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
-        let state = masks.map_or_else(|| self.view().everything(), |masks| self.view().select(&masks));
+        let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
+        if let Some(masks) = masks.filter(|_| !read.subscribe) {
+            self.add_parts_on_request(requester, &masks, &mut state);
+        }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
 

@@ -137,7 +137,13 @@ fn add_state(
     (instance, state): (InstanceName, &ExecutionState),
 ) {
     let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
-    let Some(node) = state_parts(&wanted, state) else { return };
+    if let Some(node) = state_parts(&wanted, state) {
+        put_instance(agents, &instance, node);
+    }
+}
+
+/// Puts the node of an instance into the tree `<agent>.<workload>.<id>`.
+pub(super) fn put_instance(agents: &mut BTreeMap<String, Node>, instance: &InstanceName, node: Node) {
     let mut place = agents.entry(instance.agent.to_string()).or_default();
     for key in [&instance.workload, &instance.id] {
         let Node::Map(below) = place else { return };

@@ -48,7 +48,7 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert!(self.server.strays_agree());
+            assert!(self.server.strays_agree() && self.server.timings_agree());
         }
     }
 }

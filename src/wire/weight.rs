@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 128;
 pub struct Shape {
     /// What one takes without what its fields point to, in bytes.
     bytes: usize,
-    /// The highest number of a field.
+    /// The highest number of a field, without those of extensions: between these many numbers are unknown.
     last: u32,
     /// Fields that are messages.
     nested: &'static [(u32, &'static Shape)],
@@ -81,7 +81,14 @@ static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
 static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape =
-    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE)]);
+    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1002, &TIMINGS)]);
+static TIMINGS: Shape = shape::<base::Timings>(3, &[(3, &TIMINGS_OF_AGENT_ENTRY)]);
+static TIMINGS_OF_AGENT_ENTRY: Shape = entry(&[(2, &TIMINGS_OF_AGENT)]);
+static TIMINGS_OF_AGENT: Shape = shape::<base::TimingsOfAgent>(1, &[(1, &TIMINGS_OF_WORKLOAD_ENTRY)]);
+static TIMINGS_OF_WORKLOAD_ENTRY: Shape = entry(&[(2, &TIMINGS_OF_WORKLOAD)]);
+static TIMINGS_OF_WORKLOAD: Shape = shape::<base::TimingsOfWorkload>(1, &[(1, &INSTANCE_TIMINGS_ENTRY)]);
+static INSTANCE_TIMINGS_ENTRY: Shape = entry(&[(2, &INSTANCE_TIMINGS)]);
+static INSTANCE_TIMINGS: Shape = shape::<base::InstanceTimings>(8, &[]);
 static STATE: Shape = shape::<base::State>(3, &[(2, &WORKLOADS), (3, &CONFIGS)]);
 static WORKLOADS: Shape = shape::<base::WorkloadMap>(1, &[(1, &WORKLOAD_ENTRY)]);
 static WORKLOAD_ENTRY: Shape = entry(&[(2, &WORKLOAD)]);

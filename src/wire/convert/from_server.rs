@@ -130,7 +130,7 @@ pub fn read_response(answer: base::Response) -> Result<Response, ConvertError> {
     let content = match answer.ResponseContent {
         Some(WireContent::Error(error)) => ResponseContent::Error(error.message),
         Some(WireContent::CompleteStateResponse(state)) => ResponseContent::CompleteState {
-            state: state::read(&state.completeState)?,
+            state: state::read_sent(&state.completeState)?,
             altered: state.alteredFields.into_option().map(|altered| AlteredFields {
                 added: altered.addedFields,
                 updated: altered.updatedFields,

@@ -1,11 +1,12 @@
 //! The complete state as a field tree. Presence is kept: what a message leaves out is not in the tree, what it
 //! sends empty is there and empty. `read` makes the tree of a message, `write` the message of a tree that may be partial;
-//! what the schema has no place for is left out.
+//! what the schema has no place for is left out. Parts on request are only in what the server sends, see `read_sent`.
 //!
 //! Thread: whichever reads or writes the stream.
 
-use super::ConvertError;
+use super::timings;
 use super::values::{known, read_phase, write_phase};
+use super::{ConvertError, write_map};
 use crate::model::access_rules::Operation;
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
@@ -41,6 +42,20 @@ pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
     Ok(Node::map(entries))
 }
 
+/// The tree of a complete state that the server sent, with the parts that it sends on request. In a new state that a
+/// client sends they are unknown.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_sent(state: &base::CompleteState) -> Result<Node, ConvertError> {
+    let mut tree = read(state)?;
+    let on_request = [("timings", state.timings.as_ref().map(timings::read))];
+    if let Node::Map(entries) = &mut tree {
+        entries.extend(on_request.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))));
+    }
+    Ok(tree)
+}
+
 /// The message of a complete state.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 #[must_use]
@@ -52,6 +67,7 @@ pub fn write(tree: &Node) -> base::CompleteState {
         workloadStates: part("workloadStates").map(write_workload_states).into(),
         agents: part("agents").map(agents).into(),
         effectiveState: part("effectiveState").map(write_state).into(),
+        timings: part("timings").map(timings::write).into(),
         ..Default::default()
     }
 }
@@ -63,10 +79,6 @@ fn read_map<T>(
     tree: impl Fn(&T) -> Result<Node, ConvertError>,
 ) -> Result<Node, ConvertError> {
     entries.iter().map(|(key, value)| Ok((key.clone(), tree(value)?))).collect::<Result<_, _>>().map(Node::Map)
-}
-
-fn write_map<T>(node: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
-    node.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
 }
 
 fn read_texts(entries: &HashMap<String, String>) -> Node {

@@ -92,6 +92,7 @@ fn messages_from_the_server_arrive_unchanged() {
             Node::map([("", Node::map([("w", Node::map([("id", Node::map([("additionalInfo", Node::text(""))]))]))]))]),
         ),
         ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
+        ("timings", timings()),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
     for message in [
@@ -115,6 +116,24 @@ fn messages_from_the_server_arrive_unchanged() {
     ] {
         assert_eq!(through_client(message.clone()), message);
     }
+}
+
+/// Times of one instance, with each of them.
+fn timings() -> Node {
+    let keys = ["desired", "waiting", "starting", "started", "running", "ended", "starts"];
+    let mut times: Vec<(&str, Node)> = keys.into_iter().zip(0..).map(|(key, at)| (key, Node::Number(at))).collect();
+    times.push(("prepared", Node::text("INIT")));
+    let workloads = Node::map([("w", Node::map([("id", Node::map(times)), ("new", Node::empty())]))]);
+    let instances = Node::map([("A", workloads), ("", Node::empty())]);
+    Node::map([("now", Node::Number(u64::MAX)), ("boot", Node::Number(0)), ("instances", instances)])
+}
+
+#[test]
+fn parts_on_request_are_unknown_in_new_states() {
+    let sent = Node::map([("timings", timings()), ("agents", Node::empty())]);
+    let message = state::write(&sent);
+    assert_eq!(state::read_sent(&message), Ok(sent));
+    assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));
 }
 
 #[test]

@@ -1,0 +1,21 @@
+//! How much of the start of a workload is done before it.
+//!
+//! Thread: none, plain values.
+
+use super::names::named_enum;
+
+named_enum! {
+    /// How much of a start is done while the workload still waits. Each level includes those before it.
+    #[derive(Default)]
+    PrepareLevel {
+        /// Nothing.
+        #[default]
+        None = "NONE",
+        /// The image is there.
+        Image = "IMAGE",
+        /// The container is created.
+        Create = "CREATE",
+        /// The container is initialised: its first process waits to be started.
+        Init = "INIT",
+    }
+}

@@ -1,0 +1,352 @@
+//! When each instance was accepted, waited, started and ran: where the time of a start goes.
+//!
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. A report costs one entry of a map, whatever the number
+//! of instances. An instance has times as long as it has a state or is wanted.
+
+use super::state_view::put_instance;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::mask_tree::Wanted;
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
+use crate::model::prepare_level::PrepareLevel;
+use crate::platform::clock::{Clock, SystemClock};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+/// Begins the additional info of a container that runs and is not ready.
+const READY_PREFIX: &str = "ready: ";
+/// Begins the part of an additional info that shows how far a start is prepared.
+const PREPARED_PREFIX: &str = "prepared: ";
+/// Between that part and the others.
+const PARTS_SEPARATOR: &str = "; ";
+
+/// The times of all instances.
+#[derive(Debug)]
+pub struct Timings {
+    /// When the server started.
+    start: Instant,
+    /// The time from the boot of the node until then.
+    boot: Duration,
+    instances: HashMap<InstanceName, StartTimes>,
+}
+
+/// Milliseconds since the start of the server, and one: so a time that is missing takes no room.
+type Moment = NonZeroU64;
+
+/// The latest start of one instance.
+#[derive(Debug, Default)]
+struct StartTimes {
+    desired: Option<Moment>,
+    waiting: Option<Moment>,
+    starting: Option<Moment>,
+    started: Option<Moment>,
+    running: Option<Moment>,
+    ended: Option<Moment>,
+    starts: u32,
+    prepared: Option<PrepareLevel>,
+}
+
+impl Default for Timings {
+    /// The server starts now.
+    fn default() -> Self {
+        let since_boot = clock_gettime(ClockId::Boottime);
+        Self {
+            start: SystemClock.now(),
+            boot: Duration::try_from(since_boot).unwrap_or_default(),
+            instances: HashMap::new(),
+        }
+    }
+}
+
+impl Timings {
+    /// The instance is wanted since `now`, for the first time or in another form.
+    pub fn accept(&mut self, instance: &InstanceName, now: Instant) {
+        let desired = Some(self.moment(now));
+        self.instances.insert(instance.clone(), StartTimes { desired, ..StartTimes::default() });
+    }
+
+    /// The agent of the instance has reported its state. `is_wanted` is whether the instance is wanted.
+    pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant, is_wanted: bool) {
+        let moment = self.moment(now);
+        match self.instances.get_mut(instance) {
+            // Its predecessor of the same name has ended.
+            Some(times) if state.phase == Phase::Removed && is_wanted => {
+                *times = StartTimes { desired: times.desired, ..StartTimes::default() };
+            }
+            _ if state.phase == Phase::Removed => self.remove(instance),
+            Some(times) => times.report(state, moment),
+            None => {
+                let mut times = StartTimes::default();
+                times.report(state, moment);
+                self.instances.insert(instance.clone(), times);
+            }
+        }
+    }
+
+    /// The instance is neither wanted nor has a state any more.
+    pub fn remove(&mut self, instance: &InstanceName) {
+        self.instances.remove(instance);
+    }
+
+    fn moment(&self, now: Instant) -> Moment {
+        Moment::MIN.saturating_add(milliseconds(now.saturating_duration_since(self.start)))
+    }
+
+    /// What is wanted of all times, as a tree; `None` when that is nothing.
+    pub fn read(&self, now: Instant, wanted: &Wanted<'_>) -> Option<Node> {
+        let now = milliseconds(now.saturating_duration_since(self.start));
+        let parts = [
+            ("now", wanted.below("now").take(Node::Number(now))),
+            ("boot", wanted.below("boot").take(Node::Number(milliseconds(self.boot)))),
+            ("instances", self.read_instances(&wanted.below("instances"))),
+        ];
+        let node = Node::map(parts.into_iter().filter_map(|(key, part)| Some((key, part?))));
+        (!node.is_empty_container()).then_some(node)
+    }
+
+    fn read_instances(&self, wanted: &Wanted<'_>) -> Option<Node> {
+        if wanted.is_nothing() {
+            return None;
+        }
+        let mut agents = BTreeMap::new();
+        for (instance, times) in &self.instances {
+            let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
+            if !wanted.is_nothing()
+                && let Some(node) = wanted.take(times.node())
+            {
+                put_instance(&mut agents, instance, node);
+            }
+        }
+        (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
+    }
+
+    /// The instances that have times.
+    #[cfg(test)]
+    pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
+        self.instances.keys()
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How far the start is prepared, where the info shows that.
+fn prepared(info: &str) -> Option<PrepareLevel> {
+    info.split(PARTS_SEPARATOR)
+        .filter_map(|part| part.strip_prefix(PREPARED_PREFIX))
+        .last()
+        .and_then(PrepareLevel::parse)
+}
+
+impl StartTimes {
+    fn report(&mut self, ExecutionState { phase, additional_info: info }: &ExecutionState, now: Moment) {
+        let is_begin = match phase {
+            Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::PendingStarting => true,
+            // Only the newest state is reported after a lost connection, which may be that of a later start.
+            Phase::Running => self.ended.is_some(),
+            _ => false,
+        };
+        if is_begin && (self.running.is_some() || self.ended.is_some()) {
+            *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
+        }
+        match phase {
+            Phase::PendingWaitingToStart => {
+                self.waiting.get_or_insert(now);
+                self.prepared = prepared(info).or(self.prepared);
+            }
+            Phase::PendingStarting => {
+                self.count_start();
+                self.starting.get_or_insert(now);
+                if info.starts_with(READY_PREFIX) {
+                    self.started.get_or_insert(now);
+                }
+            }
+            Phase::Running => {
+                self.count_start();
+                self.running.get_or_insert(now);
+            }
+            Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::PendingStartingFailed => {
+                self.ended.get_or_insert(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A start counts with the first report about it.
+    fn count_start(&mut self) {
+        if self.starting.is_none() && self.running.is_none() {
+            self.starts = self.starts.saturating_add(1);
+        }
+    }
+
+    fn node(&self) -> Node {
+        let times = [
+            ("desired", self.desired),
+            ("waiting", self.waiting),
+            ("starting", self.starting),
+            ("started", self.started),
+            ("running", self.running),
+            ("ended", self.ended),
+        ];
+        let times = times.into_iter().filter_map(|(key, moment)| Some((key, Node::Number(moment?.get() - 1))));
+        let starts = (self.starts > 0).then(|| ("starts", Node::Number(self.starts.into())));
+        let prepared = self.prepared.map(|level| ("prepared", Node::text(level.as_str())));
+        Node::map(times.chain(starts).chain(prepared))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::hash_id;
+    use crate::server::tests::Cluster;
+    use crate::simulation::manual_clock::ManualClock;
+
+    use Phase::{
+        AgentDisconnected, FailedExecFailed, FailedLost, FailedUnknown, PendingInitial, PendingStarting,
+        PendingStartingFailed, PendingWaitingToStart, Removed, Running, Stopping, StoppingRequestedAtRuntime,
+        Succeeded,
+    };
+
+    /// The times of an instance that was accepted at 1 ms, after reports at 2 ms, 3 ms and so on.
+    fn after(reports: &[(Phase, &str)]) -> String {
+        let (mut timings, instance) = (Timings::default(), InstanceName::with_id("w", "1", "A"));
+        let at = |timings: &Timings, milliseconds| timings.start + Duration::from_millis(milliseconds);
+        timings.accept(&instance, at(&timings, 1));
+        for ((phase, info), now) in reports.iter().zip(2..) {
+            timings.report(&instance, &ExecutionState::with_info(*phase, *info), at(&timings, now), true);
+        }
+        let node = timings.instances[&instance].node();
+        let entries = node.as_map().unwrap().iter();
+        entries
+            .map(|(key, value)| format!("{key}={}", serde_json::to_string(value).unwrap()))
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn reports_of_one_start_give_its_times() {
+        let waits = (PendingWaitingToStart, "");
+        let starts = (PendingStarting, "Triggered at runtime.");
+        let runs = (Running, "");
+        for (reports, expected) in [
+            (&[][..], "desired=1"),
+            (&[(PendingInitial, ""), waits], "desired=1 waiting=3"),
+            (&[waits, waits, starts, (PendingStarting, "Retry 1: x"), runs, runs], {
+                "desired=1 running=6 starting=4 starts=1 waiting=2"
+            }),
+            (&[starts, (PendingStarting, "ready: tcp 80 refused"), (PendingStarting, "ready: x"), runs], {
+                "desired=1 running=5 started=3 starting=2 starts=1"
+            }),
+            (&[starts, (Succeeded, "")], "desired=1 ended=3 starting=2 starts=1"),
+            (&[starts, runs, (FailedExecFailed, "Exit code: '1'"), (FailedLost, "")], {
+                "desired=1 ended=4 running=3 starting=2 starts=1"
+            }),
+            (&[starts, (PendingStartingFailed, "No more retries: x")], "desired=1 ended=3 starting=2 starts=1"),
+            (&[runs], "desired=1 running=2 starts=1"),
+            (&[starts, runs, (FailedUnknown, ""), (AgentDisconnected, ""), (Stopping, ""), runs], {
+                "desired=1 running=3 starting=2 starts=1"
+            }),
+            (&[starts, waits, starts, runs], "desired=1 running=5 starting=2 starts=1 waiting=3"),
+        ] {
+            assert_eq!(after(reports), expected, "{reports:?}");
+        }
+    }
+
+    #[test]
+    fn a_further_start_begins_anew() {
+        let (waits, starts) = ((PendingWaitingToStart, ""), (PendingStarting, ""));
+        let (runs, fails) = ((Running, ""), (FailedExecFailed, ""));
+        for (reports, expected) in [
+            (&[starts, runs, waits][..], "desired=1 starts=1 waiting=4"),
+            (&[starts, runs, fails, starts], "desired=1 starting=5 starts=2"),
+            (&[waits, starts, runs, fails, starts, runs], "desired=1 running=7 starting=6 starts=2"),
+            (&[starts, runs, fails, runs], "desired=1 running=5 starts=2"),
+            (&[starts, (PendingStartingFailed, ""), starts, runs], "desired=1 running=5 starting=4 starts=2"),
+            (&[(PendingWaitingToStart, "prepared: INIT"), starts, runs, waits], "desired=1 starts=1 waiting=5"),
+            (&[starts, runs, (StoppingRequestedAtRuntime, ""), (Removed, ""), starts], {
+                "desired=1 starting=6 starts=1" // The predecessor has gone, this one starts for the first time.
+            }),
+        ] {
+            assert_eq!(after(reports), expected, "{reports:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_level_of_preparation_is_kept() {
+        for (infos, expected) in [
+            (&["prepared: IMAGE"][..], "\"IMAGE\""),
+            (&["prepared: IMAGE", "prepared: INIT", "prepare: no space left, retry in 4 s"], "\"INIT\""),
+            (&["precondition: /run/keys is missing; prepared: CREATE", ""], "\"CREATE\""),
+            (&["prepare: no such image", "prepared: MORE", "it is prepared: INIT"], ""),
+        ] {
+            let reports: Vec<(Phase, &str)> = infos.iter().map(|info| (PendingWaitingToStart, *info)).collect();
+            let times = after(&reports);
+            assert_eq!(
+                times.split_once(" prepared=").map_or("", |(_, rest)| rest.split_once(' ').unwrap().0),
+                expected
+            );
+        }
+        assert_eq!(
+            after(&[(PendingStarting, "prepared: INIT")]),
+            "desired=1 starting=2 starts=1",
+            "not while it waits"
+        );
+    }
+
+    #[test]
+    fn times_follow_updates_and_reports_and_end_with_the_instance() {
+        const MANIFEST: &str = "
+apiVersion: v1
+workloads:
+  w: {agent: A, runtime: podman, runtimeConfig: x}
+  late: {agent: B, runtime: podman, runtimeConfig: x}
+";
+        let clock = ManualClock::new();
+        let mut cluster = Cluster::with_manifest(MANIFEST);
+        cluster.server.timings.start = clock.now();
+        cluster.server.set_clock(clock.clone());
+        let agent = cluster.settled_agent("A");
+        let (instance, id) = (InstanceName::new("w", "x", "A"), hash_id("x"));
+        let report = |cluster: &mut Cluster, phase| {
+            clock.advance(Duration::from_millis(100));
+            cluster.report(agent, &[(&instance, phase)]);
+        };
+        report(&mut cluster, PendingStarting);
+        report(&mut cluster, Running);
+        let masks = ["timings.instances.A.w"];
+        let times = |times: &str| format!(r#"{{"timings":{{"instances":{{"A":{{"w":{{"{id}":{{{times}}}}}}}}}}}}}"#);
+        assert_eq!(cluster.read(&masks), times(r#""desired":0,"running":200,"starting":100,"starts":1"#));
+        assert_eq!(
+            cluster.read(&["timings.instances.B.*.*.desired", "timings.now"]),
+            format!(r#"{{"timings":{{"instances":{{"B":{{"late":{{"{id}":{{"desired":0}}}}}}}},"now":200}}}}"#)
+        );
+        // The same instance in another form is a new start.
+        let tags = "{desiredState: {apiVersion: v1, workloads: {w: {tags: {a: b}}}}}";
+        cluster.update(tags, &["desiredState.workloads.w.tags"]).unwrap();
+        assert_eq!(cluster.read(&masks), times(r#""desired":200"#));
+        for phase in [StoppingRequestedAtRuntime, Removed, PendingStarting] {
+            report(&mut cluster, phase);
+        }
+        assert_eq!(cluster.read(&masks), times(r#""desired":200,"starting":500,"starts":1"#));
+        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads"]).unwrap();
+        assert_ne!(cluster.read(&masks), "{}", "it has not ended yet");
+        report(&mut cluster, Removed);
+        assert_eq!(cluster.read(&["timings.instances"]), r#"{"timings":{"instances":{}}}"#);
+    }
+
+    #[test]
+    fn an_instance_that_ends_after_it_was_replaced_and_deleted_leaves_nothing() {
+        let mut cluster =
+            Cluster::with_manifest("{apiVersion: v1, workloads: {w: {agent: A, runtime: r, runtimeConfig: x}}}");
+        let agent = cluster.settled_agent("A");
+        // Its predecessor of an earlier server: the state is gone, the instance is wanted.
+        cluster.report(agent, &[(&InstanceName::new("w", "x", "A"), Removed)]);
+        assert!(cluster.server.timings.instances().next().is_some());
+        cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads"]).unwrap();
+        assert!(cluster.server.timings.instances().next().is_none());
+    }
+}
