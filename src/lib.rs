@@ -62,6 +62,7 @@
 //!   convert/               schema to model and back
 //!     values.rs            enumerations, instance names, execution states, logs               -
 //!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     modes.rs             modes of the vehicle as a field tree                              -
 //!     timings.rs           times of starts as a field tree                                   -
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]

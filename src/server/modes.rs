@@ -13,6 +13,7 @@ use crate::model::modes::{
     ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NOT_ESSENTIAL, NOT_IN_MODE, is_essential, is_in_mode, mode_names, wrong_mode,
 };
 use crate::model::names::{InstanceName, Name, excerpt, is_name};
+use crate::model::node::Node;
 use crate::model::validation::NAME_RULE;
 use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,6 +120,20 @@ impl Modes {
     pub fn known(&self) -> BTreeSet<&str> {
         let named = self.by_modes.keys().flatten().map(String::as_str);
         named.chain(self.current()).chain(self.on_failure()).collect()
+    }
+
+    /// What clients read of them.
+    pub fn node(&self) -> Node {
+        let text = |key, text: Option<&str>| Some((key, Node::text(text?)));
+        let known = Node::List(self.known().into_iter().map(Node::text).collect());
+        let entries = [
+            text("configItem", Some(self.item())),
+            text("current", self.current()),
+            Some(("known", known)),
+            text("onFailure", self.on_failure()),
+            text("cause", self.cause.as_deref()),
+        ];
+        Node::map(entries.into_iter().flatten())
     }
 
     /// All workloads with their own agents, in the current mode or not.

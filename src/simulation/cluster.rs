@@ -449,10 +449,12 @@ impl Cluster {
             let may_switch = matches!(&event, PeerEvent::Message { message: ToServer::WorkloadStates(_), .. });
             let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
             let was = mode(server).filter(|_| may_switch);
+            let before = was.is_some().then(|| Before::of(server));
             server.on_event(ServerEvent::Peer(event));
             server.serve_all_waiting();
             if may_switch {
                 if mode(server) != was {
+                    before.iter().for_each(|before| self.wishes.note_ended(before, server));
                     self.trace.line(|| "server: switches because of a failure".to_owned());
                 }
                 self.violations.extend(self.own_switches.note(was.as_deref(), mode(server).as_deref()));

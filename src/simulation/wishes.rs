@@ -51,6 +51,12 @@ impl Wishes {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
         let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
+        self.note_ended(before, server);
+        wrong
+    }
+
+    /// What was wanted before and is not any more may go on for a while.
+    pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         for (_, ended) in ended {
             self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
@@ -58,7 +64,6 @@ impl Wishes {
             self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
         }
         self.forget_gone(server);
-        wrong
     }
 
     /// Instances without a state have stopped.

@@ -80,8 +80,11 @@ static UPDATE_STATE: Shape = shape::<base::UpdateStateRequest>(2, &[(1, &COMPLET
 static READ_STATE: Shape = shape::<base::CompleteStateRequest>(2, &[]);
 static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
-static COMPLETE_STATE: Shape =
-    shape::<base::CompleteState>(4, &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1002, &TIMINGS)]);
+static COMPLETE_STATE: Shape = shape::<base::CompleteState>(
+    4,
+    &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1001, &MODES), (1002, &TIMINGS)],
+);
+static MODES: Shape = shape::<base::Modes>(5, &[]);
 static TIMINGS: Shape = shape::<base::Timings>(3, &[(3, &TIMINGS_OF_AGENT_ENTRY)]);
 static TIMINGS_OF_AGENT_ENTRY: Shape = entry(&[(2, &TIMINGS_OF_AGENT)]);
 static TIMINGS_OF_AGENT: Shape = shape::<base::TimingsOfAgent>(1, &[(1, &TIMINGS_OF_WORKLOAD_ENTRY)]);

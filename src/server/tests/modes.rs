@@ -111,6 +111,35 @@ workloads:
     assert_eq!(added.len(), 1, "templates may use it");
 }
 
+/// Everything that a subscriber, a reader and an agent get while much happens, with the two tags called `modes` and
+/// `essential` as given.
+fn messages(modes: &str, essential: &str) -> String {
+    let mut cluster = Cluster::default();
+    let manifest = MANIFEST.replace("modes:", &format!("{essential}: 'true', {modes}:"));
+    cluster.server.start_with(desired(&manifest)).unwrap();
+    let (agent, commander) = (cluster.agent("A"), cluster.commander());
+    let mut all = Vec::new();
+    cluster.send_request(commander, "events", read(&[], true));
+    cluster.report(agent, &[(&instance("nav", "A"), Phase::FailedLost), (&instance("guard", "A"), Phase::Running)]);
+    cluster.send_request(
+        commander,
+        "switch",
+        update("{desiredState: {configs: {mode: drive}}}", &["desiredState.configs.mode"]),
+    );
+    let moved = "{desiredState: {workloads: {nav: {agent: B}}}}";
+    cluster.send_request(commander, "move", update(moved, &["desiredState.workloads.nav.agent"]));
+    cluster.send_request(commander, "delete", update("{desiredState: {}}", &["desiredState.configs.mode"]));
+    all.extend(cluster.take(agent));
+    all.extend(cluster.take(commander));
+    assert!(all.len() > 8, "{all:?}");
+    format!("{all:?}").replace(&format!("\"{modes}\""), "TAG").replace(&format!("\"{essential}\""), "OTHER")
+}
+
+#[test]
+fn without_the_setting_messages_are_those_of_any_other_tags() {
+    assert_eq!(messages("modes", "essential"), messages("m0des", "essent1al"));
+}
+
 #[test]
 fn a_switch_sends_what_leaves_and_what_enters_and_nothing_else() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
@@ -237,6 +266,55 @@ fn another_tag_is_an_update_inside_and_a_move_across_the_border() {
     assert_eq!(tag("park flash"), (1, 1), "in the mode before and after");
     assert_eq!(tag("flash"), (0, 1));
     assert_eq!(tag("flash park"), (1, 0));
+}
+
+#[test]
+fn clients_read_the_modes_by_name_and_only_where_there_are_some() {
+    let mut cluster = Cluster::started_with(Some("limp"), MANIFEST);
+    assert_eq!(
+        cluster.read(&["modes"]),
+        r#"{"modes":{"configItem":"mode","current":"park","known":["drive","limp","park"],"onFailure":"limp"}}"#
+    );
+    assert_eq!(cluster.read(&["modes.current"]), r#"{"modes":{"current":"park"}}"#);
+    for masks in [&[][..], &["*"], &["*.current"], &["desiredState"]] {
+        assert!(!cluster.read(masks).contains("configItem"), "{masks:?}");
+    }
+    cluster.switch("off").unwrap();
+    assert!(cluster.read(&["modes"]).contains(r#""known":["drive","limp","off","park"]"#));
+    let before = cluster.read(&[]);
+    cluster.update("{desiredState: {}, modes: {current: drive}}", &["modes"]).unwrap();
+    assert_eq!(cluster.read(&[]), before, "it is no part of what can be changed");
+    assert_eq!(Cluster::with_manifest(MANIFEST).read(&["modes"]), "{}");
+}
+
+#[test]
+fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
+    let rule =
+        |operation: &str, mask: &str| format!("{{type: StateRule, operation: {operation}, filterMasks: ['{mask}']}}");
+    let rules = format!("[{}, {}]", rule("Write", "desiredState.configs.mode"), rule("Read", "modes"));
+    let manifest = format!(
+        "{MANIFEST}  keeper: {{agent: A, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {{allowRules: {rules}}}}}\n"
+    );
+    let mut cluster = Cluster::started_with(None, &manifest);
+    let agent = cluster.settled_agent("A");
+    let mut ask = |content| {
+        cluster.send_request(agent, "keeper@1", content);
+        let responses = cluster.take(agent).into_iter().filter_map(|message| match message {
+            FromServer::Response(Response { content, .. }) => Some(content),
+            _ => None,
+        });
+        responses.last().unwrap()
+    };
+    let modes = ask(read(&["modes"], false));
+    assert!(
+        matches!(&modes, ResponseContent::CompleteState { state, .. } if state.get("modes").is_some()),
+        "{modes:?}"
+    );
+    assert!(matches!(ask(read(&["desiredState.configs.mode"], false)), ResponseContent::Error(_)));
+    let item = |key: &str| format!("{{desiredState: {{configs: {{{key}: drive}}}}}}");
+    outcome(ask(update(&item("other"), &["desiredState.configs.other"]))).unwrap_err();
+    let (added, _) = outcome(ask(update(&item("mode"), &["desiredState.configs.mode"]))).unwrap();
+    assert_eq!(added, texts(&[("guard", ""), ("map", "A"), ("nav", "A")]));
 }
 
 // ------------------------------------------------------------------- refusals
