@@ -22,18 +22,20 @@ const MASKS: [&str; 3] = [PART, "desiredState.workloads.*.tags", "desiredState.w
 ///
 /// # Errors
 /// The server has no modes, or it does not respond.
+// [impl->swdd~cli-modes-need-a-server-with-modes~1]
 pub fn check(update: &Update, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
-    let tagged: BTreeSet<&str> = named(&update.new_state, "desiredState").map(|(name, _)| name).collect();
+    let sent = Workloads::of(&update.new_state);
+    let has_tag = |workload: &Node| workload.at(&["tags", MODES_TAG]).is_some();
+    let tagged: Vec<&str> = sent.0.iter().filter(|(_, workload)| has_tag(workload)).map(|(name, _)| *name).collect();
     if !update.checks_modes || tagged.is_empty() {
         return Ok(());
     }
     let state = link.complete_state(&MASKS)?;
     let Some(modes) = ServerModes::in_state(&state) else {
-        let names = tagged.into_iter().collect::<Vec<_>>().join("', '");
+        let names = tagged.join("', '");
         let text = format!("Workloads with the tag 'modes' ('{names}') would all run: this server has no modes.");
         return Err(CommandError::input(text, "'--ignore-modes' sends them all the same").into());
     };
-    let sent = Workloads::of(&update.new_state);
     for warning in unknown_modes(&modes, update).into_iter().chain(unmet_needs(&modes, &state, &sent)) {
         output.warn(one_line(&warning));
     }

@@ -31,6 +31,7 @@ impl ServerLoop {
 
     /// Switches to the mode for failures unless that is the mode already. The failure of one that left meanwhile, because
     /// another one of the same report failed before it, means nothing.
+    // [impl->swdd~server-modes-failure~1]
     pub(super) fn essential_failed(&mut self, failure: &WorkloadState) {
         if !self.workloads.is_wanted(&failure.instance) {
             return;

@@ -6,7 +6,7 @@
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
-use crate::limits::EXCERPT_MAX;
+use crate::limits::{EXCERPT_MAX, MODES_OF_WORKLOAD};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::modes::{
@@ -16,6 +16,7 @@ use crate::model::names::{InstanceName, Name, excerpt, is_name};
 use crate::model::node::Node;
 use crate::model::validation::NAME_RULE;
 use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
+use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -36,6 +37,9 @@ pub enum ModeError {
         /// Whose tag.
         workload: Name,
     },
+    /// The tag holds very many names.
+    #[error("Tag 'modes' of workload '{0}' names more than {MODES_OF_WORKLOAD} modes; leave it out for every mode")]
+    TooMany(Name),
     /// A workload with the tag would be in no mode, since there is no current one.
     #[error("Workload '{workload}' has the tag 'modes', but config item '{item}' does not exist")]
     NoItem {
@@ -168,6 +172,7 @@ impl Modes {
     ///
     /// # Errors
     /// [`ModeError`] of the first rule that it breaks.
+    // [impl->swdd~server-modes-are-checked~1]
     pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), ModeError> {
         let item = || self.item().to_owned();
         if let Some(modes) = workload.tags.get(MODES_TAG) {
@@ -176,6 +181,9 @@ impl Modes {
             }
             if let Some(mode) = wrong_mode(modes) {
                 return Err(ModeError::Name { mode: mode.to_owned(), workload: name.clone() });
+            }
+            if mode_names(modes).nth(MODES_OF_WORKLOAD).is_some() {
+                return Err(ModeError::TooMany(name.clone()));
             }
             if !has_item {
                 return Err(ModeError::NoItem { workload: name.clone(), item: item() });
@@ -214,6 +222,7 @@ impl Modes {
 
     /// Carries out `difference`, which is about workloads with their own agents, and the present config item. Returns what
     /// that means for those in `effective`, and the workloads whose additional info may be another one now.
+    // [impl->swdd~server-modes-switch~1]
     pub fn switch(
         &mut self,
         difference: &Difference,
@@ -279,7 +288,7 @@ impl Modes {
     }
 
     fn log_switch(&self, old: Option<&str>) {
-        let Some(mode) = self.current() else { return };
+        let Some(mode) = self.current().filter(|_| may_log("switches of the mode")) else { return };
         match old {
             Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
             None => log::info!("The mode is '{mode}'."),
@@ -294,6 +303,7 @@ impl Modes {
     }
 
     /// The workload as it is effective now: outside of the current mode it has no agent.
+    // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     fn in_mode(&self, added: &AddedWorkload) -> AddedWorkload {
         let AddedWorkload { instance, workload } = added;
         if instance.agent.is_empty() || self.is_inside(workload) {

@@ -44,6 +44,8 @@ fn new_mode(mode: &str) -> Node {
     tree(ITEM, Node::text(mode))
 }
 
+// [stest->swdd~server-modes-outside-is-not-scheduled~1]
+// [stest->swdd~server-modes-switch~1]
 #[test]
 fn a_switch_ends_what_leaves_starts_what_enters_and_touches_nothing_else() {
     let cluster = cluster("");
@@ -104,7 +106,7 @@ fn server_log(cluster: &Cluster) -> String {
 fn what_needs_a_workload_outside_of_the_mode_is_not_waited_for() {
     let cluster = cluster("");
     let web = workload("web", "run").after("db", "ADD_COND_RUNNING");
-    let text = in_mode("park", &[of("drive", "db"), web]);
+    let text = in_mode("park", &[of("drive", "db"), of("park", "guard"), web]);
     let output = cluster.ank_with_input(&["apply", "-"], &text);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let warning = "workload 'web' is in mode 'park' without 'db', which it needs";
@@ -120,6 +122,7 @@ fn what_needs_a_workload_outside_of_the_mode_is_not_waited_for() {
     cluster.wait_until_run(&["db", "web"]);
 }
 
+// [stest->swdd~server-modes-failure~1]
 #[test]
 fn the_failure_of_an_essential_workload_leads_to_the_mode_for_failures() {
     let cluster = cluster("mode_on_failure = 'limp'");
@@ -156,6 +159,7 @@ fn a_workload_with_the_right_to_write_the_item_switches() {
     cluster.wait_until_run(&["nav"]);
 }
 
+// [stest->swdd~cli-modes-need-a-server-with-modes~1]
 #[test]
 fn a_server_without_modes_gets_no_workload_that_names_one() {
     let cluster = Cluster::start(&["agent_A"]);
@@ -181,16 +185,15 @@ fn a_server_without_modes_gets_no_workload_that_names_one() {
     assert_eq!(output.code, 0, "deleting them needs no modes: {}", output.stderr);
 }
 
+// [stest->swdd~server-modes-are-checked~1]
 #[test]
 fn a_manifest_or_stored_state_that_modes_do_not_allow_ends_the_start() {
     let mut cluster = Cluster::prepare();
     let state = cluster.folder().join("state");
     cluster.server_config = format!("state_dir = '{}'", state.display());
     cluster.start_server(&[]);
-    cluster.apply(&manifest(&[workload("nav", "run").tagged("owner", "me")]));
-    let tags = ["set", "state", "desiredState.workloads.nav.tags", "-"];
-    let modes = "desiredState: {workloads: {nav: {tags: {modes: 'a,b'}}}}";
-    assert_eq!(cluster.ank_with_input(&tags, modes).code, 0);
+    let text = manifest(&[of("'a,b'", "nav")]);
+    cluster.ank_with_input(&["--no-wait", "apply", "--ignore-modes", "-"], &text).success();
     wait_until("it is stored", || {
         std::fs::read_to_string(state.join("desired-state.json")).is_ok_and(|text| text.contains("a,b"))
     });

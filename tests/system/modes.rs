@@ -106,7 +106,8 @@ fn change_by_hand(cluster: &Cluster, new: &str, old: &str) -> Duration {
     let mut arguments = vec!["set", "state"];
     arguments.extend(masks.iter().map(String::as_str).chain(["-"]));
     let begin = Instant::now();
-    let output = cluster.ank_with_input(&arguments, &format!("desiredState: {{workloads: {{{workloads}}}}}"));
+    let output =
+        cluster.ank_with_input(&arguments, &format!("desiredState: {{apiVersion: v1, workloads: {{{workloads}}}}}"));
     assert_eq!(output.code, 0, "{}", output.stderr);
     begin.elapsed()
 }

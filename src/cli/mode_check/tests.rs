@@ -30,6 +30,7 @@ fn checked(sent: &[Entry<'_>], modes: Option<(&[&str], bool)>, there: &[Entry<'_
 
 const NAV: Entry<'_> = ("nav", &[("modes", "drive")], &[]);
 
+// [utest->swdd~cli-modes-need-a-server-with-modes~1]
 #[test]
 fn a_server_without_modes_gets_nothing_that_names_one() {
     let map = ("map", &[("modes", "park")][..], &[][..]);

@@ -77,6 +77,7 @@ fn events(cluster: &Cluster, peer: PeerId) -> Vec<String> {
     cluster.responses(peer).into_iter().flat_map(altered).collect()
 }
 
+// [utest->swdd~server-modes-outside-is-not-scheduled~1]
 #[test]
 fn what_is_outside_of_the_mode_has_no_agent_and_says_why() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
@@ -140,6 +141,7 @@ fn without_the_setting_messages_are_those_of_any_other_tags() {
     assert_eq!(messages("modes", "essential"), messages("m0des", "essent1al"));
 }
 
+// [utest->swdd~server-modes-switch~1]
 #[test]
 fn a_switch_sends_what_leaves_and_what_enters_and_nothing_else() {
     let mut cluster = Cluster::started_with(None, MANIFEST);
@@ -320,7 +322,7 @@ fn a_workload_reads_and_switches_with_the_rules_for_these_masks() {
 // ------------------------------------------------------------------- refusals
 
 /// What is refused: tags and config references of a workload, the configs, and the core of the error.
-const REFUSED: [(&str, &str, &str); 12] = [
+const REFUSED: [(&str, &str, &str); 13] = [
     ("tags: {modes: ''}", "mode: park", "Tag 'modes' of workload 'w' names no mode; leave it out for every mode"),
     (
         "tags: {modes: \" \\t\\n\"}",
@@ -330,6 +332,11 @@ const REFUSED: [(&str, &str, &str); 12] = [
     ("tags: {modes: 'drive,park'}", "mode: park", "Unsupported mode 'drive,park' in tag 'modes' of workload 'w'. <C>"),
     ("tags: {modes: 'drive {{x}}'}", "mode: park", "Unsupported mode '{{x}}' in tag 'modes' of workload 'w'. <C>"),
     ("tags: {modes: 'LONG'}", "mode: park", "Unsupported mode 'LONG' in tag 'modes' of workload 'w'. <C>"),
+    (
+        "tags: {modes: 'MANY'}",
+        "mode: park",
+        "Tag 'modes' of workload 'w' names more than 64 modes; leave it out for every mode",
+    ),
     ("tags: {modes: drive}", "", "Workload 'w' has the tag 'modes', but config item 'mode' does not exist"),
     ("tags: {}", "mode: [park]", "Config item 'mode' must be the name of a mode. <C>"),
     ("tags: {}", "mode: {park: x}", "Config item 'mode' must be the name of a mode. <C>"),
@@ -346,11 +353,12 @@ const REFUSED: [(&str, &str, &str); 12] = [
 const NAME_RULE: &str =
     "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
 
+// [utest->swdd~server-modes-are-checked~1]
 #[test]
 fn what_modes_do_not_allow_is_refused_in_updates_manifests_and_stored_states() {
-    let long = "m".repeat(64);
+    let (long, many) = ("m".repeat(64), "m ".repeat(65));
     for (fields, configs, core) in REFUSED {
-        let [fields, core] = [fields, core].map(|text| text.replace("LONG", &long));
+        let [fields, core] = [fields, core].map(|text| text.replace("LONG", &long).replace("MANY", &many));
         let core = format!("Resulting State is invalid, reason: '{}'", core.replace("<C>", NAME_RULE));
         let workload = format!("w: {{agent: A, runtime: podman, runtimeConfig: x, {fields}}}");
         let state = format!("apiVersion: v1\nworkloads: {{{workload}}}\nconfigs: {{{configs}}}");
@@ -495,6 +503,7 @@ fn report(cluster: &mut Cluster, agent: PeerId, reports: &[(&str, Phase, &str)])
     cluster.send(agent, ToServer::WorkloadStates(reports.iter().map(state).collect()));
 }
 
+// [utest->swdd~server-modes-failure~1]
 #[test]
 fn only_final_failures_of_essential_workloads_change_the_mode() {
     use Phase::*;
