@@ -26,8 +26,8 @@
 //!   program.rs             how server and agent end: exit codes, help                         [main]
 //!   folder_lock.rs         a folder that one process at a time may use                        [main]
 //!   private_folder.rs      folders and files that nobody but our user may change              [any]
-//!   vital.rs               threads without which nothing goes on: turns, nudges           [all of them]
-//!   service_manager.rs     systemd is told: ready, status, all threads go on                [notify]
+//!   vital.rs               threads that must make progress: turns, nudges              [all of them]
+//!   service_manager.rs     notifies systemd: ready, status, watchdog                        [notify]
 //!   settings.rs            file < environment < flags, PEM texts, TLS decision                [main]
 //! model/                   values and rules: no I/O, no threads, no protobuf
 //!   yaml.rs                one YAML document with places and source texts                     -
@@ -50,11 +50,11 @@
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
-//!   messages.rs            what programs say to each other, after the wire was checked        -
+//!   messages.rs            messages between programs, after the wire was checked              -
 //!   modes.rs               tags by which workloads name the modes of the vehicle              -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
-//!   nearest.rs             the name somebody meant                                            -
+//!   nearest.rs             the known name nearest to an unknown one                           -
 //!   shown_text.rs          texts of others as people may see them                             -
 //! wire/                    the only place that knows protobuf, grpcio, rustls and sockets
 //!   address.rs             server URLs, how a connection is protected                         -
@@ -71,15 +71,15 @@
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
 //!   grpc_parts.rs          what of the library gets into our programs                       -
-//!   tls.rs                 certificates, handshake, session                         [tls:peer]
-//!   pump.rs                bytes between one connection and gRPC                [listen] [tls:peer]
+//!   tls.rs                 certificates, handshake, session                         [tls:port]
+//!   pump.rs                bytes between one connection and gRPC                [listen] [tls:port]
 //!   plain_pump.rs          connections of the server without TLS                         [listen]
-//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [listen] [tls:peer]
-//!   peer.rs                who is at the other end of a stream, room in the inbox      [rx:peer]
+//!   frame_gate.rs          lengths and room of messages, before gRPC takes them  [listen] [tls:port]
+//!   peer.rs                what a stream is connected to, room in the inbox           [rx:peer]
 //!   hello.rs               who may open a stream                                     [rx:peer]
 //!   hook_message.rs        what hooks read and write                                  [hook]
 //!   budget.rs              bytes and places that many share, first come first served          [any]
-//!   encoded_state.rs       a state as bytes, shared by who is told the same          [server] [tx]
+//!   encoded_state.rs       a state as bytes, shared by its receivers                 [server] [tx]
 //!   outbox.rs              messages waiting for one peer, its two ends              [server] [tx]
 //!   outbox/queue.rs        what waits, bounded and merged                           [server] [tx]
 //!   outbox/snapshot.rs     all states of one moment, for many                       [server] [tx]
@@ -121,7 +121,7 @@
 //!   settings.rs            command line, environment, config file, run folder          [main]
 //!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
 //!   uplink_outbox.rs       what waits for the server                              [scheduler]
-//!   request_queue.rs       requests of workloads among it                         [scheduler]
+//!   request_queue.rs       requests of workloads among it                 [control] [uplink]
 //!   events.rs              what the scheduler reacts to                                    -
 //!   agent_manager.rs       messages of the server, states, listings: one `on_event` [scheduler]
 //!   runtime_manager.rs     turns changes into wishes for control loops              [scheduler]
@@ -131,7 +131,8 @@
 //!   conditions.rs          activations and preconditions of workloads               [scheduler]
 //!   workload_scheduler.rs  changes wait here for their dependencies                 [scheduler]
 //!   workload_state_store.rs states of all workloads, hysteresis of our own          [scheduler]
-//!   wish_slot.rs           the newest wish for one control loop           [scheduler] [wl:name]
+//!   wish_slot.rs           the newest wish, state and probe for one control loop
+//!                                              [scheduler] [watch:engine] [probes] [wl:name]
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload     [wl:name]
 //!   workload_control_loop/search.rs    containers that must be gone before a start   [wl:name]
 //!   workload_control_loop/start.rs     a start, and a start that failed              [wl:name]
@@ -142,7 +143,7 @@
 //!   start_slots.rs         how many creates run at the same time                    [wl:name]
 //!   backoff.rs             retry and restart delays                                        -
 //!   workload_files.rs      files written before the container starts                [wl:name]
-//!   folder_removal.rs      folders removed, however deep they are [wl:name] [scheduler] [removal]
+//!   folder_removal.rs      folders removed, however deep they are          [wl:name] [removal]
 //!   probes/                orders and results of probes: ready, alive, gone                -
 //!     prober.rs            the loop that probes all workloads                        [probes]
 //!     table.rs             when to probe, what the results amount to                 [probes]
@@ -151,16 +152,16 @@
 //!   state_checker.rs       one listing per engine, reports what changed        [watch:engine]
 //!   log_stream.rs          one container's log for one request                 [log:number]
 //!   control_interface/     workloads that talk to the cluster: where it is opened, answers delivered
-//!                                                                      [wl:name] [scheduler]
+//!                                                                      [wl:name] [rx:server]
 //!     poller.rs            the loop that serves all of them                         [control]
 //!     pipes.rs             two FIFOs                                      [wl:name] [control]
 //!     read_budget.rs      room for large messages that are being written           [control]
 //!     session.rs           hello, requests, what follows from them                  [control]
-//!     outbox.rs            what waits for one workload, bounded           [scheduler] [control]
-//!     lasting.rs           which events and lines a workload has asked for [scheduler] [control]
+//!     outbox.rs            what waits for one workload, bounded           [rx:server] [control]
+//!     lasting.rs           which events and lines a workload requested    [rx:server] [control]
 //!   resources.rs           CPU and memory of the node                             [scheduler]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
-//!                                                               [wl:name] [watch:engine]
+//!                                                               [wl:name] [list:engine]
 //!   command.rs             calls of an engine's program, recorded and quoted
 //!   engine_children.rs     engine processes that outlive their agent
 //!   engine_cli.rs          the calls of one engine's program
@@ -191,16 +192,16 @@
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
-//!   network.rs orders.rs   connections that delay and break; what agents were told
+//!   network.rs orders.rs   connections that delay and break; what agents were sent
 //!   modes.rs               switches of the mode, a hook that assigns agents, what is in force then
-//!   wishes.rs asked.rs     what the server was asked for, by commanders and by workloads over their agents
+//!   wishes.rs asked.rs     what commanders and workloads requested of the server
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
-//!   manual_clock.rs        time that moves when told
+//!   manual_clock.rs        time that moves only on request
 //!   fake_probes.rs         checks whose results a test or an engine decides
 //!   fake_connector.rs stepped_agent.rs   a container engine and an agent for unit tests
 //! ```

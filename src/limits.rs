@@ -32,9 +32,9 @@ pub const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
 /// Longest part of the status, in bytes; it is shown on one line.
 pub const SERVICE_STATUS_MAX: usize = 300;
 /// First pause before a nudged thread is checked again; it doubles. A turn takes less than a millisecond.
-pub const VITAL_LOOK_FIRST: Duration = Duration::from_millis(2);
+pub const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
-pub const VITAL_LOOK_MAX: Duration = Duration::from_millis(250);
+pub const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
 /// A thread without progress for this long is named in the log, before the service manager kills the program.
 pub const VITAL_LATE: Duration = Duration::from_secs(2);
 
@@ -312,7 +312,7 @@ pub const INTAKE_SMALL_MESSAGE: usize = 32 * 1024;
 /// Pause before room for an arriving message is tried again.
 pub const INTAKE_RETRY: Duration = Duration::from_millis(10);
 /// How often the rate of an arriving message that has room is checked.
-pub const INTAKE_LOOK: Duration = Duration::from_millis(250);
+pub const INTAKE_CHECK: Duration = Duration::from_millis(250);
 /// Bytes per second of a large message while others wait for its room (8 Mbit/s).
 pub const INTAKE_SLOWEST: u64 = 1024 * 1024;
 /// A message may arrive more slowly for this long.

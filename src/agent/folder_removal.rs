@@ -4,8 +4,7 @@
 //! there. So depth costs neither stack nor descriptors nor long paths, and whatever is renamed or replaced meanwhile,
 //! only what is in folders that were opened without following a link is removed.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload; `scheduler` for an instance whose container was one too
-//! many; `removal` after a start, for what took too long before.
+//! Thread: `wl:<name>`, which owns the folder of its workload; `removal` after a start, for what took too long before.
 
 use crate::limits::{REMOVAL_MAX, STACK_SMALL};
 use crate::platform::clock::{Clock, SystemClock};

@@ -45,6 +45,8 @@ struct Share {
 struct Unanswered {
     id: String,
     bytes: usize,
+    /// It is overdue, and another one was sent in its place.
+    given_up: bool,
     /// What the workload gets without a response.
     otherwise: ResponseContent,
 }
@@ -57,7 +59,7 @@ impl Unanswered {
             RequestContent::EventsCancel => ResponseContent::EventsCancelAccepted,
             _ => ResponseContent::Error(LOST.to_owned()),
         };
-        Self { id: id.clone(), bytes, otherwise }
+        Self { id: id.clone(), bytes, given_up: false, otherwise }
     }
 
     fn is_cancel(&self) -> bool {
@@ -93,19 +95,35 @@ impl Share {
         self.sent.push_back(request);
     }
 
-    fn remove(&mut self, index: usize) -> Option<Unanswered> {
-        let request = self.sent.remove(index)?;
-        if request.is_cancel() {
+    /// Gives up the oldest one of this kind that was sent.
+    fn give_up_oldest(&mut self, is_cancel: bool) {
+        let mut sent = self.sent.iter_mut();
+        if let Some(oldest) = sent.find(|sent| sent.is_cancel() == is_cancel && !sent.given_up) {
+            oldest.given_up = true;
+            let bytes = oldest.bytes;
+            self.give_back(is_cancel, bytes);
+        }
+    }
+
+    fn give_back(&mut self, is_cancel: bool, bytes: usize) {
+        if is_cancel {
             self.cancels -= 1;
         } else {
             self.requests -= 1;
-            self.bytes -= request.bytes;
+            self.bytes -= bytes;
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Unanswered> {
+        let request = self.sent.remove(index)?;
+        if !request.given_up {
+            self.give_back(request.is_cancel(), request.bytes);
         }
         Some(request)
     }
 
     fn is_empty(&self) -> bool {
-        self.requests == 0 && self.cancels == 0
+        self.requests == 0 && self.cancels == 0 && self.sent.is_empty()
     }
 }
 
@@ -127,8 +145,14 @@ impl RequestQueue {
         share.requests == 0 || share.requests < CONTROL_REQUESTS && fits
     }
 
-    /// Puts a request of `workload` behind those that wait; [`Self::has_room_for`] has agreed.
+    /// Puts a request of `workload` behind those that wait; [`Self::has_room_for`] has agreed. One that is overdue takes
+    /// the place of the oldest one that was sent, so that a response that never comes does not use up the share for ever.
     pub fn put(&mut self, workload: &Name, request: Request) {
+        if !self.has_room_for(workload, &request, Duration::ZERO)
+            && let Some(share) = self.shares.get_mut(workload)
+        {
+            share.give_up_oldest(request.content.is_cancel());
+        }
         let bytes = request.memory_bytes();
         self.large_bytes += large_bytes(bytes);
         self.shares.entry(workload.clone()).or_default().add(request.content.is_cancel(), bytes);
@@ -281,6 +305,13 @@ mod tests {
         let held = CONTROL_ANSWER_MAX - Duration::from_nanos(1);
         assert!(!queue.has_room_for(&workload, &request("w@b"), held));
         assert!(queue.has_room_for(&workload, &request("w@b"), CONTROL_ANSWER_MAX));
+        while queue.pop().is_some() {}
+        for number in 0..CONTROL_REQUESTS {
+            queue.put(&workload, request(&format!("w@overdue {number}")));
+        }
+        while queue.pop().is_some() {}
+        queue.answered("w", "overdue 0", &error());
+        assert!(put(&mut queue, &workload, request("w@c")), "what was never answered is given up");
     }
 
     #[test]

@@ -112,7 +112,8 @@ struct Slots {
     removed_sent: VecDeque<(Instant, InstanceName, u32)>,
     /// Removals that wait to be sent again, and on how many connections they were sent.
     removed_lost: BTreeMap<InstanceName, u32>,
-    /// At most one message of each log stream, so that no stream delays another for long.
+    /// At most one message of lines of each log stream, so that no stream delays another for long; besides the ends of
+    /// those that were refused.
     logs: VecDeque<LogMessage>,
 }
 

@@ -302,7 +302,16 @@ impl WishSlot {
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
     #[must_use]
     pub fn take(&self, removed: &InstanceName) -> Option<Wish> {
+        self.take_if(removed, |_| true)
+    }
+
+    /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is announced by itself.
+    #[must_use]
+    pub fn take_if(&self, removed: &InstanceName, fits: impl FnOnce(&Wish) -> bool) -> Option<Wish> {
         let mut slot = self.shared.slot.lock();
+        if !slot.wish.as_ref().is_none_or(fits) {
+            return None;
+        }
         slot.is_new = false;
         slot.held.remove(removed);
         let wish = slot.wish.take();
@@ -543,6 +552,22 @@ mod tests {
             assert_eq!(report.attempts, newest);
             assert!(slot.next().is_none());
         }
+    }
+
+    #[test]
+    fn a_wish_that_came_since_the_slot_was_read_is_not_taken_for_that_one_and_announced() {
+        let (sender, slot) = wish_slot();
+        sender.put(run("a")).unwrap();
+        assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
+        let is_first = |wish: &Wish| wish.order().is_some_and(|order| order.instance == instance("a"));
+        for newer in [run("b"), Wish::End] {
+            sender.put(newer).unwrap();
+            assert!(slot.take_if(&instance("x"), is_first).is_none());
+            assert!(matches!(slot.next(), Some(SlotEvent::Wish)), "it is announced although the earlier one was seen");
+        }
+        sender.put(run("a")).unwrap();
+        assert!(slot.take_if(&instance("x"), is_first).is_some());
+        assert!(slot.next().is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload, and another one of that name while it works; ends when nothing of the
-//! workload is left and nothing is wanted, or when the agent drops the sender of its wishes.
+//! Thread: `wl:<name>`, one per workload; ends when nothing of the workload is left and nothing is wanted, or
+//! when the agent drops the sender of its wishes.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
@@ -337,14 +337,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match existing {
             // [impl->swdd~agent-workload-control-loop-executes-resume~1]
             Some(OnExisting::TakeOver) => {
-                if let (Some(Wish::Run(order)), Some(id)) = (self.slot.take(&self.instance), self.container.take()) {
-                    self.take(*order);
+                if let Some(order) = self.take_about(OnExisting::TakeOver)
+                    && let Some(id) = self.container.take()
+                {
+                    self.take(order);
                     self.adopt(id);
                 }
             }
             Some(OnExisting::StartAgain) if self.can_start_again() => {
-                if let Some(Wish::Run(order)) = self.slot.take(&self.instance) {
-                    self.take(*order);
+                if let Some(order) = self.take_about(OnExisting::StartAgain) {
+                    self.take(order);
                     self.report(ExecutionState::starting_triggered());
                     self.begin_start(Start::Existing);
                 }
@@ -353,6 +355,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
             // [impl->swdd~agent-workload-control-loop-executes-delete~2]
             _ => self.delete(AfterDelete::Wish),
+        }
+    }
+
+    /// Takes the wish if it is still one about the container that is there; a newer one is a new event.
+    fn take_about(&self, existing: OnExisting) -> Option<WorkloadOrder> {
+        let is_about = |wish: &Wish| matches!(wish, Wish::Run(order) if order.existing == existing);
+        match self.slot.take_if(&self.instance, is_about)? {
+            Wish::Run(order) => Some(*order),
+            Wish::End => None,
         }
     }
 

@@ -141,7 +141,7 @@ pub struct ChildEnd {
     /// Bytes of its standard output that were not kept.
     pub discarded: u64,
     /// The end of its standard error, trimmed.
-    pub said: String,
+    pub error_output: String,
     /// Why its standard input was not taken completely. `None` for input of at most [`PIPE_CAPACITY`] bytes: whether
     /// a child that reads nothing ends before or after they are in the pipe is chance.
     pub input_error: Option<io::Error>,
@@ -524,7 +524,7 @@ impl<'a> RunningCall<'a> {
         ChildEnd {
             ending,
             status,
-            said: stderr.text(),
+            error_output: stderr.text(),
             output: stdout.kept,
             discarded: stdout.discarded,
             input_error: input_error.or(unread),

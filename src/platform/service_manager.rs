@@ -9,7 +9,8 @@
 //! and with a bound on how long a full queue of the manager is waited for.
 
 use crate::limits::{
-    NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_LATE, VITAL_LOOK_FIRST, VITAL_LOOK_MAX,
+    NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_CHECK_FIRST, VITAL_CHECK_MAX,
+    VITAL_LATE,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
@@ -181,7 +182,7 @@ impl<C: Clock> Notifier<C> {
             ready: false,
             due: Some(now),
             late_since: None,
-            pause: VITAL_LOOK_FIRST,
+            pause: VITAL_CHECK_FIRST,
             complained: false,
             sent: String::new(),
             rest_until: None,
@@ -225,7 +226,7 @@ impl<C: Clock> Notifier<C> {
             self.complained = true;
         }
         self.due = Some(now + self.pause);
-        self.pause = (self.pause * 2).min(VITAL_LOOK_MAX);
+        self.pause = (self.pause * 2).min(VITAL_CHECK_MAX);
     }
 
     fn report_progress(&mut self, now: Instant) {
@@ -240,7 +241,7 @@ impl<C: Clock> Notifier<C> {
             self.socket.send(&[NotifyState::Ready, NotifyState::Status(&self.sent)]);
         }
         self.threads.begin_round();
-        (self.late_since, self.pause, self.complained) = (None, VITAL_LOOK_FIRST, false);
+        (self.late_since, self.pause, self.complained) = (None, VITAL_CHECK_FIRST, false);
         self.due = self.watchdog.map(|limit| now + limit / 2);
     }
 

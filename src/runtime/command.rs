@@ -160,7 +160,7 @@ impl<'a> EngineCall<'a> {
             reap_later(child, record);
         }
         let hidden = self.masked.map(|masked| masked.hidden).unwrap_or_default();
-        end.said = Masked::apply(&hidden, end.said);
+        end.error_output = Masked::apply(&hidden, end.error_output);
         outcome(end, quoted, self.partial)
     }
 }
@@ -174,22 +174,22 @@ fn not_started(error: &io::Error, call: &str) -> RuntimeError {
 }
 
 fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, RuntimeError> {
-    let ChildEnd { ending, status, output, discarded, said, .. } = end;
+    let ChildEnd { ending, status, output, discarded, error_output, .. } = end;
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() || (partial && !output.is_empty()) => {
             Ok(EngineOutput { bytes: output, discarded, call })
         }
         (Ending::Itself | Ending::TooMuchOutput, status) => {
-            let said = match (said.is_empty(), status) {
-                (false, _) => said,
+            let reason = match (error_output.is_empty(), status) {
+                (false, _) => error_output,
                 (true, Some(status)) => format!("Ended with {status}"),
                 (true, None) => "Its exit status is not known".to_owned(),
             };
-            Err(RuntimeError::Failed(format!("{said}. Execution of {call}")))
+            Err(RuntimeError::Failed(format!("{reason}. Execution of {call}")))
         }
         (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
         (Ending::TimedOut(limit), _) => {
-            let said = if said.is_empty() { said } else { format!(" It said: '{said}'.") };
+            let said = if error_output.is_empty() { String::new() } else { format!(" It said: '{error_output}'.") };
             Err(RuntimeError::TimedOut(format!("No answer within {limit:?}.{said} Execution of {call}")))
         }
     }

@@ -1,6 +1,6 @@
 //! The narrow waist to the container engines.
 //!
-//! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `watch` for listings.
+//! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `list:<engine>` for listings.
 
 pub mod command;
 pub mod container_config;

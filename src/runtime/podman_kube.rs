@@ -8,7 +8,7 @@
 //! Nothing that may have pods is forgotten: the volumes of a workload stay until its pods are known to be gone, also
 //! when a play failed and what it left could not be listed or removed.
 //!
-//! Thread: the caller's: `wl:<name>` for create and delete, `watch:podman-kube` for listings.
+//! Thread: the caller's: `wl:<name>` for create and delete, `list:podman-kube` for listings.
 //! Owns: what it played or read, per instance. Gives: [`KubeUpdate`] to the listing connector (never waits).
 
 use super::container_config::strings;

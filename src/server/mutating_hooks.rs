@@ -188,11 +188,12 @@ fn run_one(
     let end = call
         .run(watch, |_| (), || None)
         .map_err(|error| failed(format!("Failed to execute hook '{}': {error}", file.display())))?;
-    let ChildEnd { ending, status, output, said, input_error, left_over, .. } = end;
+    let ChildEnd { ending, status, output, error_output, input_error, left_over, .. } = end;
     if let Some(child) = left_over {
         reap_later(child, ());
     }
-    let output_too = if said.is_empty() { String::new() } else { format!(". Its error output: '{said}'") };
+    let output_too =
+        if error_output.is_empty() { String::new() } else { format!(". Its error output: '{error_output}'") };
     match (ending, status) {
         (Ending::Itself, Some(status)) if status.success() => match input_error {
             None => {
@@ -202,8 +203,8 @@ fn run_one(
             Some(error) => Err(failed(format!("Failed to write to hook '{}' stdin: {error}", file.display()))),
         },
         (Ending::Itself, status) => {
-            let reason = match (said.is_empty(), status) {
-                (false, _) => said,
+            let reason = match (error_output.is_empty(), status) {
+                (false, _) => error_output,
                 (true, Some(status)) => format!("it ended with {status} and without error output"),
                 (true, None) => "it ended without error output and with an unknown exit status".to_owned(),
             };

@@ -26,6 +26,9 @@ use std::sync::Arc;
 /// The error when too many requests of a requester wait.
 const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
 
+/// The response to what was cancelled while it waited.
+const WITHDRAWN: &str = "It was cancelled before it began";
+
 /// Why a request may not be kept, passed on or compared with rules, if its size is a reason. All these bounds are far
 /// beyond what anybody needs.
 fn too_large(id: &str, content: &RequestContent) -> Option<String> {
@@ -102,7 +105,9 @@ impl ServerLoop {
         match content {
             // What frees something is never refused. The responses before it come later, which matters little.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
-                self.waiting.withdraw(&key);
+                for _ in 0..self.waiting.withdraw(&key) {
+                    self.peers.refuse_or_drop(&key, WITHDRAWN);
+                }
                 self.serve(requester, &key, content);
             }
             _ if !self.waiting.hooks_work() => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT),

@@ -1,7 +1,8 @@
 //! Requests that wait: updates while mutating hooks work on an earlier one; requests of a peer while a response for it is
 //! not sent yet, so that no response is built before it can be sent; and requests of a requester that has used up its share
 //! of the server's time (shares.rs), until nobody else wants anything. Updates that wait for hooks are carried out in the
-//! order in which they came, responses to one requester keep their order, all others are served.
+//! order in which they came, up to those of requesters beyond their share, which others must not have to wait for. Responses
+//! to one requester keep their order.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
@@ -131,7 +132,7 @@ impl WaitingRequests {
     /// nor for the stream of its peer (`has_room` returns whether a response would be sent soon), the oldest of the
     /// requester with the least `excess`.
     /// Other requests of that requester go behind all others then, so that a requester with few requests does not wait
-    /// for one with many.
+    /// for one with many; but no update that waits for hooks loses its place.
     pub fn next(
         &mut self,
         has_room: impl Fn(PeerId) -> bool,
@@ -145,16 +146,20 @@ impl WaitingRequests {
         });
         let (index, _) = ready.min_by_key(|(_, waiting)| excess(&waiting.requester))?; // The first of equals.
         let next = self.queue.remove(index)?;
-        if !matches!(next.content, RequestContent::UpdateState(_)) {
+        let is_own = |waiting: &Waiting| waiting.requester == next.requester;
+        let has_place = self.queue.iter().any(|waiting| is_own(waiting) && waiting.is_in_line);
+        if !has_place && !matches!(next.content, RequestContent::UpdateState(_)) {
             let waiting = std::mem::take(&mut self.queue).into_iter();
-            let (own, others): (Vec<_>, Vec<_>) = waiting.partition(|waiting| waiting.requester == next.requester);
+            let (own, others): (Vec<_>, Vec<_>) = waiting.partition(is_own);
             self.queue = others.into_iter().chain(own).collect();
         }
         Some((next.requester, next.key, next.content))
     }
 
-    /// Drops requests under `key` that would last longer than their response.
-    pub fn withdraw(&mut self, key: &RequestKey) {
+    /// Drops requests under `key` that would last longer than their response. Returns how many.
+    #[must_use]
+    pub fn withdraw(&mut self, key: &RequestKey) -> usize {
+        let before = self.queue.len();
         self.queue.retain(|waiting| {
             let lasting = match &waiting.content {
                 RequestContent::Logs(_) => true,
@@ -163,6 +168,7 @@ impl WaitingRequests {
             };
             waiting.key != *key || !lasting
         });
+        before - self.queue.len()
     }
 
     /// A stream has ended. Its updates are carried out all the same, as if the response was lost; its other requests need
@@ -275,6 +281,22 @@ mod tests {
         waiting.with_hooks = None;
         assert!(waiting.must_wait(&other, &update(0), || true));
         assert!(!waiting.must_wait(&other, &read(), || true));
+    }
+
+    #[test]
+    fn a_read_before_an_update_that_waits_for_hooks_does_not_cost_that_its_place() {
+        let mut waiting = WaitingRequests::default();
+        let (a, b) = (requester(1, None), requester(2, None));
+        waiting.with_hooks =
+            Some((requester(3, None), RequestKey { peer: PeerId(3), id: "h".to_owned() }, PreparedUpdate::default()));
+        for (requester, id, content) in
+            [(&a, "read", read()), (&a, "first", update(0)), (&b, "second", update(0)), (&b, "later", read())]
+        {
+            assert!(add(&mut waiting, requester, id, content));
+        }
+        assert_eq!(ids(&mut waiting, |_| true), ["read"]);
+        waiting.with_hooks = None;
+        assert_eq!(ids(&mut waiting, |_| true), ["first", "second", "later"]);
     }
 
     #[test]

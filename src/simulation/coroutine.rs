@@ -87,7 +87,7 @@ impl Task {
         }
     }
 
-    /// Goes on until the next pause; answers whether the control loop has ended.
+    /// Goes on until the next pause; returns whether the control loop has ended.
     pub fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
         match self.coroutine.resume(()) {

@@ -329,6 +329,7 @@ impl RuntimeConnector for FakeConnector {
             return Err(RuntimeError::Cancelled);
         }
         match fault {
+            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
             Some(Fault::LeavesHalfDone) => return Err(failed()),
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
             _ => {}

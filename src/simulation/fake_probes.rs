@@ -70,7 +70,7 @@ impl FakeProbes {
         self.table().due()
     }
 
-    /// Checks what is due; answers whether there was anything.
+    /// Checks what is due; returns whether there was anything.
     pub fn step(&self) -> bool {
         let now = self.clock.now();
         let mut table = self.table();

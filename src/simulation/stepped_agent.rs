@@ -54,7 +54,7 @@ impl WorkloadThreads<ManualClock> for SteppedLoops {
 }
 
 impl SteppedLoops {
-    /// Lets each loop handle one event; answers whether there was any.
+    /// Lets each loop handle one event; returns whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = false;
         self.loops.retain_mut(|control_loop| {
@@ -248,7 +248,7 @@ impl SteppedAgent {
         panic!("the agent does not come to rest");
     }
 
-    /// Lets each part of the agent do one thing; answers whether there was any.
+    /// Lets each part of the agent do one thing; returns whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = self.manager.threads().step();
         worked |= self.probes.step();

@@ -9,7 +9,7 @@ use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_BYTES,
-    INTAKE_GRACE, INTAKE_LOOK, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
+    INTAKE_CHECK, INTAKE_GRACE, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
 };
 use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
@@ -53,6 +53,9 @@ pub enum Refused {
     /// The stream of a message that was in flight has ended.
     #[error("a stream ended in the middle of a message")]
     Ended,
+    /// A large message waited for the hello before it to be accepted.
+    #[error("the hello before a large message was not accepted in time")]
+    NoHello,
     /// Others wait for the room that a message has which does not come.
     #[error("a large message comes too slowly while others wait")]
     Slow,
@@ -92,6 +95,8 @@ struct AccountState {
     has_hello: bool,
     /// Large messages that gRPC has, or gets now.
     in_flight: Vec<InFlight>,
+    /// Readers of the connection that wait for the server and will take what is complete only after that.
+    blocked_readers: usize,
 }
 
 #[derive(Debug)]
@@ -142,6 +147,18 @@ impl Account {
         // Two of the same length need the same room.
         let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
         Some(state.in_flight.remove(index).room)
+    }
+
+    /// A reader waits for the server from now on.
+    pub fn reader_waits(&self) {
+        self.state.lock().blocked_readers += 1;
+    }
+
+    /// It goes on.
+    pub fn reader_goes_on(&self, now: Instant) {
+        let mut state = self.state.lock();
+        state.blocked_readers -= 1;
+        state.in_flight.iter_mut().filter(|message| message.is_complete()).for_each(|message| message.progress = now);
     }
 
     /// A stream of the connection has ended for its reader. It is unknown which one; a message of it is never taken.
@@ -240,7 +257,9 @@ impl FrameGate {
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
         let state = self.account.state.lock();
-        if state.in_flight.iter().any(|message| message.is_lost(now)) {
+        let may_be_taken = |message: &InFlight| message.is_complete() && state.blocked_readers > 0;
+        let is_lost = |message: &InFlight| message.is_lost(now) && !may_be_taken(message);
+        if state.in_flight.iter().any(is_lost) {
             return Err(Refused::Ended);
         }
         let slow = state.in_flight.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
@@ -378,7 +397,7 @@ impl FrameGate {
         if !is_first && !state.has_hello {
             let since = *self.waits_for_hello_since.get_or_insert(now);
             let is_over = now.saturating_duration_since(since) > HELLO_MAX;
-            return if is_over { Err(Refused::Ended) } else { Ok(false) };
+            return if is_over { Err(Refused::NoHello) } else { Ok(false) };
         }
         // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
         if state.in_flight.iter().any(InFlight::is_complete) {
@@ -408,12 +427,12 @@ impl Gate for FrameGate {
         self.admit(bytes, now).map_err(|refused| refused.to_string())
     }
 
-    fn look_again(&self) -> Option<Duration> {
+    fn check_again_after(&self) -> Option<Duration> {
         if self.is_waiting {
             return Some(INTAKE_RETRY);
         }
         let is_coming = !self.account.state.lock().in_flight.is_empty();
-        is_coming.then_some(INTAKE_LOOK)
+        is_coming.then_some(INTAKE_CHECK)
     }
 
     fn is_waiting(&self) -> bool {

@@ -28,7 +28,7 @@ pub trait Gate: Send {
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
 
     /// When to call [`Self::check`] and [`Self::admit`] again although nothing comes.
-    fn look_again(&self) -> Option<Duration>;
+    fn check_again_after(&self) -> Option<Duration>;
 
     /// Whether the bytes that come next have to wait.
     fn is_waiting(&self) -> bool;
@@ -201,7 +201,7 @@ impl<L: Link> Transfer<L> {
             Stage::Open { incoming, has_ended, .. } => Wanted {
                 link: (incoming.is_empty() && !has_ended, !is_sent),
                 grpc: (is_sent, incoming.wants_write()),
-                due: incoming.gate.as_ref().and_then(|gate| gate.look_again()).map(|time| now + time),
+                due: incoming.gate.as_ref().and_then(|gate| gate.check_again_after()).map(|time| now + time),
             },
             Stage::Farewell { until, .. } => Wanted { link: (true, !is_sent), grpc: (false, false), due: Some(*until) },
         }
@@ -239,10 +239,10 @@ impl<L: Link> Transfer<L> {
             let last = Some(last.into_iter());
             self.stage = Stage::Farewell { until: now + FAREWELL_MAX, last, is_closed: false };
         }
-        self.say_farewell(from_link, now)
+        self.send_farewell(from_link, now)
     }
 
-    fn say_farewell(&mut self, from_link: bool, now: Instant) -> Result<bool, PumpError> {
+    fn send_farewell(&mut self, from_link: bool, now: Instant) -> Result<bool, PumpError> {
         let Stage::Farewell { until, last, is_closed } = &mut self.stage else { return Ok(true) };
         while !self.link.wants_write()
             && let Some(bytes) = last

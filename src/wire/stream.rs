@@ -16,6 +16,7 @@ use super::writer::{PeerStream, Writer};
 use crate::limits::{AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, PEER_STUCK};
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
+use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::may_log;
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
@@ -73,6 +74,15 @@ impl Client {
     /// A message came; what it took on its way is held as long as its bytes are.
     fn arrived(&self, received: &Received) -> Option<Share> {
         self.connection.as_ref()?.account.arrived(received.len())
+    }
+
+    /// Calls `wait`, in which the server is waited for.
+    fn while_reader_waits<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let account = self.connection.as_ref().map(|connection| &connection.account);
+        account.inspect(|account| account.reader_waits());
+        let waited = wait();
+        account.inspect(|account| account.reader_goes_on(SystemClock.now()));
+        waited
     }
 
     fn from(&self) -> String {
@@ -168,7 +178,7 @@ impl Streams {
             let unpacked = received.unpack(longest);
             // Its bytes wait for room, not what they become.
             let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
-            let room = inbox.take(weight);
+            let room = client.while_reader_waits(|| inbox.take(weight));
             let message = match read(unpacked, &from, &source) {
                 // From programs of other implementations a list without states means nothing.
                 Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),

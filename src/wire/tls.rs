@@ -1,6 +1,6 @@
 //! Mutual TLS: certificates, the handshake, and the session that pump.rs reads and writes.
 //!
-//! Thread: `tls:<peer>`, one per connection; the handshake of a client on the thread that connects.
+//! Thread: `tls:<port>`, one per connection; the handshake of a client on the thread that connects.
 //! Owns: the TCP socket and the TLS session.
 
 use super::address::PemTexts;

@@ -92,7 +92,7 @@ struct Mailbox {
 }
 
 impl Interface {
-    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Answers
+    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Returns
     /// what is to be cancelled at the server.
     fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
         match frame {

@@ -83,9 +83,9 @@ pub struct Outbox {
 
 impl Outbox {
     /// Puts an answer. When there is no room, log lines and events are dropped with the request that they belong to,
-    /// and for other answers the oldest ones make room. Answers which requests are to be cancelled at the server.
+    /// and for other answers the oldest ones make room. Returns which requests are to be cancelled at the server.
     pub fn put(&mut self, frame: Frame) -> Vec<Request> {
-        if !self.is_asked_for(&frame) {
+        if !self.is_expected(&frame) {
             let unknown = frame.part().filter(|lasting| !self.lasting.is_unanswered(*lasting, &frame.id));
             let mut cancels = Vec::new();
             if let Some(lasting) = unknown {
@@ -127,7 +127,7 @@ impl Outbox {
         first.or_else(|| if greeted { self.pop_waiting().map(|frame| frame.bytes) } else { None })
     }
 
-    /// Whether [`Self::pop`] would answer something.
+    /// Whether [`Self::pop`] would return something.
     #[must_use]
     pub fn has_any(&self, greeted: bool) -> bool {
         self.first.is_some() || greeted && !self.waiting.is_empty()
@@ -182,7 +182,7 @@ impl Outbox {
     }
 
     /// Notes what a response means. Returns whether it is for this container.
-    fn is_asked_for(&mut self, Frame { id, kind, .. }: &Frame) -> bool {
+    fn is_expected(&mut self, Frame { id, kind, .. }: &Frame) -> bool {
         match *kind {
             ResponseKind::Begins(lasting, logs) => {
                 self.lasting.begin(lasting, id, logs);

@@ -2,7 +2,7 @@
 //!
 //! Thread: `control`, one for all workloads.
 //! Owns: the open FIFOs, the sessions, the message being written to each workload.
-//! Takes: new, restarted and ended interfaces of `wl:<name>`, answers of `scheduler`. Gives: requests to `uplink`,
+//! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives: requests to `uplink`,
 //! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads.
 
 use super::outbox::Frame;

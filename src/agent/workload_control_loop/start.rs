@@ -68,10 +68,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 // The command that cancelled it comes next; whatever was created until now must go then.
                 self.expect_leftovers();
             }
-            Err(RuntimeError::Unsupported(cause)) => {
-                self.container = None;
-                self.fail_for_good(&cause);
-            }
+            // The engine was not called, so a container that was to be started again is still there to be removed.
+            Err(RuntimeError::Unsupported(cause)) => self.fail_for_good(&cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
             Err(error @ (RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_))) => {
                 self.on_create_failed(start, &error.to_string());

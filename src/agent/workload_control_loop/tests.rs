@@ -166,7 +166,7 @@ impl Rig {
         panic!("the loop does not come to rest");
     }
 
-    /// Does what the state checker does; answers whether it had to list.
+    /// Does what the state checker does; returns whether it had to list.
     fn answer_listings(&mut self) -> bool {
         let (mut listed, mut connector) = (false, self.engine.connector("agent_A"));
         while let Some(command) = self.watched.try_recv().ok().filter(|_| self.listings) {
@@ -920,6 +920,18 @@ fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_coul
         assert_eq!(rig.engine.take_calls(), ["start web", second]);
         assert_eq!(rig.engine.only().0 == id, second == "start web");
     }
+}
+
+#[test]
+fn an_ended_container_that_can_never_be_started_again_is_still_removed() {
+    let mut rig = Rig::new();
+    rig.always("a");
+    rig.engine.inject(Call::Start, [Fault::Unsupported]);
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states().last().unwrap(), "a Pending(StartingFailed): 'it will never work'");
+    rig.want_config("b");
+    assert_eq!(rig.engine.take_calls(), ["start web", "delete web", "create web"]);
 }
 
 #[test]

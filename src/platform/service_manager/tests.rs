@@ -94,7 +94,7 @@ fn ready_is_sent_with_the_status_once_all_threads_have_run() {
     rig.pass(WATCHDOG);
     assert_eq!(rig.manager.received(), None, "the other thread has not run yet");
     rig.two.turn();
-    rig.pass(VITAL_LOOK_MAX);
+    rig.pass(VITAL_CHECK_MAX);
     assert_eq!(rig.manager.received().as_deref(), Some("READY=1\nSTATUS=Connecting; no workloads"));
     assert_eq!(rig.manager.received(), None);
 }
@@ -120,7 +120,7 @@ fn an_idle_thread_is_nudged_and_its_turn_counts() {
         pulse.nudged().try_recv().expect("it was nudged");
         pulse.turn();
     }
-    rig.pass(VITAL_LOOK_FIRST);
+    rig.pass(VITAL_CHECK_FIRST);
     assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
 }
 
@@ -134,7 +134,7 @@ fn nothing_is_sent_as_long_as_one_thread_is_stuck() {
     }
     // It was slow and not stuck, and the manager is patient: it is told at once and not at the next half.
     rig.two.turn();
-    rig.pass(VITAL_LOOK_MAX);
+    rig.pass(VITAL_CHECK_MAX);
     assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
 }
 

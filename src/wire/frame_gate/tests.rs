@@ -117,7 +117,7 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
     let mut peer = Peer::new(&Intake::new());
     assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
     peer.clock.advance(2 * HELLO_MAX);
-    assert_eq!(peer.send(&large[before..]), Err(Refused::Ended), "there is no hello");
+    assert_eq!(peer.send(&large[before..]), Err(Refused::NoHello));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert!(waits.gate.look_again().is_some_and(|pause| pause == INTAKE_RETRY));
+    assert!(waits.gate.check_again_after().is_some_and(|pause| pause == INTAKE_RETRY));
 }
 
 #[test]
@@ -188,6 +188,20 @@ fn room_of_a_stream_that_ended_comes_back() {
     assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
     peer.clock.advance(2 * INTAKE_LOST);
     assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::Ended), "gRPC drops what still comes");
+}
+
+#[test]
+fn what_a_reader_takes_late_because_the_server_is_busy_is_not_lost_when_another_stream_ends() {
+    let mut peer = Peer::greeted(&Intake::new());
+    assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(1, LARGE)));
+    peer.account.reader_waits();
+    peer.account.stream_ended();
+    peer.clock.advance(2 * INTAKE_LOST);
+    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
+    peer.account.reader_goes_on(peer.clock.now());
+    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
+    peer.clock.advance(2 * INTAKE_LOST);
+    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::Ended), "nobody takes it");
 }
 
 #[test]

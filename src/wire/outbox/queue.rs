@@ -277,7 +277,9 @@ impl Queue {
             let thin_out_at = entry.thin_out_at;
             let (message, rest) = entry.content.next();
             if let Some(content) = rest {
-                let bytes = if let Content::Message(message) = &content { waiting_bytes(message) } else { entry.bytes };
+                // Texts that receivers share were counted less, and the peer must not seem busier the more it takes.
+                let rest_bytes = |message| waiting_bytes(message).min(entry.bytes);
+                let bytes = if let Content::Message(message) = &content { rest_bytes(message) } else { entry.bytes };
                 self.bytes += bytes;
                 let room = Share::default();
                 self.messages.push_front(Entry { content, bytes, is_large: false, room, thin_out_at });

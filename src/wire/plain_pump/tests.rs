@@ -20,7 +20,7 @@ impl Gate for Door {
         Ok(if self.is_waiting() { 0 } else { bytes.len() })
     }
 
-    fn look_again(&self) -> Option<Duration> {
+    fn check_again_after(&self) -> Option<Duration> {
         self.is_waiting().then_some(Duration::from_millis(5))
     }
 
