@@ -54,6 +54,7 @@
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
 //!   messages.rs            messages between programs, after the wire was checked              -
+//!   modes.rs               tags by which workloads name the modes of the vehicle              -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
 //!   nearest.rs             the known name nearest to an unknown one                           -
@@ -64,6 +65,7 @@
 //!   convert/               schema to model and back
 //!     values.rs            enumerations, instance names, execution states, logs               -
 //!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     modes.rs             modes of the vehicle as a field tree                              -
 //!     timings.rs           times of starts as a field tree                                   -
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
@@ -108,6 +110,8 @@
 //!   workloads.rs           desired and effective workloads, and what runs            [server]
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
+//!   modes.rs               which workloads run in the current mode of the vehicle    [server]
+//!   essential.rs           the mode that a failed essential workload leads to        [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   dependencies.rs        cycle check; who uses what                                [server]
 //!   deletes.rs             what deletes wait for, and what agents were sent          [server]
@@ -197,6 +201,7 @@
 //!   completion.rs          candidates for shells, with names in the state of the server
 //!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs blame.rs top.rs   one file per verb
 //!   blame/chart.rs         start times as a drawing
+//!   modes.rs mode_check.rs modes of the server: `ank mode`; tags checked before an update is sent
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
 //!   state_input.rs state_output.rs   complete states as YAML and JSON
@@ -209,6 +214,7 @@
 //!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were sent
+//!   modes.rs               switches of the mode, a hook that assigns agents, what is in force then
 //!   wishes.rs asked.rs     what commanders and workloads requested of the server
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time

@@ -478,6 +478,8 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
+pub const MODES_OF_WORKLOAD: usize = 64;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.

@@ -133,7 +133,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 17] = [
+const KNOWN_KEYS: [&str; 19] = [
     "version",
     "name",
     "server_url",

@@ -72,6 +72,9 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| server_error(&error))?;
     let mut server = ServerLoop::new();
     let mut server_threads = Vec::new();
+    if let Some(modes) = settings.modes.take() {
+        server.set_modes(modes);
+    }
     if !settings.mutating_hooks.is_empty() {
         let (hooks, thread) =
             MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0)

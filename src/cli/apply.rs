@@ -98,7 +98,7 @@ fn merge(inputs: &[Input], arguments: &ApplyArguments, output: &mut Output<'_>) 
         true => Node::empty(),
         false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
     };
-    Ok(Update { new_state, masks, ..Update::default() })
+    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
 }
 
 fn put<'i, K: Ord + Display, T>(

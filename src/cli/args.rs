@@ -136,10 +136,19 @@ pub enum Verb {
                       ank logs --since 2026-01-31T12:00:00Z web"
     )]
     Logs(LogsArguments),
+    /// Show the modes of the vehicle, or switch to one
+    #[command(
+        after_help = "A config item of the server holds the current mode; workloads name theirs in the tag 'modes'.\n\n\
+                      Examples:\n  ank mode                   show the modes\n  \
+                      ank mode park              switch, and wait for the workloads\n  \
+                      ank mode --new flash       also if no workload is in it yet"
+    )]
+    Mode(ModeArguments),
     /// Print the dependencies of workloads and whether they are met
     #[command(after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
                       ank graph web                         only 'web' and what it needs\n  \
                       ank graph --timing                    when each of them was ready\n  \
+                      ank graph --mode park                 only what is in mode 'park'\n  \
                       ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
     /// Print how long the starts of workloads took and what they waited for
@@ -326,6 +335,9 @@ pub struct RunArguments {
     /// A tag as <key>=<value>; may be given several times
     #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,
+    /// Run it on a server without modes although it has the tag 'modes'
+    #[arg(long)]
+    pub ignore_modes: bool,
 }
 
 /// Options of `apply`.
@@ -337,6 +349,9 @@ pub struct ApplyArguments {
     /// Delete the workloads and configs that the manifests name
     #[arg(short = 'd')]
     pub delete: bool,
+    /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
+    #[arg(long)]
+    pub ignore_modes: bool,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
@@ -368,6 +383,31 @@ pub struct LogsArguments {
     pub names: Vec<String>,
 }
 
+/// Options of `mode`.
+#[derive(Debug, Clone, Args)]
+pub struct ModeArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
+    pub output: TableFormat,
+    /// Switch also to a mode that no workload names
+    #[arg(long, requires = "mode")]
+    pub new: bool,
+    /// The mode to switch to
+    #[arg(value_name = "NAME")]
+    pub mode: Option<String>,
+}
+
+/// Formats of tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// Columns.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// Indented by two blanks.
+    #[value(help = None::<&'static str>)]
+    Json,
+}
+
 /// Options of `graph`.
 #[derive(Debug, Clone, Args)]
 pub struct GraphArguments {
@@ -377,6 +417,9 @@ pub struct GraphArguments {
     /// Show when each workload was ready and how long that took; '*' marks the chain that was ready last
     #[arg(long)]
     pub timing: bool,
+    /// Only workloads in this mode
+    #[arg(long, value_name = "NAME")]
+    pub mode: Option<String>,
     /// Only these workloads and what they need
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -582,6 +625,8 @@ impl Verb {
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
             Self::Logs(_) => "output logs",
+            Self::Mode(ModeArguments { mode: None, .. }) => "get modes",
+            Self::Mode(ModeArguments { mode: Some(_), .. }) => "switch the mode",
             Self::Graph(_) => "print the graph",
             Self::Blame(_) => "print the start times",
             Self::Top(_) => "show usage",

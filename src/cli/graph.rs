@@ -3,28 +3,38 @@
 //! Thread: `main`, plain functions.
 
 use super::args::{GraphArguments, GraphFormat};
-use super::error::{CliError, CommandError};
+use super::error::{CliError, CommandError, meant_or};
+use super::modes::named;
 use super::output::Output;
 use super::reasons::{self, fulfils};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
 use super::timings::{self, Starts, seconds};
+use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Prints the graph of all workloads, or of the named ones and what they need.
+/// What is read besides for the graph of a mode.
+const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.workloads.*.tags"];
+
+/// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
 ///
 /// # Errors
 /// No response, an unknown name, or standard output cannot be written.
 pub fn print(
-    GraphArguments { output: format, timing, names }: &GraphArguments,
+    GraphArguments { output: format, timing, mode, names }: &GraphArguments,
     link: &mut impl ServerLink,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
-    let masks: Vec<&str> = MASKS.into_iter().chain(timing.then_some(timings::PART)).collect();
+    let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
+    let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(timings::PART)).collect();
     let state = link.complete_state(&masks)?;
-    let mut graph = Graph::of(&state).only(names)?;
+    let mut graph = Graph::of(&state);
+    if let Some(mode) = mode {
+        graph = graph.in_mode(mode, &state)?;
+    }
+    let mut graph = graph.only(names)?;
     if *timing {
         graph.add_timings(&Starts::of(&state)?);
     }
@@ -49,10 +59,15 @@ struct Workload {
     needs: BTreeMap<String, String>,
     /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is unknown.
     timing: String,
+    /// What is shown in place of its state: why it is not in the graph of a mode.
+    outside: Option<String>,
 }
 
 impl Workload {
     fn state(&self) -> String {
+        if let Some(outside) = &self.outside {
+            return outside.clone();
+        }
         let states = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
         if states.is_empty() { "does not exist".to_owned() } else { states }
     }
@@ -64,7 +79,7 @@ impl Workload {
     }
 
     fn fulfils(&self, condition: &str) -> bool {
-        self.phases.iter().any(|phase| fulfils(phase, condition))
+        self.outside.is_none() && self.phases.iter().any(|phase| fulfils(phase, condition))
     }
 }
 
@@ -120,6 +135,37 @@ impl Graph {
             graph.workloads.entry(name).or_default();
         }
         graph
+    }
+
+    /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on the agent that it is
+    /// desired on. What is needed from outside is shown, but not what that needs.
+    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self, CommandError> {
+        let known = || ["effectiveState", "desiredState"].into_iter().flat_map(|part| named(state, part));
+        if !known().any(|(_, known)| known == mode) {
+            let hint = meant_or(mode, known().map(|(_, known)| known), "'ank mode' lists the modes");
+            return Err(CommandError::input(format!("No workload names mode '{mode}' in its tag 'modes'."), hint));
+        }
+        let workload = |part, name: &str| state.at(&[part, "workloads", name]);
+        let mut needed = BTreeSet::new();
+        for (name, entry) in &mut self.workloads {
+            let desired = workload("desiredState", name);
+            if entry.agent.is_empty() {
+                let agent = desired.and_then(|workload| workload.get("agent")).and_then(Node::as_text);
+                entry.agent = agent.unwrap_or_default().to_owned();
+            }
+            let described = workload("effectiveState", name).or(desired);
+            let tag = described.and_then(|workload| workload.at(&["tags", MODES_TAG])).and_then(Node::as_text);
+            if described.is_some() && tag.is_none_or(|tag| mode_names(tag).any(|named| named == mode)) {
+                needed.extend(entry.needs.keys().cloned());
+            } else if described.is_some() {
+                entry.needs.clear();
+                entry.outside = Some(format!("{NOT_IN_MODE}{mode}'"));
+            } else {
+                entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
+            }
+        }
+        self.workloads.retain(|name, workload| workload.outside.is_none() || needed.contains(name));
+        Ok(self)
     }
 
     /// The part of the graph that `names` need; all of it without names.
@@ -288,7 +334,7 @@ mod tests {
 
     fn print_of(state: Node, timing: bool, names: &[&str], format: GraphFormat) -> Result<String, String> {
         let names = names.iter().map(ToString::to_string).collect();
-        let arguments = GraphArguments { output: format, timing, names };
+        let arguments = GraphArguments { output: format, timing, mode: None, names };
         let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
         assert_eq!(played.server.reads[0].iter().any(|mask| mask == "timings"), timing);
         played.result.map(|()| played.out).map_err(|error| error.to_string())
@@ -368,6 +414,50 @@ web                               A       @5.050 +2.050 *   does not exist
         state.as_map_mut().unwrap().remove("timings");
         let error = print_of(state, true, &[], GraphFormat::Mermaid).unwrap_err();
         assert_eq!(error, "the server keeps no start times");
+    }
+
+    #[test]
+    fn the_graph_of_a_mode_has_what_would_run_there_and_what_that_needs_from_outside() {
+        let mut cluster = cluster();
+        for (name, tag) in [("storage", "drive"), ("init", "park"), ("logger", "drive limp"), ("alone", "park")] {
+            let place = ["desiredState", "workloads", name, "tags"].into_iter();
+            let tags =
+                place.fold(&mut cluster, |place, key| place.as_map_mut().unwrap().entry(key.into()).or_default());
+            *tags = Node::map([(MODES_TAG, Node::text(tag))]);
+        }
+        // Outside of the current mode it has no agent.
+        let mut storage = cluster.at(&["desiredState", "workloads", "storage"]).unwrap().clone();
+        storage.as_map_mut().unwrap().insert("agent".to_owned(), Node::text(""));
+        let part = Node::map([("workloads", Node::map([("storage", storage)]))]);
+        cluster.as_map_mut().unwrap().insert("effectiveState".to_owned(), part);
+        let print = |mode: &str| {
+            let arguments = GraphArguments {
+                output: GraphFormat::Text,
+                timing: false,
+                mode: Some(mode.to_owned()),
+                names: Vec::new(),
+            };
+            let played =
+                play(None, [Step::State(cluster.clone())], |server, _, output| print(&arguments, server, output));
+            (
+                played.result.map(|()| trimmed(&played.out)).map_err(|error| (error.to_string(), error.hint())),
+                played.server,
+            )
+        };
+        let expected = "\
+WORKLOAD NAME             NEEDED      MET   AGENT   EXECUTION STATE
+handler                                     A       Pending(WaitingToStart)
+`-- storage               failed      no    A       Running(Ok)
+    `-- init              succeeded   no    A       not in mode 'drive'
+logger                                      B       Pending(Starting)
+|-- gone                  running     no            does not exist
+`-- storage (see above)   running     yes   A       Running(Ok)
+";
+        let (printed, server) = print("drive");
+        assert_eq!(printed.unwrap(), expected);
+        assert!(server.reads[0].contains(&TAG_MASKS[1].to_owned()));
+        let error = "Command failed: 'No workload names mode 'prk' in its tag 'modes'.'".to_owned();
+        assert_eq!(print("prk").0, Err((error, Some("did you mean 'park'?".to_owned()))));
     }
 
     #[test]

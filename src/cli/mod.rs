@@ -12,6 +12,8 @@ pub mod get;
 pub mod graph;
 pub mod live;
 pub mod logs;
+pub mod mode_check;
+pub mod modes;
 pub mod output;
 pub mod reasons;
 pub mod rows;
@@ -33,7 +35,8 @@ pub mod wait;
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
 use args::{
-    Arguments, BlameArguments, Delete, Get, GraphArguments, LogsArguments, Run, Set, TopArguments, Verb, WorkloadArguments,
+    Arguments, BlameArguments, Delete, Get, GraphArguments, LogsArguments, ModeArguments, Run, Set, TopArguments, Verb,
+    WorkloadArguments,
 };
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
@@ -76,6 +79,9 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
     let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
     let mut job = Job::prepare(&arguments.command, output)?;
+    if let Job::Update(update) = &mut job {
+        update.checks_modes &= !settings.ignore_modes;
+    }
     if matches!(&job, Job::Update(update) if update.masks.is_empty()) {
         output.status("Nothing to update.")?;
         return Ok(ExitCode::Success);
@@ -107,6 +113,7 @@ enum Job<'a> {
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
     Logs(&'a LogsArguments),
+    Mode(&'a ModeArguments),
     Graph(&'a GraphArguments),
     Blame(&'a BlameArguments),
     Top(&'a TopArguments),
@@ -118,6 +125,7 @@ impl<'a> Job<'a> {
             Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
             Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
+            Verb::Mode(arguments) => Self::Mode(arguments),
             Verb::Graph(arguments) => Self::Graph(arguments),
             Verb::Blame(arguments) => Self::Blame(arguments),
             Verb::Top(arguments) => Self::Top(arguments),
@@ -173,7 +181,17 @@ impl<'a> Job<'a> {
         let (link, output) = (&mut *context.link, &mut *context.output);
         match self {
             Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
-            Self::Update(update) => context.update_and_wait(std::mem::take(update)),
+            Self::Update(update) => {
+                mode_check::check(update, link, output)?;
+                context.update_and_wait(std::mem::take(update))
+            }
+            Self::Mode(arguments) => match &arguments.mode {
+                Some(mode) => {
+                    let update = modes::switch(link, mode, arguments.new)?;
+                    context.update_and_wait(update)
+                }
+                None => modes::show(link, arguments.output, output).map(|()| ExitCode::Success),
+            },
             Self::DeleteConfigs(names) => context.delete_configs(names),
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),

@@ -437,6 +437,7 @@ mod tests {
             response_timeout: Duration::from_secs(60),
             message_max: MessageSize::default(),
             waiting: Waiting::default(),
+            ignore_modes: false,
         };
         let opened = Session::open(&settings, pressed);
         assert!(opened.err().unwrap().is_interrupted());

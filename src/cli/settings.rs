@@ -21,8 +21,17 @@ const USER_FILE: &str = ".config/ankaios/ank.conf";
 const DEFAULT_URL: &str = "https://127.0.0.1:25551";
 const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
 /// Keys of the file besides those of certificates; all may stand in the table `default` and in contexts.
-const KEYS: [&str; 8] =
-    ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure", "max_message_size"];
+const KEYS: [&str; 9] = [
+    "version",
+    "response_timeout",
+    "verbose",
+    "quiet",
+    "no_wait",
+    "server_url",
+    "insecure",
+    "max_message_size",
+    "ignore_modes",
+];
 
 /// What a run of `ank` needs besides its command.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub struct CliSettings {
     pub message_max: MessageSize,
     /// Whether and how long to wait for workloads after an update.
     pub waiting: Waiting,
+    /// Workloads with the tag `modes` are sent also to a server without modes.
+    pub ignore_modes: bool,
 }
 
 /// Whether and how long to wait for workloads after an update.
@@ -60,6 +71,7 @@ struct Keys {
     server_url: Option<String>,
     insecure: Option<bool>,
     max_message_size: Option<MessageSize>,
+    ignore_modes: Option<bool>,
 }
 
 /// The tables of `ank.conf`. All are checked, also the unused ones.
@@ -120,6 +132,7 @@ impl CliSettings {
                 limit: common.wait_timeout,
                 fail_on_error: common.fail_on_error,
             },
+            ignore_modes: keys.ignore_modes.unwrap_or(false),
         })
     }
 }
@@ -211,6 +224,7 @@ fn from_file(
         server_url: table.server_url.or(top.server_url),
         insecure: table.insecure.or(top.insecure),
         max_message_size: table.max_message_size.or(top.max_message_size),
+        ignore_modes: table.ignore_modes.or(top.ignore_modes),
     };
     let (top, table) = (file.keys::<PemKeys>()?, file.keys::<Tables<PemKeys>>()?.chosen(context));
     let pems = PemKeys {

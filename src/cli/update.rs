@@ -26,6 +26,10 @@ pub struct Update {
     pub masks: Vec<String>,
     /// Workloads that the command line names: one that does not exist may be a typing error.
     pub deleted: Vec<String>,
+    /// What is printed first when the server has accepted it; may be empty.
+    pub accepted: String,
+    /// Whether a server without modes must not get workloads with the tag `modes`.
+    pub checks_modes: bool,
 }
 
 /// What changing commands work with.
@@ -48,7 +52,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
-        Update { new_state, masks, deleted: typed }: Update,
+        Update { new_state, masks, deleted: typed, accepted: text, .. }: Update,
     ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         if self.waiting.no_wait {
@@ -59,6 +63,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let before = self.link.complete_state(&rows::MASKS)?;
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
+        if !text.is_empty() {
+            self.output.status(&text)?;
+        }
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
@@ -181,7 +188,7 @@ pub fn read_file(name: &str) -> io::Result<String> {
 pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
-    Ok(Update { new_state: Node::empty(), masks, deleted: names.to_vec() })
+    Ok(Update { new_state: Node::empty(), masks, deleted: names.to_vec(), ..Update::default() })
 }
 
 fn counted(workloads: usize) -> String {

@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod mask_tree;
 pub mod memory_size;
 pub mod messages;
+pub mod modes;
 pub mod names;
 pub mod nearest;
 pub mod node;

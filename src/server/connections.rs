@@ -185,8 +185,10 @@ impl ServerLoop {
                 all - states.len()
             );
         }
+        let failures = self.new_failures(&states);
         self.take_states(Some(id), states);
         self.forget_surplus();
+        failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
     /// The first report of the agent has ended: what it lost while it was away, and is not wanted any more, is gone. Nobody

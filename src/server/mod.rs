@@ -10,9 +10,11 @@ mod commit;
 mod connections;
 mod deletes;
 mod dependencies;
+mod essential;
 mod events;
 mod log_campaigns;
 pub mod metrics;
+mod modes;
 pub mod mutating_hooks;
 mod parts_on_request;
 mod peers;
@@ -41,13 +43,16 @@ use crate::platform::vital::Pulse;
 use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
+use essential::Overtaken;
 use events::Subscriptions;
 use log_campaigns::LogCampaigns;
 use metrics::{NumbersRequest, UpdateCounts};
+use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
+use settings::ModeSettings;
 use shares::Shares;
 use state_store::StateStore;
 use state_view::StateView;
@@ -114,6 +119,8 @@ pub struct ServerLoop {
     log_campaigns: LogCampaigns,
     waiting: WaitingRequests,
     usage: UsageReads,
+    /// Updates that came before the server switched the mode by itself.
+    overtaken: Overtaken,
     /// How long the server has worked for each requester.
     shares: Shares,
     updates: UpdateCounts,
@@ -138,6 +145,11 @@ impl ServerLoop {
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.workloads.before_hooks = Some(self.workloads.effective.clone());
         self.hooks = Some(hooks);
+    }
+
+    /// From now on a config item decides which workloads run. To be called before the first update.
+    pub fn set_modes(&mut self, settings: ModeSettings) {
+        self.workloads.modes = Some(Modes::new(settings));
     }
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
@@ -302,6 +314,11 @@ impl ServerLoop {
     /// What the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.deletes.conditions(instance)
+    }
+
+    /// Whether it has modes.
+    pub fn has_modes(&self) -> bool {
+        self.workloads.modes.is_some()
     }
 
     /// Whether a request is served with events.

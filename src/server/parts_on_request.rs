@@ -22,11 +22,18 @@ struct PartOnRequest {
 }
 
 /// Their names are also those of [`crate::model::fields::PARTS_ON_REQUEST`], by which `ank` knows them.
-const PARTS: &[PartOnRequest] = &[PartOnRequest {
-    name: "timings",
-    for_workloads: false,
-    read: |server, wanted| server.timings.read(server.now(), wanted),
-}];
+const PARTS: &[PartOnRequest] = &[
+    PartOnRequest {
+        name: "modes",
+        for_workloads: true,
+        read: |server, wanted| wanted.take(server.workloads.modes.as_ref()?.node()),
+    },
+    PartOnRequest {
+        name: "timings",
+        for_workloads: false,
+        read: |server, wanted| server.timings.read(server.now(), wanted),
+    },
+];
 
 impl ServerLoop {
     /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.

@@ -127,7 +127,10 @@ impl ServerLoop {
         // What was allowed when the request came may not be so any more.
         match self.rights.authorize(&requester, &content) {
             Ok(()) => self.serve(&requester, &key, content),
-            Err(denied) => self.deny(&key, denied),
+            Err(denied) => {
+                self.deny(&key, denied);
+                self.overtaken_done(&key);
+            }
         }
         self.shares.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
@@ -137,8 +140,12 @@ impl ServerLoop {
     /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
     #[cfg(test)]
     pub fn serve_all_waiting(&mut self) {
-        while self.serve_waiting() {}
-        self.on_event(super::ServerEvent::Room);
+        loop {
+            while self.serve_waiting() {}
+            self.on_event(super::ServerEvent::Room);
+            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
+            self.on_event(super::ServerEvent::Hooks(outcome));
+        }
     }
 
     /// Our agents deny by themselves what this denies.
@@ -198,9 +205,10 @@ impl ServerLoop {
 
     fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
         let again = self.failed_at_start(&update.masks);
+        let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
         let prepared = requested_change(self.view(), update).and_then(|mut change| {
             again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-            self.workloads.prepare(change, Occasion::Update)
+            Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? })
         });
         let plan = prepared.as_ref().ok().filter(|_| self.hooks.is_some()).and_then(PreparedUpdate::for_hooks);
         match (prepared, &self.hooks, plan) {
@@ -258,6 +266,7 @@ impl ServerLoop {
                 self.peers.refuse(key, text);
             }
         }
+        self.overtaken_done(key);
     }
 
     /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.

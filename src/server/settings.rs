@@ -3,11 +3,13 @@
 //! Thread: `main`.
 
 use crate::limits::HOOK_TIMEOUT_S;
+use crate::model::names::{excerpt, is_name};
+use crate::model::validation::NAME_RULE;
 use crate::model::version::VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
-    ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
-    readable_key_warning,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security,
+    insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -76,6 +78,8 @@ struct Keys {
     metrics: Option<MetricsPath>,
     #[serde(default)]
     metrics_interval: MetricsInterval,
+    mode_config: Option<ModeName>,
+    mode_on_failure: Option<ModeName>,
 }
 
 /// Value of the key `address`: one address or a list of them.
@@ -136,6 +140,27 @@ pub struct HookEntry {
     pub timeout_s: u16,
 }
 
+/// Which config item holds the mode of the vehicle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModeSettings {
+    /// Key of the config item, 1 to 63 bytes of `[a-zA-Z0-9_-]`.
+    pub config_item: String,
+    /// The mode that a failed essential workload leads to; `None` to switch on request only.
+    pub on_failure: Option<String>,
+}
+
+/// Value of the keys `mode_config` and `mode_on_failure`: a name as configs and modes have it.
+#[derive(Debug)]
+struct ModeName(String);
+
+impl<'de> Deserialize<'de> for ModeName {
+    fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(text)?;
+        let wrong = || serde::de::Error::custom(format!("unsupported name '{}'. {NAME_RULE}", excerpt(&name)));
+        if is_name(&name) { Ok(Self(name)) } else { Err(wrong()) }
+    }
+}
+
 fn default_hook_timeout() -> u16 {
     HOOK_TIMEOUT_S
 }
@@ -149,7 +174,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 14] = [
+const KNOWN_KEYS: [&str; 16] = [
     "version",
     "startup_manifest",
     "address",
@@ -160,6 +185,8 @@ const KNOWN_KEYS: [&str; 14] = [
     "commander_names",
     "metrics",
     "metrics_interval",
+    "mode_config",
+    "mode_on_failure",
     "mutating_hooks.name",
     "mutating_hooks.prio",
     "mutating_hooks.path",
@@ -187,6 +214,8 @@ pub struct ServerSettings {
     pub commander_names: Vec<String>,
     /// Where metrics are written, if they are.
     pub metrics: Option<MetricsSettings>,
+    /// The modes of the vehicle; `None` without them.
+    pub modes: Option<ModeSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Problems that do not prevent the start.
@@ -252,6 +281,16 @@ fn combine(
     if !keys.commander_names.is_empty() && !matches!(security, Ok(Security::MutualTls(_))) {
         warnings.push("The key 'commander_names' has no effect without certificates.".to_owned());
     }
+    let modes = match (keys.mode_config, keys.mode_on_failure, file) {
+        (None, Some(_), Some(file)) => {
+            let place = file.place("mode_on_failure");
+            return Err(ConfigError::Parse(format!("'mode_on_failure' needs 'mode_config' as well ({place})")).into());
+        }
+        (item, on_failure, _) => item.map(|ModeName(config_item)| ModeSettings {
+            config_item,
+            on_failure: on_failure.map(|ModeName(mode)| mode),
+        }),
+    };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
     Ok(ServerSettings {
@@ -264,6 +303,7 @@ fn combine(
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
+        modes,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -361,6 +401,29 @@ mod tests {
         assert_eq!(timeouts, [HOOK_TIMEOUT_S, HOOK_TIMEOUT_S, 3]);
         assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
         assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn the_mode_is_a_config_item_and_failures_need_it() {
+        let modes = |text: &str| settings(&format!("version = 'v1'\n{text}"), &["-k"]).map(|settings| settings.modes);
+        let with = |on_failure: Option<&str>| {
+            Some(ModeSettings { config_item: "mode".into(), on_failure: on_failure.map(Into::into) })
+        };
+        assert_eq!(modes("").unwrap(), None);
+        assert_eq!(modes("mode_config = 'mode'").unwrap(), with(None));
+        assert_eq!(modes("mode_config = 'mode'\nmode_on_failure = 'limp'").unwrap(), with(Some("limp")));
+        let long = "m".repeat(64);
+        for (text, part) in [
+            ("mode_on_failure = 'limp'".to_owned(), "'mode_on_failure' needs 'mode_config' as well"),
+            ("mode_config = ''".to_owned(), "unsupported name ''"),
+            ("mode_config = 'a.b'".to_owned(), "unsupported name 'a.b'. Only a-z"),
+            (format!("mode_config = '{long}'"), "unsupported name"),
+            ("mode_config = true".to_owned(), "invalid type"),
+            ("mode_config = 'mode'\nmode_on_failure = 'limp home'".to_owned(), "unsupported name 'limp home'"),
+        ] {
+            let error = modes(&text).unwrap_err();
+            assert!(matches!(error, SettingsError::Config(_)) && error.to_string().contains(part), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod hooks;
 mod logs;
 mod many_masks;
 mod masks;
+mod modes;
 mod peers;
 mod rights;
 mod strays;

@@ -9,6 +9,7 @@ use super::disturbances::Disturbances;
 use super::engine::SimEngine;
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
+use super::modes::{self, OwnSwitches};
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
@@ -109,6 +110,11 @@ pub struct Cluster {
     server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
     commanders: u64,
+    /// Whether the server has modes, and a hook.
+    pub has_modes: bool,
+    own_switches: OwnSwitches,
+    /// The workloads that the last accepted update of a commander changed.
+    pub last_changed: BTreeSet<Name>,
     subscribers: Vec<Subscriber>,
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
@@ -144,7 +150,8 @@ impl Cluster {
             })
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
-        let mut server = ServerLoop::new();
+        let has_modes = disturbances.modes > 0;
+        let mut server = modes::new_server(has_modes);
         if let Some(disk) = &mut disk {
             server.set_store(disk.open().1);
         }
@@ -165,6 +172,9 @@ impl Cluster {
             server_paused_until: None,
             start_server_at: None,
             commanders: 1 << 32,
+            has_modes,
+            own_switches: OwnSwitches::default(),
+            last_changed: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
             // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
@@ -442,8 +452,19 @@ impl Cluster {
 
     fn tell_server(&mut self, event: PeerEvent) {
         if let Some(server) = &mut self.server {
+            let may_switch = matches!(&event, PeerEvent::Message { message: ToServer::WorkloadStates(_), .. });
+            let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
+            let was = mode(server).filter(|_| may_switch);
+            let before = was.is_some().then(|| Before::of(server));
             server.on_event(ServerEvent::Peer(event));
             server.serve_all_waiting();
+            if may_switch {
+                if mode(server) != was {
+                    before.iter().for_each(|before| self.wishes.note_ended(before, server));
+                    self.trace.line(|| "server: switches because of a failure".to_owned());
+                }
+                self.violations.extend(self.own_switches.note(was.as_deref(), mode(server).as_deref()));
+            }
             self.wishes.forget_gone(server);
             self.network.server_spoke();
         }
@@ -470,6 +491,9 @@ impl Cluster {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
         let update = (heard && allowed).then(|| update.clone());
+        if update.as_ref().is_some_and(modes::writes_mode) {
+            self.own_switches.client_wrote();
+        }
         let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
@@ -492,7 +516,11 @@ impl Cluster {
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
-                ResponseContent::UpdateStateSuccess { .. } => Some(Ok(())),
+                ResponseContent::UpdateStateSuccess { added, deleted } => {
+                    let names = added.iter().chain(&deleted).filter_map(|text| InstanceName::parse(text));
+                    self.last_changed = names.map(|instance| instance.workload).collect();
+                    Some(Ok(()))
+                }
                 ResponseContent::Error(text) => Some(Err(text)),
                 other => panic!("{other:?}"),
             },
@@ -594,7 +622,8 @@ impl Cluster {
     fn start_server(&mut self) {
         self.start_server_at = None;
         self.trace.line(|| "server: starts".to_owned());
-        let mut server = ServerLoop::new();
+        let mut server = modes::new_server(self.has_modes);
+        self.own_switches.client_wrote(); // Failures are reported to it again.
         if let Some(disk) = &mut self.disk {
             let (stored, store) = disk.open();
             server.start_again_with(stored.clone().unwrap_or_default()).expect("it was accepted before");

@@ -33,12 +33,16 @@ pub struct Disturbances {
     pub self_removals: u32,
     /// An agent prepares starts.
     pub prepares: u32,
+    /// Rounds in which a client switches the mode. Without it there are no modes and no hooks.
+    pub modes: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
-pub const NEWEST: [&str; 3] = ["strange_ends", "self_removals", "prepares"];
+pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
+/// As [`NEWEST`], for those that came after them.
+pub const LATEST: [&str; 2] = ["prepares", "modes"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -77,6 +81,7 @@ impl Disturbances {
             storms: new(70),
             self_removals: new(30),
             prepares: 0,
+            modes: up_to(&mut fastrand::Rng::with_seed(seed.rotate_left(32)), 60),
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
@@ -94,7 +99,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 27] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 28] {
         let Self {
             engine,
             slow_network,
@@ -113,6 +118,7 @@ impl Disturbances {
             storms,
             self_removals,
             prepares,
+            modes,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -142,6 +148,7 @@ impl Disturbances {
             ("strange_ends", &mut engine.strange_ends),
             ("self_removals", self_removals),
             ("prepares", prepares),
+            ("modes", modes),
         ]
     }
 }

@@ -18,6 +18,7 @@ pub mod fake_connector;
 pub mod fake_probes;
 mod life;
 pub mod manual_clock;
+mod modes;
 mod network;
 mod orders;
 mod readiness;

@@ -6,6 +6,7 @@ use super::cluster::Cluster;
 use super::disturbances::Disturbances;
 use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
+use super::modes;
 use super::settled::unsettled;
 use super::trace::Trace;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
@@ -14,10 +15,9 @@ use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::runtime_config::RuntimeConfig;
-use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use crate::model::workload::{AddCondition, ConfigItem, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
-use crate::server::ServerLoop;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +105,9 @@ impl Scenario {
             }
             self.random = fastrand::Rng::with_seed(seed.wrapping_add(round as u64));
             self.cluster.trace.line(|| format!("round {round}"));
+            if self.happens(self.disturbances.modes) {
+                self.client_switches();
+            }
             match self.random.u8(0..7) {
                 0 | 1 => self.something_breaks(),
                 2 => self.workload_asks(),
@@ -167,7 +170,7 @@ impl Scenario {
             if !self.past.is_empty() && self.happens(manifests) {
                 let other = self.past[self.random.usize(..self.past.len())].clone();
                 // What a workload asked for may have been refused, as a cycle.
-                if ServerLoop::new().start_with(other.clone()).is_ok() {
+                if modes::new_server(self.cluster.has_modes).start_with(other.clone()).is_ok() {
                     self.cluster.manifest = other;
                 }
             }
@@ -236,6 +239,31 @@ impl Scenario {
         }
         if repeated && self.cluster.ask(update) != answer {
             self.cluster.violations.push("the same update has two different answers".to_owned());
+        }
+    }
+
+    /// Only what is in one of both modes is concerned.
+    fn client_switches(&mut self) {
+        let Some(server) = &self.cluster.server else { return };
+        let mut desired = server.view().desired.clone();
+        let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
+        let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
+        self.cluster.trace.line(|| format!("commander: switches to '{mode}'"));
+        desired.configs.insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
+        let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
+        let update = UpdateState { new_state: Some(Ok(tree)), masks: vec![modes::ITEM_MASK.to_owned()] };
+        match self.cluster.ask(RequestContent::UpdateState(update)) {
+            Some(Ok(())) => self.past.push(desired.clone()),
+            Some(Err(text)) => self.cluster.violations.push(format!("a switch was refused: {text}")),
+            None => return,
+        }
+        let changes =
+            |(name, workload)| was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true));
+        let changed: BTreeSet<Name> =
+            desired.workloads.iter().filter(|entry| changes(*entry)).map(|(name, _)| name.clone()).collect();
+        if changed != self.cluster.last_changed {
+            let told = &self.cluster.last_changed;
+            self.cluster.violations.push(format!("the switch concerns {changed:?}, the server changed {told:?}"));
         }
     }
 
@@ -314,12 +342,22 @@ impl Scenario {
         workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
         self.set_dependencies(index, &mut workload);
         workload.control_interface_access = self.any_access();
+        self.retag(&mut workload);
         workload
+    }
+
+    /// Only while there is a mode.
+    fn retag(&mut self, workload: &mut Workload) {
+        let desired = self.cluster.server.as_ref().map(|server| server.view().desired);
+        if self.cluster.has_modes && desired.is_some_and(|desired| modes::mode(desired).is_some()) {
+            modes::retag(workload, &mut self.random);
+        }
     }
 
     /// One thing about it is different.
     fn changed(&mut self, index: usize, known: &Workload) -> Workload {
         let mut workload = known.clone();
+        self.retag(&mut workload);
         match self.random.u8(0..12) {
             0..5 => workload.runtime_config = self.any_config(),
             5 | 6 => workload.agent = self.any_agent(),

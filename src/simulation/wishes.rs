@@ -3,6 +3,7 @@
 //!
 //! Thread: the one of the test.
 
+use super::modes;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
@@ -43,12 +44,19 @@ impl Wishes {
     pub fn judge(&mut self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
         let wished = update.map(|update| after(&before.desired, update));
         let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
+        let wished = wished.filter(|wished| !server.has_modes() || modes::is_allowed(wished));
         let is = server.view().desired;
         let wanted = wished.as_ref().unwrap_or(&before.desired);
         if is != wanted {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
         let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
+        self.note_ended(before, server);
+        wrong
+    }
+
+    /// What was wanted before and is not any more may go on for a while.
+    pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         for (_, ended) in ended {
             self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
@@ -56,7 +64,6 @@ impl Wishes {
             self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
         }
         self.forget_gone(server);
-        wrong
     }
 
     /// Instances without a state have stopped.
@@ -134,12 +141,11 @@ impl Wishes {
     }
 }
 
-/// What agents are told is what is desired: there are no templates and no hooks here.
+/// What agents are told is what is desired and in the mode: there are no templates here, and one simple hook.
 pub fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
     let in_force = |(name, workload): (&Name, &std::sync::Arc<Workload>)| {
-        let expected = AddedWorkload { instance: workload.instance_name(name), workload: workload.clone() };
-        view.effective.get(name) == Some(&expected)
+        view.effective.get(name) == Some(&modes::expected(view.desired, name, workload, server.has_modes()))
     };
     let all = view.desired.workloads.iter().all(in_force) && view.effective.len() == view.desired.workloads.len();
     (!all).then(|| format!("desired is {:?}, in force is {:?}", view.desired.workloads, view.effective))
@@ -170,6 +176,11 @@ fn after(desired: &DesiredState, update: &UpdateState) -> DesiredState {
     }
     let mut wished = desired.clone();
     for mask in &update.masks {
+        if mask == modes::ITEM_MASK {
+            let item = new.configs.get(modes::ITEM).expect("clients delete no mode").clone();
+            wished.configs.insert(modes::ITEM.to_owned(), item);
+            continue;
+        }
         let name: Name = mask.strip_prefix("desiredState.workloads.").expect("masks name workloads").into();
         match new.workloads.get(&name) {
             Some(workload) => _ = wished.workloads.insert(name, workload.clone()),

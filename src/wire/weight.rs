@@ -90,10 +90,11 @@ static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape = shape::<base::CompleteState>(
     4,
-    &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1000, &USAGE), (1002, &TIMINGS)],
+    &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1000, &USAGE), (1001, &MODES), (1002, &TIMINGS)],
 );
 static USAGE: Shape = shape::<base::UsageMap>(1, &[(1, &AGENT_USAGE_ENTRY)]);
 static AGENT_USAGE_ENTRY: Shape = entry(&[(2, &AGENT_USAGE)]);
+static MODES: Shape = shape::<base::Modes>(5, &[]);
 static TIMINGS: Shape = shape::<base::Timings>(3, &[(3, &TIMINGS_OF_AGENT_ENTRY)]);
 static TIMINGS_OF_AGENT_ENTRY: Shape = entry(&[(2, &TIMINGS_OF_AGENT)]);
 static TIMINGS_OF_AGENT: Shape = shape::<base::TimingsOfAgent>(1, &[(1, &TIMINGS_OF_WORKLOAD_ENTRY)]);

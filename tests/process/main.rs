@@ -28,6 +28,7 @@ mod hooks;
 mod kill;
 mod lifecycle;
 mod logs;
+mod modes;
 #[cfg(feature = "multicall")]
 mod multicall;
 mod panics;

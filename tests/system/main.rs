@@ -10,6 +10,7 @@ mod support;
 
 mod control;
 mod lifecycle;
+mod modes;
 mod podman;
 mod podman_kube;
 mod prepare;

@@ -9,6 +9,7 @@
 #[cfg(feature = "agent")]
 pub mod control;
 pub mod from_server;
+mod modes;
 pub mod state;
 mod timings;
 pub mod to_server;

@@ -124,6 +124,7 @@ fn messages_from_the_server_arrive_unchanged() {
         ),
         ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
         ("usage", Node::map([("A", usage().node()), ("B", AgentUsage::missing("late").node())])),
+        ("modes", modes()),
         ("timings", timings()),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
@@ -151,6 +152,13 @@ fn messages_from_the_server_arrive_unchanged() {
     }
 }
 
+/// Modes with all that they can have.
+fn modes() -> Node {
+    let known = Node::List(["drive", "park"].map(Node::text).into());
+    let texts = ["configItem", "current", "onFailure", "cause"].map(|key| (key, Node::text(key)));
+    Node::map(texts.into_iter().chain([("known", known)]))
+}
+
 /// Times of one instance, with each of them.
 fn timings() -> Node {
     let keys = ["desired", "waiting", "starting", "started", "running", "ended", "starts"];
@@ -163,7 +171,7 @@ fn timings() -> Node {
 
 #[test]
 fn parts_on_request_are_unknown_in_new_states() {
-    let sent = Node::map([("timings", timings()), ("agents", Node::empty())]);
+    let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
     let message = state::write(&sent);
     assert_eq!(state::read_sent(&message), Ok(sent));
     assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));
