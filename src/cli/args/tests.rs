@@ -228,7 +228,7 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "graph", "blame", "top", "help"]);
+    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "logs", "mode", "graph", "blame", "top", "help"]);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn short_and_long_help_are_the_same_and_complete() {
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
         ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
-        ("graph -h", "  -o <FORMAT>   Format of the output [default: text] [possible values: text, dot, mermaid]"),
+        ("graph -h", "  -o <FORMAT>        Format of the output [default: text] [possible values: text, dot, mermaid]"),
     ] {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
