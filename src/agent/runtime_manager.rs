@@ -22,7 +22,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeConnector};
+use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{error, info, warn};
 use std::collections::BTreeMap;
@@ -34,9 +34,11 @@ mod listings;
 mod preparing;
 mod withhold;
 
-pub use existing::Existing;
 use listings::Listings;
 pub use preparing::PrepareSettings;
+
+/// A container with the name of its runtime.
+pub type Existing = (Name, ListedContainer);
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {

@@ -4,7 +4,7 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::preparing::is_prepared;
-use super::{RuntimeManager, WorkloadThreads};
+use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
@@ -19,9 +19,6 @@ use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A container with the name of its runtime.
-pub type Existing = (Name, ListedContainer);
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Takes all workloads that the server wants and all containers that exist and have no object yet; returns what is
