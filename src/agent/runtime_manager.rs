@@ -184,7 +184,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub(super) fn sizes(&self) -> [usize; 6] {
         let [waiting, waiters] = self.scheduler.sizes();
         let (withheld, conditions) = (self.scheduler.withheld.len(), self.conditions.len());
-        [self.objects.len(), waiting, waiters, withheld, conditions, self.preparations.len()]
+        [self.objects.len(), waiting, waiters, withheld, conditions, self.preparations.count()]
     }
 
     /// The enabled engines.

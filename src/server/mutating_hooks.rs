@@ -31,8 +31,12 @@ pub struct MutatingHooks {
     stop: OwnedFd,
     /// What decides at once, in place of the thread.
     #[cfg(test)]
-    decides: Option<(fn(WorkloadPlan) -> HookOutcome, Sender<HookOutcome>)>,
+    decides: Option<(Decide, Sender<HookOutcome>)>,
 }
+
+/// Decides on an update at once.
+#[cfg(test)]
+type Decide = fn(WorkloadPlan) -> HookOutcome;
 
 impl MutatingHooks {
     /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes: more could not be sent to

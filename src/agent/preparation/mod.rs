@@ -226,7 +226,7 @@ impl Preparations {
 
     /// How many workloads there are something of.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 

@@ -224,7 +224,8 @@ fn a_delete_of_what_is_prepared_removes_it_and_then_reports_the_end() {
     let mut rig = rig(PrepareLevel::Init);
     let added = plain("w");
     rig.add(std::slice::from_ref(&added));
-    (rig.sent(), rig.engine.take_calls());
+    rig.sent();
+    rig.engine.take_calls();
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     only_delete(&mut rig, &added);
     let stuck = "w Stopping(DeleteFailed): 'Error: the engine says no. Execution of 'fake \"call\"''";
@@ -282,7 +283,8 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
         }
     };
     user(Phase::Running)(&mut rig);
-    (rig.engine.take_calls(), rig.sent());
+    rig.engine.take_calls();
+    rig.sent();
     let new = wanted_with("w", "image: new", |_| {});
     rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
@@ -403,7 +405,8 @@ fn preparations_wait_for_a_free_core_first_come_first_served() {
 #[test]
 fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
     let added = plain("w");
-    let changes: [(&str, &dyn Fn(&mut AgentRig), &[&str], &str); 5] = [
+    type Change<'c> = &'c dyn Fn(&mut AgentRig);
+    let changes: [(&str, Change<'_>, &[&str], &str); 5] = [
         ("unchanged", &|_| (), &[], "start w"),
         (
             "another boot",

@@ -39,7 +39,8 @@ fn each_change_that_another_container_would_notice_is_found() {
     ["folder", "moved", "other"].into_iter().for_each(|name| fs::create_dir(at(name)).unwrap());
     symlink("/dev/null", at("device")).unwrap();
     symlink(at("moved"), at("link")).unwrap();
-    let changes: [(&str, &dyn Fn(&Path)); 8] = [
+    type Change<'c> = &'c dyn Fn(&Path);
+    let changes: [(&str, Change<'_>); 8] = [
         ("file", &|path| fs::write(path, "other content").unwrap()),
         ("old", &|path| fs::remove_file(path).unwrap()),
         ("touched", &|path| {
