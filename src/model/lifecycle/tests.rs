@@ -73,7 +73,7 @@ fn what_is_left_out_has_the_documented_default() {
 #[test]
 fn what_is_not_known_is_an_error_with_line_and_suggestion() {
     for (block, expected) in [
-        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? at line 3 column 3"),
+        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? (line 3 column 3 of runtimeConfig)"),
         ("ready: { fil: /a }", "lifecycle.ready.fil: unknown key, did you mean 'file'?"),
         ("ready: { tcp: { prt: 1 } }", "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?"),
         ("ready: { file: /a, deadlineMS: 1 }", "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?"),
