@@ -125,7 +125,7 @@ pub enum Verb {
         after_help = "Examples:\n  ank apply web.yaml db.yaml      apply both as one update and wait\n  \
                       ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
-                      ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
+                      ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
     /// Print what workloads wrote to their standard output and error

@@ -17,8 +17,8 @@ pub struct LiveFrames {
 }
 
 impl LiveFrames {
-    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by an empty
-    /// line, when they differ from the frame before.
+    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by
+    /// an empty line, when they differ from the frame before.
     ///
     /// # Errors
     /// Standard output cannot be written.
