@@ -9,7 +9,7 @@ use crate::model::execution_state::Phase;
 /// A state with modes, in which `nav` and `map` name some.
 fn with_modes(current: &str, cause: Option<&str>) -> Node {
     let texts = [("configItem", Some("mode")), ("current", Some(current)), ("cause", cause)];
-    let known = ["drive", "limp", "park"].map(|mode| Node::text(mode)).to_vec();
+    let known = ["drive", "limp", "park"].map(Node::text).to_vec();
     let texts = texts.into_iter().filter_map(|(key, text)| Some((key, Node::text(text?))));
     let modes = Node::map(texts.chain([("known", Node::List(known))]));
     let workload = |tag: &str| Node::map([("tags", Node::map([(MODES_TAG, Node::text(tag))]))]);
