@@ -22,6 +22,10 @@ use std::time::Duration;
 /// What the hooks made of a plan: `None` when they left it as it is.
 pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;
 
+/// What a test decides about a plan.
+#[cfg(test)]
+type Decide = fn(WorkloadPlan) -> HookOutcome;
+
 /// The server's end of the `hook` thread. At most one plan is with the hooks at any time.
 #[derive(Debug)]
 pub struct MutatingHooks {
@@ -89,7 +93,7 @@ impl MutatingHooks {
 
     /// Hooks whose outcome is there at once.
     #[cfg(test)]
-    pub fn answering(decide: fn(WorkloadPlan) -> HookOutcome) -> Self {
+    pub fn answering(decide: Decide) -> Self {
         let (mut hooks, _, outcomes, _) = Self::without_thread().unwrap();
         hooks.decides = Some((decide, outcomes));
         hooks

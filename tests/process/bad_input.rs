@@ -387,7 +387,7 @@ fn server_refuses_what_it_cannot_start_with() {
         (
             &["-k", "-m", "fields.yaml"],
             1,
-            "fields.yaml: unknown key 'workloads.w.runtme' is ignored at line 2 column 13, did you mean 'runtime'?",
+            "fields.yaml: unknown key 'workloads.w.runtme' is ignored at line 2 column 17, did you mean 'runtime'?",
         ),
         (
             &["-k", "-m", "fields.yaml"],
