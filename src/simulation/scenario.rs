@@ -126,14 +126,15 @@ impl Scenario {
         let (mut waited, mut settled) = (Duration::ZERO, Duration::ZERO);
         let mut reason = None;
         while waited < SETTLED_AFTER && settled < STAYS_SETTLED {
-            let end = self.cluster.clock.now() + LOOK_INTERVAL;
-            self.cluster.run_until(end);
+            // Not in step with reports that come as regularly: their messages would always be on their way.
+            let interval = LOOK_INTERVAL + Duration::from_millis(self.random.u64(0..1000));
+            self.cluster.run_until(self.cluster.clock.now() + interval);
             if let Some(violation) = self.cluster.violations.first() {
                 return Some(violation.clone());
             }
-            waited += LOOK_INTERVAL;
+            waited += interval;
             reason = unsettled(&mut self.cluster);
-            settled = if reason.is_none() { settled + LOOK_INTERVAL } else { Duration::ZERO };
+            settled = if reason.is_none() { settled + interval } else { Duration::ZERO };
         }
         reason.map(|reason| format!("not settled after {} s: {reason}", waited.as_secs()))
     }
