@@ -42,8 +42,13 @@ fn cpu(pid: u32, id: &str) -> u64 {
     }
 }
 
+/// What `ank top` shows. On a busy machine an agent may take longer than the read waits.
 fn top(cluster: &Cluster, arguments: &[&str]) -> Value {
-    let shown = cluster.ank(&[&["top", "-o", "json"], arguments].concat()).success();
+    let shown = cluster.wait_for("the sample of each agent", || {
+        let output = cluster.ank(&[&["top", "-o", "json"], arguments].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output.stderr.is_empty().then_some(output.stdout)
+    });
     serde_json::from_str(&shown).expect("it is JSON")
 }
 
