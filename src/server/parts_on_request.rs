@@ -74,6 +74,7 @@ workloads:
         assert_eq!(names, PARTS_ON_REQUEST);
     }
 
+    // [utest->swdd~server-sends-parts-on-request~1]
     #[test]
     fn a_part_exists_only_where_a_mask_of_a_read_begins_with_its_name() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
