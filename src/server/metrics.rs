@@ -4,6 +4,7 @@
 //! never waits.
 
 use super::ServerLoop;
+use super::modes::SwitchCounts;
 use crate::limits::METRICS_WAIT_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::names::Name;
@@ -20,6 +21,12 @@ const WORKLOADS: Family = Family::gauge(
 );
 const UPDATES: Family =
     Family::counter("ankaios_server_updates_total", "Updates of the desired state since the start of the server.");
+
+const MODE: Family = Family::gauge("ankaios_server_mode", "The current mode of the vehicle; the value is always 1.");
+const MODE_SWITCHES: Family = Family::counter(
+    "ankaios_server_mode_switches_total",
+    "Switches of the mode since the start of the server, by clients or because of a failure.",
+);
 
 /// Where the thread `metrics` requests the numbers: it sends where they are put.
 pub type NumbersRequest = Sender<ServerNumbers>;
@@ -46,6 +53,8 @@ pub struct ServerNumbers {
     /// By agent and the name of a state.
     workloads: BTreeMap<Name, BTreeMap<&'static str, u64>>,
     updates: UpdateCounts,
+    /// The current mode, if there is one, and the switches; `None` without modes.
+    modes: Option<(Option<String>, SwitchCounts)>,
 }
 
 impl ServerNumbers {
@@ -57,6 +66,14 @@ impl ServerNumbers {
         text.add(&AGENTS, &[], self.agents);
         for (result, count) in [("accepted", self.updates.accepted), ("refused", self.updates.refused)] {
             text.add(&UPDATES, &[("result", result)], count);
+        }
+        if let Some((mode, SwitchCounts { client, failure })) = &self.modes {
+            if let Some(mode) = mode {
+                text.add(&MODE, &[("mode", mode)], 1);
+            }
+            for (cause, count) in [("client", client), ("failure", failure)] {
+                text.add(&MODE_SWITCHES, &[("cause", cause)], count);
+            }
         }
         for (agent, states) in &self.workloads {
             for (state, count) in states {
@@ -91,6 +108,7 @@ impl ServerLoop {
             let states = workloads.entry(instance.agent).or_insert_with(|| none.clone());
             *states.entry(state.phase.state()).or_default() += 1;
         }
-        ServerNumbers { agents: self.peers.agents.len(), workloads, updates: self.updates }
+        let modes = self.workloads.modes.as_ref().map(|modes| (modes.current().map(str::to_owned), modes.switches));
+        ServerNumbers { agents: self.peers.agents.len(), workloads, updates: self.updates, modes }
     }
 }

@@ -80,6 +80,17 @@ pub struct Modes {
     failed: BTreeSet<InstanceName>,
     /// Why the server switched by itself, until a client writes the config item.
     pub cause: Option<String>,
+    /// Switches since the start of the server.
+    pub switches: SwitchCounts,
+}
+
+/// How often the mode was switched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SwitchCounts {
+    /// By clients.
+    pub client: u64,
+    /// By the server, because an essential workload had failed.
+    pub failure: u64,
 }
 
 /// The modes that a workload names; `None` for one that is in every mode.
@@ -102,6 +113,7 @@ impl Modes {
             by_modes: BTreeMap::new(),
             failed: BTreeSet::new(),
             cause: None,
+            switches: SwitchCounts::default(),
         }
     }
 
@@ -236,6 +248,10 @@ impl Modes {
             let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
             self.info = mode.map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'")).into();
             self.log_switch(old.as_deref());
+            if old.is_some() {
+                let SwitchCounts { client, failure } = &mut self.switches;
+                *(if self.cause.is_some() { failure } else { client }) += 1;
+            }
             for (modes, names) in &self.by_modes {
                 let [was_in, is_in] =
                     [old.as_ref(), self.current.as_ref()].map(|mode| mode.is_none_or(|mode| modes.contains(mode)));

@@ -310,6 +310,7 @@ fn the_metrics_count_agents_states_and_updates() {
         assert!(shown.lines().any(|one| one == line), "{line}:\n{shown}");
     }
     assert_eq!(shown.lines().filter(|line| line.starts_with("ankaios_server_workloads{")).count(), 2 * 7);
+    assert!(!shown.contains("mode"), "there are no modes");
     rig.cluster.close(rig.agents[0]);
     assert!(text(&mut rig).contains(r#"ankaios_server_workloads{agent="A",state="AgentDisconnected"} 1"#));
 }
