@@ -38,10 +38,6 @@ pub struct MutatingHooks {
     decides: Option<(Decide, Sender<HookOutcome>)>,
 }
 
-/// Decides on an update at once.
-#[cfg(test)]
-type Decide = fn(WorkloadPlan) -> HookOutcome;
-
 impl MutatingHooks {
     /// Starts the thread for hooks that run in the order given. Each may write `output_max` bytes: more could not be sent to
     /// agents either.
