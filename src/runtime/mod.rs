@@ -125,8 +125,8 @@ impl RuntimeError {
     #[must_use]
     pub fn reason(&self, max: usize) -> String {
         let text = self.to_string();
-        let lines = command::without_call(&text).lines().map(str::trim);
-        let mut reason = lines.filter(|line| !line.is_empty()).next_back().unwrap_or_default().to_owned();
+        let mut lines = command::without_call(&text).lines().map(str::trim);
+        let mut reason = lines.rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
         reason.truncate(reason.floor_char_boundary(max));
         reason
     }

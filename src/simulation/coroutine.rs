@@ -98,7 +98,8 @@ impl Task {
 
     /// Whether it can do something now.
     pub fn is_ready(&self, now: Instant) -> bool {
-        let called = !self.woken.is_empty() || (!self.notified && self.job.as_ref().is_some_and(JobControl::is_notified));
+        let called =
+            !self.woken.is_empty() || (!self.notified && self.job.as_ref().is_some_and(JobControl::is_notified));
         match &self.pause {
             Pause::Worked => true,
             Pause::Idle { due } => called || due.is_some_and(|at| at <= now),

@@ -2,8 +2,7 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::existing::Existing;
-use super::{RuntimeManager, WorkloadThreads, removed};
+use super::{Existing, RuntimeManager, WorkloadThreads, removed};
 use crate::agent::preparation::job::{JobContext, PreparationJob};
 use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::preparation::prepared::{JobFailure, JobReport, Removal};
