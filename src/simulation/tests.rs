@@ -21,7 +21,7 @@ const FOUND_SINCE: [u64; 16] = [
     2013391, 2023933,
 ];
 /// Seeds that have found something with all kinds of faults, less what is named.
-const FOUND_LESS: [(u64, &str); 10] = [
+const FOUND_LESS: [(u64, &str); 11] = [
     (
         2037184,
         "checks_fail,delete_fails,list_lies,manifests,paths,pauses,removals,server_kills,strange_ends,self_removals,\
@@ -30,6 +30,7 @@ const FOUND_LESS: [(u64, &str); 10] = [
     (5000207, ""),
     (5211295, ""),
     (5323308, ""),
+    (5417861, ""),
     (3002773, ""),
     (3005533, ""),
     (3012384, ""),
