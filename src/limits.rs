@@ -279,6 +279,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
 pub const USAGE_READS_OF_STREAM: usize = 16;
+/// Those of one workload among them. Our agents forward no more; others have no bound.
+pub const USAGE_READS_OF_WORKLOAD: usize = CONTROL_REQUESTS;
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());

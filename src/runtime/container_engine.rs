@@ -17,6 +17,7 @@ use super::{
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::runtime_config::ContainerConfig;
 use crate::model::workload::Workload;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -169,6 +170,20 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         self.run_or_clean_up(call.limit(limit), new, Some(id), watch)
     }
 
+    /// Makes a container, started or not, as `arguments` say.
+    fn make(
+        &self,
+        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Vec<String>, RuntimeError>,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let config = container_config(new, E::RUNTIME_NAME)?;
+        let shown = config.shown(|config| arguments(config, new))?;
+        let call = self.cli.change(arguments(&config, new)?).shown_as(shown);
+        self.run_or_clean_up(call.limit(limit), new, None, watch)
+    }
+
     /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
     // [impl->swdd~podman-create-workload-returns-workload-id~1]
     fn created_id(
@@ -243,10 +258,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = container_config(new, E::RUNTIME_NAME)?;
-        let shown = config.shown(|config| config.run_arguments(new))?;
-        let call = self.cli.change(config.run_arguments(new)?).shown_as(shown);
-        self.run_or_clean_up(call.limit(limit), new, None, watch)
+        self.make(ContainerConfig::run_arguments, new, limit, watch)
     }
 
     fn prepare_image(
@@ -269,10 +281,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = container_config(new, E::RUNTIME_NAME)?;
-        let shown = config.shown(|config| config.create_arguments(new))?;
-        let call = self.cli.change(config.create_arguments(new)?).shown_as(shown);
-        self.run_or_clean_up(call.limit(limit), new, None, watch)
+        self.make(ContainerConfig::create_arguments, new, limit, watch)
     }
 
     fn init(

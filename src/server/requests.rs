@@ -149,7 +149,7 @@ impl ServerLoop {
     }
 
     /// Our agents deny by themselves what this denies.
-    fn deny(&mut self, key: &RequestKey, denied: Denied) {
+    pub(super) fn deny(&mut self, key: &RequestKey, denied: Denied) {
         if let Some(peer) = self.peers.get(key.peer).filter(|peer| peer.may_log()) {
             log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
         }
@@ -191,7 +191,7 @@ impl ServerLoop {
             }
         }
         let on_request = masks.as_ref().filter(|_| !read.subscribe);
-        if on_request.is_some_and(|masks| self.read_usage(requester, key, masks)) {
+        if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {
             return; // The response follows.
         }
         let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));

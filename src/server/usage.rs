@@ -1,16 +1,20 @@
 //! Reads of what workloads and nodes use: the agents receive a request each, and the response waits for theirs.
 //!
-//! A read waits at most [`USAGE_WAIT_MAX`]. Each agent has at most one request under way, which all reads join that need it
-//! meanwhile. Nothing is kept when no read waits.
+//! A read waits at most [`USAGE_WAIT_MAX`] for the agents, and then until its response would be sent soon, as every
+//! response: no response is built before that. Each agent has at most one request under way, which all reads join that
+//! need it meanwhile. Nothing is kept when no read waits.
 //!
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::ServerLoop;
 use super::peers::Agent;
 use super::requester::{RequestKey, Requester};
-use crate::limits::{LASTING_REQUESTS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_WAIT_MAX};
+use crate::limits::{
+    LASTING_REQUESTS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_READS_OF_WORKLOAD, USAGE_WAIT_MAX,
+};
 use crate::model::mask_tree::MaskTree;
-use crate::model::messages::{FromServer, ResponseContent};
+use crate::model::memory_size::MemorySize;
+use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER, NOT_SUPPORTED};
@@ -47,7 +51,10 @@ struct UsageRead {
     requester: Requester,
     key: RequestKey,
     masks: MaskTree,
-    until: Instant,
+    /// What rights are compared with: they may change while it waits.
+    content: RequestContent,
+    /// How long it waits for agents; `None` when it does not any more.
+    until: Option<Instant>,
     /// Agents without a sample yet.
     awaited: BTreeSet<Name>,
     /// Samples that have come; one may be for several reads.
@@ -57,7 +64,7 @@ struct UsageRead {
 impl UsageReads {
     /// When the first of them has waited long enough; `None` when none waits.
     pub fn until(&self) -> Option<Instant> {
-        self.waiting.iter().map(|read| read.until).min()
+        self.waiting.iter().filter_map(|read| read.until).min()
     }
 
     /// A stream has ended: its reads end with it, and no sample comes from it any more.
@@ -82,10 +89,13 @@ impl UsageReads {
         [self.waiting.len(), self.requested.len()]
     }
 
-    fn has_room_for(&self, key: &RequestKey, masks: &MaskTree) -> bool {
-        let own = || self.waiting.iter().filter(|read| read.key.peer == key.peer);
-        let bytes: usize = own().map(|read| read.masks.bytes()).sum();
-        own().count() < USAGE_READS_OF_STREAM && bytes + masks.bytes() <= LASTING_REQUESTS_BYTES
+    fn has_room_for(&self, read: &UsageRead) -> bool {
+        let of_stream = || self.waiting.iter().filter(|other| other.key.peer == read.key.peer);
+        let of_workload = of_stream().filter(|other| other.requester == read.requester).count();
+        let bytes: usize = of_stream().map(UsageRead::bytes).sum();
+        of_stream().count() < USAGE_READS_OF_STREAM
+            && (read.requester.workload.is_none() || of_workload < USAGE_READS_OF_WORKLOAD)
+            && bytes + read.bytes() <= LASTING_REQUESTS_BYTES
     }
 
     /// Gives a sample to all reads that wait for it.
@@ -96,19 +106,33 @@ impl UsageReads {
         }
     }
 
-    /// Takes the reads that wait for nothing any more, or have waited long enough.
-    fn take_ready(&mut self, now: Instant) -> Vec<UsageRead> {
-        let ready = self.waiting.extract_if(.., |read| read.awaited.is_empty() || read.until <= now).collect();
+    /// Takes the first read that waits for no agent any more and whose response would be sent soon.
+    fn take_ready(&mut self, now: Instant, has_room: impl Fn(PeerId) -> bool) -> Option<UsageRead> {
+        for read in &mut self.waiting {
+            if read.awaited.is_empty() || read.until.is_some_and(|until| until <= now) {
+                read.end_wait();
+            }
+        }
         self.forget_unneeded();
-        ready
+        let index = self.waiting.iter().position(|read| read.until.is_none() && has_room(read.key.peer))?;
+        Some(self.waiting.remove(index))
     }
 }
 
 impl UsageRead {
-    /// The samples that its masks select.
-    fn selected(mut self) -> Node {
+    fn bytes(&self) -> usize {
+        self.masks.bytes() + self.content.memory_bytes()
+    }
+
+    /// What has not come until now counts as missing.
+    fn end_wait(&mut self) {
         let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
-        self.usage.extend(self.awaited.into_iter().map(|name| (name, missing.clone())));
+        self.usage.extend(std::mem::take(&mut self.awaited).into_iter().map(|name| (name, missing.clone())));
+        self.until = None;
+    }
+
+    /// The samples that its masks select.
+    fn selected(&self) -> Node {
         let wanted = self.masks.named(USAGE);
         let of_agent =
             |(name, usage): (&Name, &Arc<AgentUsage>)| Some((name.to_string(), wanted.below(name).take(usage.node())?));
@@ -120,14 +144,16 @@ impl ServerLoop {
     /// Begins a read if its masks name [`USAGE`]. The response follows when all agents that they reach have responded.
     /// Returns whether it is such a read.
     // [impl->swdd~usage-on-request~1]
-    pub(super) fn read_usage(&mut self, requester: &Requester, key: &RequestKey, masks: &MaskTree) -> bool {
+    pub(super) fn read_usage(
+        &mut self,
+        requester: &Requester,
+        key: &RequestKey,
+        read: &ReadState,
+        masks: &MaskTree,
+    ) -> bool {
         let wanted = masks.named(USAGE);
         if wanted.is_nothing() {
             return false;
-        }
-        if !self.usage.has_room_for(key, masks) {
-            self.peers.refuse(key, TOO_MANY);
-            return true;
         }
         let reached = self.peers.agents.iter().filter(|(name, _)| !wanted.below(name).is_nothing());
         let (able, unable): (Vec<_>, Vec<_>) = reached.partition(|(_, agent)| agent.capabilities.tells_usage);
@@ -138,10 +164,15 @@ impl ServerLoop {
             requester: requester.clone(),
             key: key.clone(),
             masks: masks.clone(),
-            until: self.now() + USAGE_WAIT_MAX,
+            content: RequestContent::CompleteState(read.clone()),
+            until: Some(self.now() + USAGE_WAIT_MAX),
             awaited: names(&able).into_iter().collect(),
             usage: names(&unable).into_iter().map(|name| (name, missing.clone())).collect(),
         };
+        if !self.usage.has_room_for(&read) {
+            self.peers.refuse(key, TOO_MANY);
+            return true;
+        }
         self.usage.waiting.push(read);
         for (name, peer) in peers {
             if self.usage.requested.contains_key(&name) {
@@ -181,16 +212,26 @@ impl ServerLoop {
         if self.usage.waiting.is_empty() {
             return;
         }
-        for read in self.usage.take_ready(self.now()) {
+        loop {
             let begin = self.now();
-            let (requester, key) = (read.requester.clone(), read.key.clone());
-            let mut state = self.view().select(&read.masks);
-            self.add_parts_on_request(&requester, &read.masks, &mut state);
-            if let Node::Map(parts) = &mut state {
-                parts.insert(USAGE.to_owned(), read.selected());
-            }
-            self.peers.respond(&key, ResponseContent::CompleteState { state, altered: None });
-            self.shares.charge(&requester, begin, self.now());
+            let Self { usage, peers, room, .. } = self;
+            let has_room = |peer| peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
+            let Some(read) = usage.take_ready(begin, has_room) else { return };
+            self.respond_to_usage_read(&read);
+            self.shares.charge(&read.requester, begin, self.now());
         }
+    }
+
+    fn respond_to_usage_read(&mut self, read: &UsageRead) {
+        // What was allowed when the request came may not be so any more.
+        if let Err(denied) = self.rights.authorize(&read.requester, &read.content) {
+            return self.deny(&read.key, denied);
+        }
+        let mut state = self.view().select(&read.masks);
+        self.add_parts_on_request(&read.requester, &read.masks, &mut state);
+        if let Node::Map(parts) = &mut state {
+            parts.insert(USAGE.to_owned(), read.selected());
+        }
+        self.peers.respond(&read.key, ResponseContent::CompleteState { state, altered: None });
     }
 }

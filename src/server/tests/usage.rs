@@ -1,7 +1,9 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
 use super::*;
-use crate::limits::{USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_WAIT_MAX};
+use crate::limits::{
+    PEER_ANSWERS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_READS_OF_WORKLOAD, USAGE_WAIT_MAX,
+};
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
@@ -251,6 +253,37 @@ fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
     usage.workloads.get_mut("a").unwrap().insert(hash_id("x").as_str().into(), text);
     rig.respond(0, number, usage);
     assert!(rig.responses()[0].1.len() < 2 * USAGE_MISSING_MAX + 100, "a text of an agent is cut");
+}
+
+#[test]
+fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_share_of_the_reads() {
+    let mut rig = Rig::new();
+    let large = format!("{{desiredState: {{configs: {{large: {}}}}}}}", "x".repeat(2 * PEER_ANSWERS_BYTES));
+    rig.cluster.update(&large, &["desiredState.configs.large"]).unwrap();
+    rig.cluster.take_all();
+    for id in ["1", "2", "3"] {
+        rig.ask(id, &["usage.A", "desiredState.configs"]);
+    }
+    rig.pass(USAGE_WAIT_MAX);
+    assert_eq!(rig.cluster.server.usage.until(), None, "no timer for what waits for room only");
+    for id in ["1", "2", "3"] {
+        let ids: Vec<String> = rig.responses().into_iter().map(|(id, _)| id).collect();
+        assert_eq!(ids, [id], "one at a time");
+        rig.cluster.server.on_event(ServerEvent::Room);
+    }
+    for number in 0..=USAGE_READS_OF_WORKLOAD {
+        rig.cluster.send_request(rig.agents[1], format!("b@{number}"), read(&["usage.A"], false));
+    }
+    let refused = |message: &FromServer| matches!(message, FromServer::Response(Response { id, .. }) if *id == format!("b@{USAGE_READS_OF_WORKLOAD}"));
+    assert_eq!(rig.cluster.take(rig.agents[1]).iter().filter(|message| refused(message)).count(), 1);
+    let without = "{desiredState: {workloads: {b: {controlInterfaceAccess: {allowRules: []}}}}}";
+    rig.cluster.update(without, &["desiredState.workloads.b.controlInterfaceAccess"]).unwrap();
+    rig.pass(USAGE_WAIT_MAX);
+    let answers =
+        rig.cluster.take(rig.agents[1]).into_iter().filter(|message| matches!(message, FromServer::Response(_)));
+    let denied: Vec<String> = answers.map(|message| response(message).1).collect();
+    assert_eq!(denied.len(), USAGE_READS_OF_WORKLOAD);
+    assert!(denied.iter().all(|text| text.contains("Access denied")), "{denied:?}");
 }
 
 #[test]
