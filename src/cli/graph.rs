@@ -11,8 +11,10 @@ use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
 use super::timings::{self, Starts, seconds};
+use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
+use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is read besides for the graph of a mode.
@@ -85,7 +87,8 @@ impl Workload {
 
 /// Whether an additional info is about the workload's `lifecycle:` block: a condition, or how far its start is prepared.
 fn is_about_condition(info: &str) -> bool {
-    let begins = ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: ", "prepared: ", "prepare: "];
+    let begins =
+        ["ready: ", "alive: ", GONE_PREFIX, "precondition: ", INACTIVE_PREFIX, PREPARED_PREFIX, PREPARE_PREFIX];
     begins.iter().any(|begin| info.starts_with(begin))
 }
 

@@ -8,7 +8,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::mask_tree::Wanted;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
+use crate::model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashMap};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Begins the additional info of a container that runs and is not ready.
 const READY_PREFIX: &str = "ready: ";
-/// Begins the part of an additional info that shows how far a start is prepared.
-const PREPARED_PREFIX: &str = "prepared: ";
 /// Between that part and the others.
 const PARTS_SEPARATOR: &str = "; ";
 

@@ -20,17 +20,12 @@ use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
-use crate::model::prepare_level::PrepareLevel;
+use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
 use handover::{Giver, Withdrawn};
 use job::{JobControl, Task};
 use prepared::{Given, JobDone, JobFailure, JobReport, PreparedContainer, Removal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
-
-/// Begins what is shown of a workload that is prepared.
-pub const PREPARED_PREFIX: &str = "prepared: ";
-/// Begins what is shown of a workload that could not be prepared.
-pub const PREPARE_PREFIX: &str = "prepare: ";
 
 /// What is to be prepared of a workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -342,9 +337,6 @@ impl Preparations {
         if wanted.is_none() && !self.entries.contains_key(name) {
             return settled;
         }
-        let initialised = |entries: &BTreeMap<Name, Entry>| {
-            entries.iter().filter(|(other, entry)| *other != name && entry.is_initialised()).count()
-        };
         let entry = self.entry(name);
         let number = entry.number;
         entry.wanted = wanted;
@@ -354,7 +346,7 @@ impl Preparations {
         self.touched.remove(name);
         self.queued.remove(&(number, name.clone()));
         if let Next::GoOn = next {
-            self.go_on(name, now, &mut settled, initialised);
+            self.go_on(name, now, &mut settled);
         } else if let Next::Remove(removal) = next {
             settled.remove = Some(removal);
         }
@@ -364,13 +356,7 @@ impl Preparations {
         settled
     }
 
-    fn go_on(
-        &mut self,
-        name: &Name,
-        now: Instant,
-        settled: &mut Settled,
-        initialised: impl Fn(&BTreeMap<Name, Entry>) -> usize,
-    ) {
+    fn go_on(&mut self, name: &Name, now: Instant, settled: &mut Settled) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.failed_removals = 0;
         entry.released.drain(..).for_each(|giver| giver.release());
@@ -398,10 +384,15 @@ impl Preparations {
             }
             _ => entry.doing = Doing::Nothing,
         }
-        let has_room = level < PrepareLevel::Create || initialised(&self.entries) < self.max;
-        if level < wanted && (has_room || wanted < PrepareLevel::Init) {
+        let only_init_is_left = level == PrepareLevel::Create && wanted == PrepareLevel::Init;
+        if level < wanted && (!only_init_is_left || self.may_initialise()) {
             self.queued.insert((number, name.clone()));
         }
+    }
+
+    /// Whether there is room for one more that is initialised.
+    fn may_initialise(&self) -> bool {
+        self.entries.values().filter(|entry| entry.is_initialised()).count() < self.max
     }
 
     /// One more may be initialised: who waits longest is.
@@ -435,7 +426,7 @@ impl Preparations {
     /// Begins to prepare the first of the queue; `None` when there is nothing to do for it.
     pub fn begin(&mut self) -> Option<NewJob> {
         let (_, name) = self.queued.pop_first()?;
-        let has_room = self.entries.values().filter(|entry| entry.is_initialised()).count() < self.max;
+        let has_room = self.may_initialise();
         let entry = self.entries.get_mut(&name)?;
         let Wanted { added, level } = entry.wanted.clone()?;
         let level = if has_room { level } else { level.min(PrepareLevel::Create) };
