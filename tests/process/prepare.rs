@@ -204,9 +204,12 @@ fn nerdctl_prepares_up_to_a_created_container() {
 fn a_failure_of_any_step_is_shown_and_the_workload_starts_all_the_same() {
     for (command, left) in [("create", true), ("create", false), ("init", false)] {
         let cluster = start("init");
-        cluster.engine.script(&json!([
-            { "command": command, "workload": "web", "exit": 125, "stderr": "warning\nError: boom\n\n", "leaves_container": left },
-        ]));
+        let fails = |command: &str| json!({ "command": command, "workload": "web", "exit": 125, "stderr": "warning\nError: boom\n\n", "leaves_container": left });
+        // A preparation is retried after a moment: what the failed step needs fails then too, or the retry may win.
+        let well_once = json!({ "command": "create", "workload": "web", "times": 1 });
+        let rules =
+            if command == "init" { vec![well_once, fails("create"), fails("init")] } else { vec![fails(command)] };
+        cluster.engine.script(&json!(rules));
         cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
         let row = cluster.wait_for_row("web", "shows it", |row| row.info.starts_with("prepare: "));
         assert!(row.info.starts_with("prepare: Error: boom, retry in "), "{row:?}");
