@@ -58,7 +58,7 @@ deny: setup
 advisories: setup
     @scripts/deny.sh advisories
 
-# The seeded simulation of server, agents and engine; `just sim 42` repeats one run
+# The seeded simulation of server, agents and engine; `./justw sim 42` repeats one run
 [group('test')]
 sim seed='': setup
     @scripts/sim.sh {{quote(seed)}}
@@ -68,7 +68,7 @@ sim seed='': setup
 soak minutes='60': setup
     @scripts/soak.sh {{quote(minutes)}}
 
-# The fuzz targets under cargo-fuzz, a minute each; `just fuzz 600 masks` runs one for ten minutes
+# The fuzz targets under cargo-fuzz, a minute each; `./justw fuzz 600 masks` runs one for ten minutes
 [group('test')]
 fuzz *args: setup
     @scripts/fuzz.sh {{args}}
@@ -78,7 +78,7 @@ fuzz *args: setup
 stest: setup
     ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test system
 
-# Build for another architecture: `just cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
+# Build for another architecture: `./justw cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
 [group('device')]
 cross architecture='aarch64' component='all': setup
     @cross/build.sh '{{architecture}}' '{{component}}'
@@ -98,7 +98,7 @@ yocto-update commit='HEAD': setup
 systemd-test: setup
     @scripts/systemd-test.sh
 
-# Requirements without code or test; `just trace --strict` fails when there are any
+# Requirements without code or test; `./justw trace --strict` fails when there are any
 [group('test')]
 trace *args:
     @scripts/trace.sh {{args}}
@@ -113,7 +113,7 @@ deb: setup
 size: setup
     @scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `just bench server`, `tls`, `agent`, `control`, `lifecycle`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
+# Size, memory, CPU and delays of the release programs; `./justw bench server`, `tls`, `agent`, `control`, `lifecycle`, `boot`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
 [group('measure')]
 bench *names: setup
     @scripts/bench.sh {{names}}

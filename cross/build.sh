@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the three programs, or one, for another architecture: `just cross aarch64 [server|agent|cli|multicall]`.
+# Builds the three programs, or one, for another architecture: `./justw cross aarch64 [server|agent|cli|multicall]`.
 #
 # The compiler is rustup's where its standard library for that target is installed, else Debian's, which has that
 # library as a package. Both write to a target folder of their own, so that builds for this machine stay warm.

@@ -8,6 +8,7 @@
 #   agent    real podman: memory, CPU, delays, a crash loop
 #   control  control interface: round trips, memory and threads with 50 sessions
 #   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms
+#   boot     real podman: starts with each level of 'prepare' beside bare podman; only when it is named
 #   load     growth of costs with workloads, subscribers and commands; only ours, only when it is named
 #
 # PEER_BIN=<folder with ank-server, ank-agent, ank> measures those programs beside ours, part by part in turns;
@@ -21,8 +22,8 @@ names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
-        size | server | tls | agent | control | lifecycle | load) ;;
-        *) fail "there is nothing to measure called '$name'" "just bench [size|server|tls|agent|control|lifecycle|load]..." ;;
+        size | server | tls | agent | control | lifecycle | boot | load) ;;
+        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|boot|load]..." ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}
@@ -80,6 +81,12 @@ measure() {
             "$target/release/examples/bench" "$1" "$work/programs" || [ "$? $who" = '1 peer' ] || broken
             ;;
         agent) BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken ;;
+        boot)
+            # The peer has no levels.
+            foreign=''
+            [ "$who" = ours ] || foreign=1
+            BENCH_FOREIGN=$foreign BENCH_PROGRAMS=$programs scripts/bench-boot.sh || broken
+            ;;
         control)
             title "Control interface ($who)"
             ANKAIOS_TEST_PROGRAMS=$programs scripts/cargo.sh bench --locked --bench control || broken

@@ -27,7 +27,7 @@ fail() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# leave_out PART REASON [HINT]: ends the script. Within `just test` only, which repeats it in its last lines: a
+# leave_out PART REASON [HINT]: ends the script. Within `./justw test` only, which repeats it in its last lines: a
 # recipe that was called by its name must do all of it.
 leave_out() {
     [ -n "${ANKAIOS_LEFT_OUT-}" ] || fail "$1: $2" "${@:3}"

@@ -6,7 +6,7 @@
 cd "$root"
 
 # What was asked for is looked at before minutes of compiling. No seconds at all would be without end for a target.
-usage='just fuzz [SECONDS [TARGET...]]'
+usage='./justw fuzz [SECONDS [TARGET...]]'
 seconds=${1:-60}
 check_number "the time in seconds of '$usage'" "$seconds" 1 604800
 shift || true

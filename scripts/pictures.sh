@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Draws the pictures of README.md from real runs on this machine: docs/demo.svg is the terminal while the demo runs,
-# docs/bench.svg the numbers of `just bench` (beside a peer with PEER_BIN=<folder>).
+# docs/bench.svg the numbers of `./justw bench` (beside a peer with PEER_BIN=<folder>).
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/cluster.sh"
 cd "$root"

@@ -8,7 +8,7 @@
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
-[ $# -le 1 ] || fail "one seed at a time, not $#: $*" "just sim [SEED]"
+[ $# -le 1 ] || fail "one seed at a time, not $#: $*" "./justw sim [SEED]"
 # Before minutes of compiling.
 seed=${1-}
 [ -z "$seed" ] || check_number 'the seed' "$seed" 0 18446744073709551615
@@ -16,6 +16,6 @@ for name in ANKAIOS_SIM_FIRST ANKAIOS_SIM_SEEDS; do
     [ -z "${!name-}" ] || check_number "$name" "${!name}" 0 18446744073709551615
 done
 [ -n "$seed" ] || [ -z "${ANKAIOS_SIM_WITHOUT-}" ] ||
-    fail "ANKAIOS_SIM_WITHOUT is about one seed, and none is given" "ANKAIOS_SIM_WITHOUT=$ANKAIOS_SIM_WITHOUT just sim SEED"
+    fail "ANKAIOS_SIM_WITHOUT is about one seed, and none is given" "ANKAIOS_SIM_WITHOUT=$ANKAIOS_SIM_WITHOUT ./justw sim SEED"
 
 ANKAIOS_SIM_SEED=$seed scripts/cargo.sh test --locked --lib simulation -- --nocapture

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Boots a Debian with its own systemd in a container (systemd-nspawn), installs the packages of `just deb` there and
+# Boots a Debian with its own systemd in a container (systemd-nspawn), installs the packages of `./justw deb` there and
 # plays tests/systemd/guest.sh: a real service manager, a real podman. The system is made once into the cache folder
 # (600 MB), a run works on a copy. Without network; as fast as the machine.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"

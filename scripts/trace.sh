@@ -11,7 +11,7 @@ for argument; do
     case $argument in
         --strict) strict=1 ;;
         --list) list=1 ;;
-        *) fail "unknown argument '$argument'" "just trace [--strict] [--list]" ;;
+        *) fail "unknown argument '$argument'" "./justw trace [--strict] [--list]" ;;
     esac
 done
 

@@ -20,6 +20,7 @@
 //!   clock.rs               Clock trait and SystemClock                                        -
 //!   threads.rs             named spawn with stack size, join with deadline                    -
 //!   memory.rs              few malloc arenas, memory of bursts given back                     -
+//!   metrics_file.rs        metrics for Prometheus, in a file that is replaced           [metrics]
 //!   child.rs               outside programs: time limit, both pipes drained, output capped     [caller]
 //!   child/followed.rs      outside programs whose output is read while they run                [caller]
 //!   logging.rs             log lines and fatal errors of server and agent                     [any]
@@ -41,6 +42,7 @@
 //!   trial.rs               which instances of an update are healthy, waited for, have failed    -
 //!   prepare_level.rs       how much of a start is done before it                              -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
+//!   prepare_level.rs       how much of a start is done before it                              -
 //!   names.rs               names, and the instance name with its hash                         -
 //!   workload.rs            Workload and what its parts may say                                -
 //!   access_rules.rs        control interface rules as written                                 -
@@ -49,11 +51,13 @@
 //!   execution_state.rs     ExecutionState, its transitions, what fulfils a dependency         -
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   guarded_update.rs      phases of guarded updates, hashes of definitions                 -
+//!   usage.rs               what nodes and workloads use of CPU and memory                     -
 //!   node.rs                the field tree                                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
 //!   messages.rs            messages between programs, after the wire was checked              -
+//!   modes.rs               tags by which workloads name the modes of the vehicle              -
 //!   log_entries.rs         log lines cut to a size that every peer takes                      -
 //!   version.rs             the version rule of the hello                                      -
 //!   nearest.rs             the known name nearest to an unknown one                           -
@@ -64,11 +68,13 @@
 //!   convert/               schema to model and back
 //!     values.rs            enumerations, instance names, execution states, logs               -
 //!     state.rs             complete states and workloads as field trees, presence kept       -
+//!     modes.rs             modes of the vehicle as a field tree                              -
 //!     timings.rs           times of starts as a field tree                                   -
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
 //!     updates.rs           guarded updates, which are read by name only                   [any]
 //!     control.rs           messages between workloads and their agent               [control]
+//!     usage.rs             what nodes and workloads use                 [rx:peer] [uplink] [tx]
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -
@@ -117,6 +123,8 @@
 //!     view.rs              what clients read of them                                 [server]
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
+//!   modes.rs               which workloads run in the current mode of the vehicle    [server]
+//!   essential.rs           the mode that a failed essential workload leads to        [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
 //!   dependencies.rs        cycle check; who uses what                                [server]
 //!   deletes.rs             what deletes wait for, and what agents were sent          [server]
@@ -126,6 +134,8 @@
 //!   state_store.rs         the desired state on disk, when that is wanted             [store]
 //!   events.rs              event subscriptions; changes to events                    [server]
 //!   log_campaigns.rs       which log stream belongs to which request                 [server]
+//!   usage.rs               reads that wait for what agents' workloads use            [server]
+//!   metrics.rs             the numbers of its metrics file                 [server] [metrics]
 //! agent/                   starts the agent's threads, hands out the channels          [main]
 //!   settings.rs            command line, environment, config file, run folder          [main]
 //!   uplink.rs              connect, hello, reconnect                     [uplink] [rx:server]
@@ -137,6 +147,14 @@
 //!   runtime_manager/existing.rs  containers found at start: resume, replace, delete [scheduler]
 //!   runtime_manager/listings.rs  which listings of engines are awaited    [scheduler]
 //!   runtime_manager/withhold.rs  stops what its conditions do not let run           [scheduler]
+//!   runtime_manager/preparing.rs what may be prepared, and what an earlier agent has  [scheduler]
+//!   preparation/           starts prepared while workloads wait: what is done next  [scheduler]
+//!     levels.rs            how far a workload may be prepared                       [scheduler]
+//!     job.rs               creates and initialises one, or removes it               [prep:name]
+//!     prepared.rs          what was prepared, and how a job ended                            -
+//!     handover.rs          from the scheduler to the control loop that starts it    [scheduler] [wl:name]
+//!     host_paths.rs        paths that a container names, and whether they changed   [prep:name] [wl:name] [host-paths]
+//!     record.rs            what the next agent has to know of it                    [prep:name] [scheduler]
 //!   conditions.rs          activations and preconditions of workloads               [scheduler]
 //!   workload_scheduler.rs  changes wait here for their dependencies                 [scheduler]
 //!   workload_state_store.rs states of all workloads, hysteresis of our own          [scheduler]
@@ -145,11 +163,12 @@
 //!   workload_control_loop.rs create, retry, restart, update, delete one workload     [wl:name]
 //!   workload_control_loop/search.rs    containers that must be gone before a start   [wl:name]
 //!   workload_control_loop/start.rs     a start, and a start that failed              [wl:name]
+//!   workload_control_loop/prepared.rs  a start of what was prepared                  [wl:name]
 //!   workload_control_loop/readiness.rs what the `lifecycle:` block changes           [wl:name]
 //!   workload_control_loop/restart.rs   what follows from the container's states      [wl:name]
 //!   workload_control_loop/delete.rs    a delete, an update's first half              [wl:name]
 //!   create_watch.rs        a create under way: cancel, start slot, age              [wl:name]
-//!   start_slots.rs         how many creates run at the same time                    [wl:name]
+//!   start_slots.rs         how many creates run at the same time         [wl:name] [scheduler]
 //!   backoff.rs             retry and restart delays                                        -
 //!   workload_files.rs      files written before the container starts                [wl:name]
 //!   folder_removal.rs      folders removed, however deep they are          [wl:name] [removal]
@@ -168,7 +187,10 @@
 //!     session.rs           hello, requests, what follows from them                  [control]
 //!     outbox.rs            what waits for one workload, bounded           [rx:server] [control]
 //!     lasting.rs           which events and lines a workload requested    [rx:server] [control]
-//!   resources.rs           CPU and memory of the node                             [scheduler]
+//!   resources.rs           CPU and memory of the node            [scheduler] [usage] [metrics]
+//!   usage/mod.rs           what its workloads use, on request         [usage] [metrics] [scheduler]
+//!   usage/cgroups.rs       the kernel's files about one container            [usage] [metrics]
+//!   metrics.rs             its metrics file                                        [metrics]
 //! runtime/                 the narrow waist to the engines, on the caller's thread
 //!                                                               [wl:name] [list:engine]
 //!   command.rs             calls of an engine's program, recorded and quoted
@@ -176,6 +198,7 @@
 //!   engine_cli.rs          the calls of one engine's program
 //!   container_config.rs    the arguments that the runtimeConfig of a container turns into
 //!   container_engine.rs    create, start and clean-up, common to podman and nerdctl
+//!   images.rs              images got before the containers that need them      [prep:name]
 //!   container_list.rs      listings to ExecutionState
 //!   container_records.rs   which containers this agent made, and which only look so
 //!   pod_states.rs          containers of pods to ExecutionState
@@ -190,7 +213,9 @@
 //!   args/values.rs         values of options
 //!   session.rs             requests, responses, broadcast states     [main] [cli:rx] [cli:tx]
 //!   completion.rs          candidates for shells, with names in the state of the server
-//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs diff.rs   one file per verb
+//!   apply.rs get.rs set.rs run.rs logs.rs events.rs graph.rs blame.rs top.rs diff.rs   one file per verb
+//!   blame/chart.rs         start times as a drawing
+//!   modes.rs mode_check.rs modes of the server: `ank mode`; tags checked before an update is sent
 //!   updates.rs             `get updates` and `rollback`: guarded updates of the server
 //!   signals.rs             signals that end logs and events              [cli:signals] [main]
 //!   update.rs              sends an update and waits; files and names of all changing verbs
@@ -201,15 +226,18 @@
 //!   rows.rs table.rs live.rs wait.rs   tables, frames, waiting until settled
 //!   wait/trial.rs          judges an update by the states that are broadcast
 //!   reasons.rs             which others a workload waits for
+//!   timings.rs             how long starts took, what they waited for
 //!   output.rs error.rs     streams and colours; texts, hints, exit codes
 //! simulation/              tests only, one thread: whole clusters from a seed, in virtual time
 //!   scenario.rs cluster.rs what happens, and to whom
 //!   disturbances.rs        what goes wrong, and how often
 //!   life.rs                one life of an agent: real scheduler, control loops, state checker
 //!   network.rs orders.rs   connections that delay and break; what agents were sent
+//!   modes.rs               switches of the mode, a hook that assigns agents, what is in force then
 //!   wishes.rs asked.rs     what commanders and workloads requested of the server
 //!   readiness.rs           which instances were found ready, counted once more
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
+//!   engine/creates.rs      containers are made, prepared and started
 //!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   guards.rs              guarded updates, worked out once more

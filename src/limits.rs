@@ -150,6 +150,8 @@ pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
 pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Period of the spinner of `ank` while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// Later start times are taken for this one, in milliseconds (35,000 years): nothing that a server sends overflows.
+pub const START_TIME_MAX_MS: u64 = 1 << 50;
 /// Without a terminal, `ank` writes each change of a table with up to this many lines while it waits.
 pub const FRAME_LINES_AT_ONCE: u32 = 20;
 /// The next table of more lines follows after this time for each line: a thousand workloads would write their thousand
@@ -278,6 +280,32 @@ pub const AGENT_TAG_ENTRY: usize = 64;
 pub const STATE_INFO_MAX: usize = ADDITIONAL_INFO_MAX;
 /// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
+
+/// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads repeats it.
+pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
+pub const USAGE_READS_OF_STREAM: usize = 16;
+/// Those of one workload among them. Our agents forward no more; others have no bound.
+pub const USAGE_READS_OF_WORKLOAD: usize = CONTROL_REQUESTS;
+/// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
+pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
+const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
+/// Bytes kept of an agent's text why a workload has no values.
+pub const USAGE_MISSING_MAX: usize = 128;
+/// Shortest interval of `ank top`: the counters of the CPU are updated in steps of some milliseconds.
+pub const TOP_INTERVAL_LOWEST: Duration = Duration::from_millis(500);
+/// Time between its two samples, and before the first frame of `ank top --watch`.
+pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
+/// Time between two frames of `ank top --watch`.
+pub const TOP_INTERVAL_WATCH: Duration = Duration::from_secs(2);
+/// Longest interval of `ank top`.
+pub const TOP_INTERVAL_HIGHEST: Duration = Duration::from_secs(3600);
+/// Default of the key `metrics_interval`: what Prometheus is usually set to.
+pub const METRICS_INTERVAL: Duration = Duration::from_secs(15);
+/// Its longest value, in seconds.
+pub const METRICS_INTERVAL_HIGHEST_S: u64 = 3600;
+/// Longest wait of the thread that writes metrics for the loop that has the numbers.
+pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Logs that one agent reads at the same time; each takes a thread and a process of the engine.
 pub const LOG_STREAMS_MAX: usize = 64;
@@ -458,6 +486,8 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
+/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
+pub const MODES_OF_WORKLOAD: usize = 64;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.
@@ -676,6 +706,19 @@ pub const PARALLEL_STARTS_MIN: usize = 4;
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is reported in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes about
+/// 12 MiB of memory.
+pub const PREPARE_MAX: usize = 4;
+/// Highest value of that setting. More would take about a gigabyte.
+pub const PREPARE_MAX_HIGHEST: usize = 64;
+/// Longest wait for the host paths of a prepared container right before its start. A disk needs less; what takes longer
+/// is created anew.
+pub const PREPARED_PATHS_WAIT: Duration = Duration::from_millis(50);
+/// Reason of a preparation that failed, as it is shown, in bytes; with the rest it fits into [`CONDITION_INFO_MAX`].
+pub const PREPARE_REASON_MAX: usize = 160;
+const _: () = assert!(PREPARE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
+/// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer.
+pub const PREPARED_PATHS_THREADS: usize = 8;
 /// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
 pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 /// Updates from connectors of pods to the one that lists; dropped when full, since volumes hold the same.

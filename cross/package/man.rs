@@ -21,8 +21,8 @@ struct Further {
 
 const EXITS_OF_SERVICES: [(&str, &str); 3] = [
     ("0", "The program was ended by SIGTERM or SIGINT, or help was printed."),
-    ("1", "An error; the last line of the log names it."),
-    ("2", "An option or a variable is wrong."),
+    ("1", "An error, also a missing or wrong name, certificate, address or file; the last line of the log names it."),
+    ("2", "The command line or a variable cannot be read: an unknown option, or a value of the wrong form."),
 ];
 
 const SERVER: Further = Further {
@@ -50,13 +50,14 @@ const AGENT: Further = Further {
 const ANK: Further = Further {
     section: "1",
     exits: &[
-        ("0", "Done."),
+        ("0", "Done. Also: a signal ended ank logs or ank get events that wait for no end."),
         ("1", "The command failed."),
         ("2", "The command line or the environment is wrong."),
         ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
         ("4", "The update was accepted, but --wait-timeout passed before all workloads had reached their states."),
         ("5", "The update failed and was undone."),
         ("6", "The manifests and the desired state differ; only of ank diff and ank apply --dry-run."),
+        ("128 + n", "The signal n ended the command, for example 130 after Ctrl+C."),
     ],
     files: &[
         ("~/.config/ankaios/ank.conf", "Settings of a user."),
@@ -78,12 +79,17 @@ pub fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
         (ankaios_lite::agent::settings::command(), &AGENT),
         (ankaios_lite::cli::args::command(), &ANK),
     ] {
-        let mut command = command;
+        let mut command = without_help(command); // Which would be a page that says nothing.
         command.build();
         let command = with_variables(command);
         write_with_subcommands(&command, command.get_name(), further, folder)?;
     }
     Ok(())
+}
+
+/// The command and those below it, without the generated command `help`.
+fn without_help(command: Command) -> Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
 fn write_with_subcommands(

@@ -3,15 +3,16 @@
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `prep:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
-use super::events::SchedulerEvent;
+use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
 use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
+use super::usage::{UsageRequests, UsageSampler};
 use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
@@ -26,6 +27,7 @@ use crate::runtime::engine_children::PreviousChildren;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::time::Instant;
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
@@ -69,6 +71,7 @@ pub struct AgentManager<C: Clock, T> {
     runtime: RuntimeManager<C, T>,
     uplink: UplinkOutbox,
     logs: LogStreams,
+    usage: UsageRequests,
     load: LoadSampler,
     load_due: Instant,
     found: Vec<Existing>,
@@ -98,10 +101,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     ) -> Self {
+        let checkers = runtime.engines().values().map(|engine| engine.watch.clone()).collect();
         Self {
             store: WorkloadStateStore::new(agent.clone()),
             load_due: clock.now(),
             logs: LogStreams::new(uplink.logs(), inbox.clone()),
+            usage: UsageRequests::new(uplink.logs(), UsageSampler::new(Path::new("/"), checkers)),
             agent,
             clock,
             inbox,
@@ -139,6 +144,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
+                recv(self.runtime.room_for_preparations()) -> _ => None,
                 recv(alarm) -> _ => None,
                 recv(pulse.nudged()) -> _ => continue,
             };
@@ -159,8 +165,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
         let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
-        let conditions = self.runtime.conditions_due();
-        earlier_calls.into_iter().chain(listings).chain(conditions).fold(self.load_due, Instant::min)
+        let (conditions, preparations) = (self.runtime.conditions_due(), self.runtime.preparations_due());
+        let others = listings.into_iter().chain(conditions).chain(preparations);
+        earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
 
     /// The threads of the control loops.
@@ -169,10 +176,16 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     /// How much there is of what grows and shrinks: workloads, operations that wait, names that they wait for,
-    /// workloads that may not run, and those with conditions of the node.
+    /// workloads that may not run, those with conditions of the node, and those that are prepared.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 6] {
         self.runtime.sizes()
+    }
+
+    /// Whether there may be room for a preparation that was refused.
+    #[cfg(test)]
+    pub fn has_room(&self) -> bool {
+        !self.runtime.room_for_preparations().is_empty()
     }
 
     /// The states of all workloads known to this agent.
@@ -196,6 +209,18 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if self.greeted {
             self.request_listings(now);
             self.finish_hello();
+        }
+        self.prepare();
+    }
+
+    /// Prepares what waits, and removes what was prepared and is not wanted any more.
+    fn prepare(&mut self) {
+        loop {
+            let reports = self.runtime.prepare(&self.store);
+            if reports.is_empty() {
+                return;
+            }
+            self.report(reports);
         }
     }
 
@@ -245,8 +270,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::State(report) => self.report(vec![report]),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
+            SchedulerEvent::Prepared(report) => {
+                let reports = self.runtime.preparation_ended(report);
+                self.report(reports);
+            }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
+            SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
+        self.prepare();
     }
 
     fn on_message(&mut self, message: FromServer) {
@@ -272,8 +303,18 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 self.logs.start(&request_id, &request, orders);
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
+            FromServer::UsageRequest { number } => self.usage.request(number),
             FromServer::Prepare(_) => {} // Its hello does not offer that.
         }
+    }
+
+    fn overview(&self) -> Overview {
+        let of_one = |(instance, runtime): (InstanceName, Name)| {
+            let state = self.store.get(&instance).map(|state| state.phase.state());
+            WorkloadOverview { instance, runtime, state }
+        };
+        let workloads = self.runtime.effective().into_values().map(of_one).collect();
+        Overview { connected: self.connected, workloads }
     }
 
     // ------------------------------------------------------------------ hello
@@ -302,6 +343,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
         let listed = self.runtime.listings.take(runtime, result, self.clock.now());
         let is_known = listed.is_some();
+        self.runtime.touch_waiting();
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
         let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
         if self.pending_hello.is_some() {

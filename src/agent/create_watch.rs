@@ -19,6 +19,8 @@ pub struct CreateWatch<'a> {
     /// `None` reports nothing.
     observer: Option<CreateObserver<'a>>,
     next_age: Duration,
+    /// Another call follows a failed one and needs what this one has.
+    is_repeated: bool,
 }
 
 /// Where and how to report the age of a create.
@@ -35,8 +37,34 @@ pub struct CreateObserver<'a> {
 impl<'a> CreateWatch<'a> {
     /// `cancel` becomes readable when the call is not wanted any more.
     #[must_use]
-    pub fn new(cancel: Option<BorrowedFd<'a>>, slot: StartSlot, observer: Option<CreateObserver<'a>>) -> Self {
-        Self { cancel, slot: Some(slot), observer, next_age: CREATE_AGE_INTERVAL }
+    pub fn new(
+        cancel: Option<BorrowedFd<'a>>,
+        slot: impl Into<Option<StartSlot>>,
+        observer: Option<CreateObserver<'a>>,
+    ) -> Self {
+        Self { cancel, slot: slot.into(), observer, next_age: CREATE_AGE_INTERVAL, is_repeated: false }
+    }
+
+    /// When the call fails, another one follows in the same slot.
+    #[must_use]
+    pub fn repeated(self) -> Self {
+        Self { is_repeated: true, ..self }
+    }
+
+    /// The slot, unless it was given back.
+    #[must_use]
+    pub fn into_slot(self) -> Option<StartSlot> {
+        self.slot
+    }
+}
+
+impl CreateObserver<'_> {
+    /// Reports that the create has been running for `age`.
+    pub fn report(&self, age: Duration) {
+        let age = format!(" The create has been running for {} s.", age.as_secs());
+        let mut info = self.shown.to_owned();
+        info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
+        send_state(self.reports, self.instance, ExecutionState::with_info(Phase::PendingStarting, info + &age));
     }
 }
 
@@ -61,16 +89,15 @@ impl CallWatch for CreateWatch<'_> {
         while self.next_age <= age {
             self.next_age += CREATE_AGE_INTERVAL;
         }
-        if let Some(CreateObserver { instance, shown, reports }) = self.observer {
-            let age = format!(" The create has been running for {} s.", age.as_secs());
-            let mut info = shown.to_owned();
-            info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
-            send_state(reports, instance, ExecutionState::with_info(Phase::PendingStarting, info + &age));
+        if let Some(observer) = self.observer {
+            observer.report(age);
         }
     }
 
     fn cleaning_up(&mut self) {
-        (self.slot, self.observer) = (None, None);
+        if !self.is_repeated {
+            (self.slot, self.observer) = (None, None);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `prep:*`, `watch:*` and `log:*`, received by `scheduler`.
 
+use super::preparation::prepared::JobReport;
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, WorkloadState};
@@ -27,8 +28,32 @@ pub enum SchedulerEvent {
     },
     /// The control loop of this workload has ended after a delete.
     LoopEnded(Name),
+    /// A job of the preparations has ended.
+    Prepared(JobReport),
     /// The log of an instance was sent to its end.
     LogEnded(StreamId),
+    /// The overview for the metrics is wanted there.
+    Overview(Sender<Overview>),
+}
+
+/// What the scheduler knows for the metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Whether the server has sent its hello on the present connection.
+    pub connected: bool,
+    /// The workloads that are to run.
+    pub workloads: Vec<WorkloadOverview>,
+}
+
+/// One workload that is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkloadOverview {
+    /// The instance that is to run.
+    pub instance: InstanceName,
+    /// The runtime that is to run it, as in its manifest.
+    pub runtime: Name,
+    /// The name of its state; `None` when it has none yet.
+    pub state: Option<&'static str>,
 }
 
 /// Identifies one log stream of this agent.

@@ -3,8 +3,8 @@
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
 //! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
-//! wish of it; [`workload_scheduler`] keeps that until its dependencies are met; [`workload_control_loop`] runs the
-//! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
+//! wish of it; [`workload_scheduler`] keeps that until its dependencies are met, [`preparation`] prepares its start
+//! meanwhile; [`workload_control_loop`] runs the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
 //! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through [`control_interface`].
 
 pub mod agent_manager;
@@ -15,6 +15,8 @@ pub mod create_watch;
 pub mod events;
 pub mod folder_removal;
 pub mod log_stream;
+pub mod metrics;
+pub mod preparation;
 pub mod probes;
 pub mod request_queue;
 pub mod resources;
@@ -24,6 +26,7 @@ pub mod start_slots;
 pub mod state_checker;
 pub mod uplink;
 pub mod uplink_outbox;
+pub mod usage;
 pub mod wish_slot;
 pub mod workload_control_loop;
 pub mod workload_files;
@@ -49,7 +52,7 @@ use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use probes::prober::Prober;
 use resources::LoadSampler;
-use runtime_manager::{EngineSource, Engines, NamedThreads, RuntimeManager};
+use runtime_manager::{EngineSource, Engines, NamedThreads, PrepareSettings, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
@@ -61,6 +64,7 @@ use std::path::Path;
 use std::sync::Arc;
 use uplink::{Uplink, UplinkInbox};
 use uplink_outbox::uplink_outbox;
+use usage::UsageSampler;
 use workload_control_loop::LoopContext;
 
 /// A running agent.
@@ -107,8 +111,20 @@ impl Agent {
             control: control.clone(),
             probes: Arc::new(Prober::new(SystemClock)),
         };
-        let runtime = RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun)
-            .on_node(NodeFacts::new(settings.tags.clone()));
+        if let Some(metrics) = settings.metrics {
+            let checkers = engines.values().map(|engine| engine.watch.clone()).collect();
+            let sampler = UsageSampler::new(Path::new("/"), checkers);
+            threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
+        }
+        let prepare = PrepareSettings {
+            level: settings.prepare,
+            max: settings.prepare_max,
+            cores: settings.cores,
+            boot: children.boot().into(),
+        };
+        let runtime =
+            RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun, prepare)
+                .on_node(NodeFacts::new(settings.tags.clone()));
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
         let manager =

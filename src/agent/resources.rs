@@ -1,9 +1,13 @@
 //! CPU and memory load of the node, from `/proc`.
 //!
-//! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`].
+//! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`]; `usage` and `metrics` for [`node_usage`].
 
+use crate::model::usage::NodeUsage;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Clock ticks of a second in the files below `/proc`, on all architectures that agents run on.
+pub const TICKS_PER_SECOND: u64 = 100;
 
 /// Samples the load; CPU usage is that between two samples.
 #[derive(Debug)]
@@ -31,7 +35,7 @@ impl LoadSampler {
     /// `None` when `/proc` cannot be read.
     pub fn sample(&mut self) -> Option<(u32, u64)> {
         let times = cpu_times(&fs::read_to_string(&self.stat).ok()?)?;
-        let free = free_memory(&fs::read_to_string(&self.memory).ok()?)?;
+        let free = memory_entry(&fs::read_to_string(&self.memory).ok()?, "MemFree:")?;
         let usage = usage_percent(self.last, times);
         self.last = times;
         log::trace!("CPU usage {usage} %, free memory {free} bytes");
@@ -43,6 +47,22 @@ impl LoadSampler {
 #[must_use]
 pub fn boot_time() -> Option<u64> {
     btime(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is unknown.
+#[must_use]
+pub fn node_usage(proc: &Path) -> NodeUsage {
+    let stat = fs::read_to_string(proc.join("stat")).unwrap_or_default();
+    let memory = fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let is_core =
+        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let cores = stat.lines().filter(is_core).count();
+    NodeUsage {
+        cores: u64::try_from(cores).ok().filter(|cores| *cores > 0),
+        cpu_busy_usec: cpu_times(&stat).map(|times| times.busy.saturating_mul(1_000_000 / TICKS_PER_SECOND)),
+        memory_total_bytes: memory_entry(&memory, "MemTotal:"),
+        memory_available_bytes: memory_entry(&memory, "MemAvailable:"),
+    }
 }
 
 fn btime(stat: &str) -> Option<u64> {
@@ -68,8 +88,9 @@ fn usage_percent(before: CpuTimes, now: CpuTimes) -> u32 {
     u32::try_from((200 * busy + total) / (2 * total)).unwrap_or(100)
 }
 
-fn free_memory(memory: &str) -> Option<u64> {
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemFree:"))?;
+/// The bytes behind `name` in `/proc/meminfo`.
+fn memory_entry(memory: &str, name: &str) -> Option<u64> {
+    let line = memory.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -102,9 +123,12 @@ mod tests {
         for nonsense in ["", "cpu  1 2 3\n", "cpu  a b c d e f g h\n", "cpu0 1 2 3 4 5 6 7 8\n"] {
             assert_eq!(cpu_times(nonsense), None, "{nonsense:?}");
         }
-        assert_eq!(free_memory("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n"), Some(2_097_152));
+        assert_eq!(
+            memory_entry("MemTotal: 9 kB\nMemFree:   2048 kB\nMemAvailable: 1 kB\n", "MemFree:"),
+            Some(2_097_152)
+        );
         for nonsense in ["", "MemFree: 5\n", "MemFree: x kB\n", "MemFree: 99999999999999999999 kB\n"] {
-            assert_eq!(free_memory(nonsense), None, "{nonsense:?}");
+            assert_eq!(memory_entry(nonsense, "MemFree:"), None, "{nonsense:?}");
         }
     }
 

@@ -7,6 +7,9 @@
 use super::conditions::Conditions;
 use super::control_interface;
 use super::events::SchedulerEvent;
+use super::preparation::Preparations;
+use super::preparation::handover::Giver;
+use super::preparation::job::PreparationJob;
 use super::settings::RerunFinished;
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
@@ -19,8 +22,8 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, RuntimeConnector};
-use crossbeam_channel::{Sender, bounded};
+use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{error, info, warn};
 use std::collections::BTreeMap;
 use std::io;
@@ -28,10 +31,14 @@ use std::sync::Arc;
 
 mod existing;
 mod listings;
+mod preparing;
 mod withhold;
 
-pub use existing::Existing;
 use listings::Listings;
+pub use preparing::PrepareSettings;
+
+/// A container with the name of its runtime.
+pub type Existing = (Name, ListedContainer);
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
@@ -40,6 +47,12 @@ pub trait WorkloadThreads<C: Clock> {
     /// # Errors
     /// The control loop comes back when no thread can be had.
     fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>>;
+
+    /// Lets `job` run once.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<C>>) -> io::Result<()>;
 }
 
 /// No thread can be had for a control loop, which is kept: it may hold the only id of a container.
@@ -50,7 +63,7 @@ pub struct NoThread<C: Clock> {
     pub control_loop: Box<WorkloadControlLoop<C>>,
 }
 
-/// One thread per control loop, named `wl:<workload>`.
+/// One thread per control loop, named `wl:<workload>`, and one per job of the preparations, named `prep:<workload>`.
 #[derive(Debug, Default)]
 pub struct NamedThreads;
 
@@ -64,6 +77,10 @@ impl<C: Clock> WorkloadThreads<C> for NamedThreads {
             Err(error) => return Err(NoThread { error, control_loop }),
         }
         Ok(())
+    }
+
+    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<C>>) -> io::Result<()> {
+        crate::platform::threads::spawn(format!("prep:{workload}"), STACK_WORKLOAD, move || job.run()).map(drop)
     }
 }
 
@@ -93,6 +110,10 @@ struct WorkloadObject {
     start_again_for: Option<AddedWorkload>,
     /// The last wish is to end; the object stays until the loop has ended.
     ending: bool,
+    /// What was handed over with the last order.
+    given: Option<Giver>,
+    /// The loop may remove any container of the workload, since not all were known when it was ordered.
+    searches: bool,
 }
 
 impl WorkloadObject {
@@ -120,6 +141,9 @@ pub struct RuntimeManager<C: Clock, T> {
     objects: BTreeMap<Name, WorkloadObject>,
     scheduler: WorkloadScheduler,
     loops_started: u64,
+    prepare: PrepareSettings,
+    preparations: Preparations,
+    room: Receiver<()>,
 }
 
 fn removed(instance: &InstanceName) -> WorkloadState {
@@ -135,11 +159,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         random: fastrand::Rng,
         threads: T,
         rerun: RerunFinished,
+        prepare: PrepareSettings,
     ) -> Self {
         Self {
             listings: Listings::new(&engines),
             engines,
             unstarted: BTreeMap::new(),
+            preparations: Preparations::new(prepare.max),
+            prepare,
+            room: context.slots.room_for_preparations(),
             context,
             conditions: Conditions::default(),
             random,
@@ -153,9 +181,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// See `AgentManager::sizes`.
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 5] {
+    pub(super) fn sizes(&self) -> [usize; 6] {
         let [waiting, waiters] = self.scheduler.sizes();
-        [self.objects.len(), waiting, waiters, self.scheduler.withheld.len(), self.conditions.len()]
+        let (withheld, conditions) = (self.scheduler.withheld.len(), self.conditions.len());
+        [self.objects.len(), waiting, waiters, withheld, conditions, self.preparations.count()]
     }
 
     /// The enabled engines.
@@ -210,6 +239,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
         let replaced = self.scheduler.take(&change.name);
+        self.preparations.touch(&change.name);
+        if replaced.as_ref().is_none_or(|replaced| replaced.new != change.new) {
+            let _ = self.scheduler.note(&change.name, String::new()); // It is decided about, which reports it.
+        }
         match &change.new {
             Some(added) => self.note_wanted(added),
             None => self.note_unwanted(&change.name),
@@ -226,7 +259,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Reports the end of what waited to run and of what the server names, unless it is wanted again or a control loop
     /// will report it.
-    fn gone(&self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
+    fn gone(&mut self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
         let new = new.as_ref();
         let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
         // The end of its predecessor was reported before it was started.
@@ -236,7 +269,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let is_gone = |instance: &&InstanceName| {
             new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
         };
-        before.into_iter().chain(named).filter(is_gone).map(removed).collect()
+        let gone: Vec<&InstanceName> = before.into_iter().chain(named).filter(is_gone).collect();
+        let came_back = new.filter(|new| self.preparations.forget_end(&new.instance)).map(|new| removed(&new.instance));
+        let ended = gone.into_iter().filter_map(|instance| self.end_of_waiting(instance, new.is_none()));
+        let ended: Vec<WorkloadState> = ended.collect();
+        came_back.into_iter().chain(ended).collect()
     }
 
     /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop
@@ -328,6 +365,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         deleted.is_some_and(|deleted| deleted.instance == *instance)
     }
 
+    /// The instance of each workload that is to run, and its runtime, whatever else of the workload there is still.
+    #[must_use]
+    pub fn effective(&self) -> BTreeMap<Name, (InstanceName, Name)> {
+        let ordered = self.objects.iter().filter(|(_, object)| !object.ending && object.workload.is_some());
+        let ordered = ordered.map(|(name, object)| (name.clone(), (object.instance.clone(), object.runtime.clone())));
+        let mut effective: BTreeMap<_, _> = ordered.collect();
+        for waiting in self.scheduler.iter() {
+            match &waiting.new {
+                Some(AddedWorkload { instance, workload }) => {
+                    effective.insert(waiting.name.clone(), (instance.clone(), workload.runtime.clone()));
+                }
+                None => _ = effective.remove(&waiting.name),
+            }
+        }
+        effective
+    }
+
     /// Whether this instance waits to be started, or its control loop will report its end.
     #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {
@@ -342,6 +396,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn loop_ended(&mut self, name: &Name) {
         if self.objects.get(name).is_some_and(|object| object.wishes.is_closed()) {
             self.objects.remove(name);
+            self.preparations.touch(name);
         }
     }
 
@@ -366,6 +421,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) -> Option<WorkloadState> {
+        self.preparations.touch(name);
+        self.withdraw(name);
         let object = self.objects.get_mut(name)?;
         info!("Deleting workload '{name}'.");
         object.ending = true;
@@ -380,20 +437,33 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
         let mut order = self.order(&added);
+        self.preparations.touch(&name);
+        self.withdraw(&name);
+        let starts_again = |object: &WorkloadObject| !object.ending && object.is_started_again_for(&added);
+        let given = match self.objects.get(&name) {
+            Some(object) if starts_again(object) => None,
+            _ => self.preparations.hand_over(&added),
+        };
+        order.prepared = given.as_ref().map(Giver::taker);
         if let Some(object) = self.objects.get_mut(&name) {
-            if !object.ending && object.is_started_again_for(&added) {
+            if starts_again(object) {
                 order.existing = OnExisting::StartAgain;
             } else {
                 info!("Updating workload '{name}'.");
             }
+            let searches = order.searches();
             if let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order))) {
                 (object.ending, object.start_again_for) = (false, None);
+                (object.given, object.searches) = (given, searches);
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return skipped.as_ref().map(removed);
             }
             order = self.order(&added); // The loop ended just now; its last event is on the way.
+            order.prepared = given.as_ref().map(Giver::taker);
         }
-        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
+        let shown = self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))));
+        self.objects.get_mut(&name).into_iter().for_each(|object| object.given.clone_from(&given));
+        shown
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
@@ -401,6 +471,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[must_use]
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Box<dyn RuntimeConnector>> {
         let object = self.objects.get(&instance.workload)?;
+        if self.preparations.has_container(instance) {
+            return None; // It has only one that was never started.
+        }
         self.engines.get(&object.runtime).map(|source| (source.connect)())
     }
 
@@ -426,6 +499,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             existing: OnExisting::Replace,
             search_first: self.listings.is_missing(&workload.runtime),
             others: self.others(&workload.runtime),
+            prepared: None,
         }
     }
 
@@ -450,9 +524,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     ) -> Option<WorkloadState> {
         self.loops_started += 1;
         let (wishes, slot) = wish_slot();
-        let workload = match &wish {
-            Some(Wish::Run(order)) => Some(order.workload.clone()),
-            Some(Wish::End) | None => None,
+        let (workload, searches) = match &wish {
+            Some(Wish::Run(order)) => (Some(order.workload.clone()), order.searches()),
+            Some(Wish::End) | None => (None, false),
         };
         let (ending, creates) = (matches!(wish, Some(Wish::End)), held.is_none());
         let (context, random) = (self.context.clone(), self.random.fork());
@@ -462,7 +536,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = instance.workload.clone();
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();
-        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for: None, ending };
+        let (start_again_for, given) = (None, None);
+        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searches };
         self.objects.insert(name.clone(), object);
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");

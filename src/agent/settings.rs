@@ -2,10 +2,13 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, REPAIR_INTERVAL, RETRY_LIMIT};
+use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGHEST, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
+use crate::model::prepare_level::PrepareLevel;
+use crate::model::shown_text::without_passwords;
 use crate::model::version::VERSION;
+use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
     ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
@@ -13,7 +16,8 @@ use crate::platform::settings::{
 };
 use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
@@ -35,7 +39,7 @@ const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
     about = "The Ankaios agent: runs the workloads of one node for the server and reports their states."
 )]
 struct Arguments {
-    /// Configuration file [default: /etc/ankaios/ank-agent.conf if it exists]
+    /// Config file [default: /etc/ankaios/ank-agent.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH", alias = "config_path")]
     agent_config: Option<PathBuf>,
     /// Name of this agent: letters, digits, '_' and '-'
@@ -48,14 +52,14 @@ struct Arguments {
     /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
     #[arg(short = 'r', long, value_name = "DIR")]
     run_folder: Option<PathBuf>,
-    /// Communicate without TLS
+    /// Communicate without TLS, if no certificates are set
     // [impl->swdd~agent-supports-cli-argument-for-insecure-communication~1]
     #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
-    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    /// Communicate with TLS even if the config file or the environment has 'insecure'
     #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
-    /// Tag of this agent, shown in its state; repeatable; replaces the tags of the configuration file
+    /// Tag of this agent, shown in its state; repeatable; replaces the tags of the config file
     #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
     tags: Vec<(String, String)>,
     /// PEM file with the certificate of the authority that signed the certificate of the server
@@ -91,12 +95,34 @@ struct Keys {
     restart_backoff: Option<bool>,
     rerun_finished: Option<Rerun>,
     max_parallel_starts: Option<usize>,
+    #[serde(default, deserialize_with = "prepare_level")]
+    prepare: PrepareLevel,
+    #[serde(default, deserialize_with = "prepare_max")]
+    prepare_max: Option<usize>,
     /// Seconds, at least 1.
     listing_interval: Option<NonZeroU32>,
     #[serde(default)]
     max_message_size: MessageSize,
     #[serde(default)]
     max_control_message_size: ControlMessageSize,
+    metrics: Option<MetricsPath>,
+    #[serde(default)]
+    metrics_interval: MetricsInterval,
+}
+
+/// One of the levels in lower case.
+fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLevel, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let level = PrepareLevel::ALL.iter().find(|level| level.as_str().to_lowercase() == text);
+    let unknown = || D::Error::custom(format!("unknown value '{text}', expected 'none', 'image', 'create' or 'init'"));
+    level.copied().ok_or_else(unknown)
+}
+
+fn prepare_max<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let max = usize::try_from(number).ok().filter(|max| *max <= PREPARE_MAX_HIGHEST);
+    let error = || D::Error::custom(format!("{number} found, expected a number from 0 to {PREPARE_MAX_HIGHEST}"));
+    max.map(Some).ok_or_else(error)
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -107,7 +133,7 @@ enum Rerun {
     Boot,
 }
 
-const KNOWN_KEYS: [&str; 15] = [
+const KNOWN_KEYS: [&str; 19] = [
     "version",
     "name",
     "server_url",
@@ -120,9 +146,13 @@ const KNOWN_KEYS: [&str; 15] = [
     "restart_backoff",
     "rerun_finished",
     "max_parallel_starts",
+    "prepare",
+    "prepare_max",
     "listing_interval",
     "max_message_size",
     "max_control_message_size",
+    "metrics",
+    "metrics_interval",
 ];
 
 /// What to do after an agent restart with workloads that have ended and are unchanged.
@@ -159,12 +189,20 @@ pub struct AgentSettings {
     pub rerun: RerunFinished,
     /// Creates at the same time.
     pub parallel_starts: usize,
+    /// How far starts of workloads that wait are prepared when they do not say it themselves.
+    pub prepare: PrepareLevel,
+    /// Containers that are initialised and wait, at most.
+    pub prepare_max: usize,
+    /// Number of cores.
+    pub cores: usize,
     /// How often a full listing of the containers repairs what no event shows.
     pub listing_interval: Duration,
     /// Largest message sent and received.
     pub message_max: MessageSize,
     /// Longest message of a workload.
     pub control_message_max: ControlMessageSize,
+    /// Where metrics are written, if they are.
+    pub metrics: Option<MetricsSettings>,
     /// The config file in use.
     pub config_file: Option<PathBuf>,
     /// Warnings for the user.
@@ -205,7 +243,9 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
 pub fn read(arguments: impl IntoIterator<Item = OsString>, machine: &Machine) -> Result<AgentSettings, SettingsError> {
-    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let command = Arguments::command();
+    let matches =
+        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.agent_config.as_deref(), &places)?;
@@ -255,7 +295,7 @@ fn combine(
     } else {
         let (security, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
-        security?
+        security.map_err(|error| without_tls(url, error))?
     };
     let wrong = |error| other("Failed to create communications client.", format!("{error}{url_place}"));
     let parsed = parsed.map_err(wrong)?;
@@ -278,11 +318,15 @@ fn combine(
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         rerun,
         parallel_starts,
+        prepare: keys.prepare,
+        prepare_max: keys.prepare_max.unwrap_or(PREPARE_MAX),
+        cores: machine.cores,
         listing_interval: keys
             .listing_interval
             .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
+        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -311,7 +355,8 @@ fn in_file(file: &ConfigFile, key: &str) -> String {
 fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
     let wrong = |text: &str| other("Error encountered while checking agent name!", format!("{text}{place}"));
     if name.is_empty() {
-        let text = "Empty agent name is not allowed. Set it with '--name' or the key 'name' of the config file.";
+        let text =
+            "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
         return Err(wrong(text));
     }
     if !has_name_characters(&name) {
@@ -324,6 +369,14 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
         return Err(wrong(&text));
     }
     Ok(name)
+}
+
+/// The error for missing certificates; it names the option that an explicit URL without TLS needs.
+fn without_tls(url: &str, error: impl Into<SettingsError> + std::fmt::Display) -> SettingsError {
+    if !url.starts_with("http:") {
+        return error.into();
+    }
+    other("Missing certificate files", format!("{error}. The URL '{}' needs '--insecure'", without_passwords(url)))
 }
 
 /// The URL with the scheme that follows from how the connection is protected.

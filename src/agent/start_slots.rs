@@ -1,7 +1,8 @@
-//! Bounds how many containers are created at the same time, so that a boot does not thrash a small machine.
+//! Bounds how many containers are created at the same time, so that a boot does not thrash a small machine. What is
+//! prepared uses only what starts leave of the cores.
 //!
-//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has waited longest and wakes
-//! no other one: with a thousand workloads that would be a million wake-ups.
+//! Thread: shared by all `wl:<name>`, `prep:<name>` and `scheduler`. A slot that comes back goes to the control loop that
+//! has waited longest and wakes no other one: with a thousand workloads that would be a million wake-ups.
 
 use crate::platform::sync::Mutex;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -21,6 +22,11 @@ struct Shared {
     /// The requests that get the next ones.
     waiting: VecDeque<Waiting>,
     requests: u64,
+    /// Preparations under way.
+    preparing: usize,
+    /// One was refused; the scheduler is notified as soon as there may be room for it.
+    refused: bool,
+    room: Option<Sender<()>>,
 }
 
 struct Waiting {
@@ -31,6 +37,11 @@ struct Waiting {
 
 /// The right to create one container; given back when dropped.
 pub struct StartSlot {
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// The right to prepare one container; given back when dropped.
+pub struct PreparationSlot {
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -46,8 +57,30 @@ impl StartSlots {
     #[must_use]
     pub fn new(count: usize) -> Self {
         let count = count.max(1);
-        let shared = Shared { free: count, waiting: VecDeque::new(), requests: 0 };
+        let shared =
+            Shared { free: count, waiting: VecDeque::new(), requests: 0, preparing: 0, refused: false, room: None };
         Self { shared: Arc::new(Mutex::new(shared)), count }
+    }
+
+    /// Becomes ready when [`Self::try_prepare`] may succeed after it was refused.
+    pub fn room_for_preparations(&self) -> Receiver<()> {
+        let (room, notified) = bounded(1);
+        self.shared.lock().room = Some(room);
+        notified
+    }
+
+    /// The right to prepare one container now: when nobody waits for a start, and starts and preparations under way are
+    /// fewer than `cores`.
+    #[must_use]
+    pub fn try_prepare(&self, cores: usize) -> Option<PreparationSlot> {
+        let mut shared = self.shared.lock();
+        let under_way = self.count - shared.free + shared.preparing;
+        if !shared.waiting.is_empty() || under_way >= cores {
+            shared.refused = true;
+            return None;
+        }
+        shared.preparing += 1;
+        Some(PreparationSlot { shared: self.shared.clone() })
     }
 
     /// A slot if one is free now.
@@ -92,6 +125,23 @@ impl StartSlots {
     }
 }
 
+impl Shared {
+    /// There may be room for a preparation.
+    fn notify_room(&mut self) {
+        if std::mem::take(&mut self.refused) {
+            let _ = self.room.as_ref().map(|room| room.try_send(())); // Full: it is notified already.
+        }
+    }
+}
+
+impl Drop for PreparationSlot {
+    fn drop(&mut self) {
+        let mut shared = self.shared.lock();
+        shared.preparing -= 1;
+        shared.notify_room();
+    }
+}
+
 impl SlotRequest {
     /// The slot, once it is free.
     #[must_use]
@@ -103,7 +153,9 @@ impl SlotRequest {
 impl Drop for SlotRequest {
     fn drop(&mut self) {
         // A slot that has come already goes to the next one when the channel is dropped, after this.
-        self.shared.lock().waiting.retain(|waiting| waiting.number != self.number);
+        let mut shared = self.shared.lock();
+        shared.waiting.retain(|waiting| waiting.number != self.number);
+        shared.notify_room();
     }
 }
 
@@ -118,6 +170,7 @@ impl Drop for StartSlot {
             }
             None => {
                 shared.free += 1;
+                shared.notify_room();
                 None
             }
         };
@@ -163,6 +216,29 @@ mod tests {
         assert_eq!((with_slot(), slots.free(), slots.in_use()), (vec![0, 1], 0, true));
         drop(waiting[0].try_take().unwrap());
         assert_eq!(with_slot(), [1, 2]);
+    }
+
+    #[test]
+    fn preparations_use_what_starts_leave_of_the_cores() {
+        let slots = StartSlots::new(2);
+        let room = slots.room_for_preparations();
+        let first = slots.try_prepare(2).unwrap();
+        let start = slots.try_take().unwrap();
+        assert!(slots.try_prepare(2).is_none() && room.is_empty());
+        drop(first);
+        assert!(room.try_recv().is_ok());
+        drop(slots.try_prepare(2).unwrap());
+        assert!(room.is_empty(), "nobody was refused since");
+        let other = slots.try_take().unwrap();
+        let waiting = request(&slots);
+        assert!(slots.try_prepare(8).is_none(), "somebody waits for a start");
+        drop((other, start));
+        assert!(slots.try_prepare(8).is_some() && waiting.try_take().is_some());
+        let gone = request(&slots);
+        let held: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take()).collect();
+        assert!(slots.try_prepare(0).is_none());
+        drop((gone, held));
+        assert!(room.try_recv().is_ok());
     }
 
     #[test]

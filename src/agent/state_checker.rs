@@ -46,6 +46,8 @@ pub enum WatchCommand {
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
+        /// How often this agent has started the instance after the first time.
+        restarts: u32,
         /// Other containers are being created, so one listing may serve several.
         in_burst: bool,
         /// Receives the state whenever it has changed.
@@ -61,6 +63,22 @@ pub enum WatchCommand {
         /// Receives the listing.
         reply: ListReply,
     },
+    /// Send what is watched, without calling the engine.
+    ListWatched {
+        /// Receives it; has room for one message.
+        reply: Sender<Vec<WatchedInstance>>,
+    },
+}
+
+/// A watched instance, with its processes as the last listing had them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedInstance {
+    /// Which instance.
+    pub instance: InstanceName,
+    /// How often this agent has started it after the first time.
+    pub restarts: u32,
+    /// The main process of each of its containers that was not seen to end.
+    pub processes: Vec<MainProcess>,
 }
 
 /// How one engine is checked.
@@ -137,6 +155,7 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
 
 struct Watched<P> {
     id: ContainerId,
+    restarts: u32,
     reply: StateReply,
     valid_from: u64,
     reported: Option<ExecutionState>,
@@ -184,14 +203,17 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, in_burst, reply }) => {
-                self.watch(instance, id, reply);
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, restarts, in_burst, reply }) => {
+                self.watch(instance, id, restarts, reply);
                 self.want_new(in_burst);
             }
             CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
             CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
                 self.replies.push((self.next_listing, reply));
                 self.want_at(self.clock.now());
+            }
+            CheckerEvent::Command(WatchCommand::ListWatched { reply }) => {
+                let _ = reply.try_send(self.watched_instances()); // Nobody waits for it any more.
             }
             CheckerEvent::Exited(key) => self.on_exit(key),
             CheckerEvent::Listed(Ok(listed)) => self.on_listed(listed),
@@ -225,9 +247,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, id: ContainerId, reply: StateReply) {
+    fn watch(&mut self, instance: InstanceName, id: ContainerId, restarts: u32, reply: StateReply) {
         let watched = Watched {
             id,
+            restarts,
             reply,
             valid_from: self.next_listing,
             reported: None,
@@ -237,6 +260,15 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             passing_pause: POLL_INTERVAL,
         };
         self.watched.insert(instance, watched);
+    }
+
+    fn watched_instances(&self) -> Vec<WatchedInstance> {
+        let of_one = |(instance, watched): (&InstanceName, &Watched<S::Process>)| {
+            let running = watched.processes.iter().filter(|process| !process.ended);
+            let processes = running.map(|process| process.what.clone()).collect();
+            WatchedInstance { instance: instance.clone(), restarts: watched.restarts, processes }
+        };
+        self.watched.iter().map(of_one).collect()
     }
 
     /// A new container is to be listed, the last one of a burst at once.
@@ -543,6 +575,7 @@ impl fmt::Debug for WatchCommand {
             Self::Watch { instance, .. } => write!(formatter, "Watch({instance})"),
             Self::Unwatch { instance } => write!(formatter, "Unwatch({instance})"),
             Self::ListAll { .. } => formatter.write_str("ListAll"),
+            Self::ListWatched { .. } => formatter.write_str("ListWatched"),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Uplink {
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
-        let capabilities = AgentCapabilities::default();
+        let capabilities = AgentCapabilities { tells_usage: true, prepares: false };
         let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone(), capabilities };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
@@ -154,13 +154,19 @@ impl Uplink {
         self.disconnected();
         // Also after a clean end of the stream: a server that was shut down in order is as absent as one that crashed,
         // so its reports about other agents are as outdated.
-        let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        // A server that has sent nothing left nothing behind, and may be tried each second.
+        if !matches!(end, Ok((_, false))) {
+            let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+        }
         self.inbox.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {
                 let reason = format!("{}: it ends, or another agent with this name connected", StreamEnd::Closed);
                 SessionEnd::Interrupted { reason, greeted }
+            }
+            Ok((end @ StreamEnd::Lost(_), false)) if self.options.has_no_tls() => {
+                interrupted(format!("{end}; the server may expect TLS"))
             }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),

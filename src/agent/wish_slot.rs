@@ -5,6 +5,7 @@
 //! A newer wish replaces one that was not taken, a newer state or result an older one, so the slot is bounded and no
 //! sender waits. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
 
+use super::preparation::handover::Taker;
 use super::probes::{ProbeReply, ProbeReport};
 use super::state_checker::{ListReply, ListResult, StateReply, WatchCommand};
 use crate::model::execution_state::ExecutionState;
@@ -48,6 +49,16 @@ pub struct WorkloadOrder {
     pub search_first: bool,
     /// Engines of other runtimes that may have a container of this workload, which goes before the first create, too.
     pub others: Vec<OtherEngine>,
+    /// Where to take what was prepared of its start.
+    pub prepared: Option<Taker>,
+}
+
+impl WorkloadOrder {
+    /// Whether containers of the workload may be removed that are found before the first create.
+    #[must_use]
+    pub fn searches(&self) -> bool {
+        self.search_first || !self.others.is_empty()
+    }
 }
 
 /// What becomes of a container that is there when a workload is to run.
@@ -476,7 +487,15 @@ mod tests {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let instance = workload.instance_name("w");
         let (existing, others) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder { instance, workload, engine: None, existing, search_first: false, others }))
+        Wish::Run(Box::new(WorkloadOrder {
+            instance,
+            workload,
+            engine: None,
+            existing,
+            search_first: false,
+            others,
+            prepared: None,
+        }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {

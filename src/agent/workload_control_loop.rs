@@ -15,6 +15,7 @@ use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
 use super::events::{SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
+use super::preparation::handover::Taker;
 use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
 use super::wish_slot::{Engine, OnExisting, OtherEngine, SlotEvent, Strays, Wish, WishSlot, WorkloadOrder};
@@ -30,6 +31,7 @@ use crate::runtime::ContainerId;
 use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
+use prepared::Preparing;
 use readiness::{InstanceLifecycle, Origin};
 use search::Search;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod delete;
+mod prepared;
 mod readiness;
 mod restart;
 mod search;
@@ -87,6 +90,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// When to try to remove them.
     strays_due: Option<Instant>,
     watching: bool,
+    /// How often what is wanted was started, or taken over from an earlier life of the agent.
+    starts: u32,
     failed_creates: u32,
     failed_deletes: u32,
     /// Searches that failed because of engines of other runtimes.
@@ -96,6 +101,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     shown: String,
     restarts: RestartBackoff,
     lifecycle: InstanceLifecycle,
+    /// Where to take what was prepared of the first start.
+    prepared: Option<Taker>,
     stage: Stage,
 }
 
@@ -121,6 +128,10 @@ enum Stage {
     /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
+    /// The start was being prepared when it came. That call is a part of it.
+    Preparing(Preparing),
+    /// What was prepared and is not to be started any more is being removed.
+    Releasing(AfterDelete),
     RetryAt(Instant, Start),
     RestartAt(Instant, Ended),
     /// A container that was taken over is only created. It is replaced then if it still does not run.
@@ -157,6 +168,7 @@ enum AfterDelete {
 enum Event {
     Slot(SlotEvent),
     SlotFree(Start, StartSlot),
+    PreparationDecided,
     TimerDue,
     StraysDue,
     LifecycleDue,
@@ -205,6 +217,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             strays: Vec::new(),
             strays_due: None,
             watching: false,
+            starts: 0,
             failed_creates: 0,
             failed_deletes: 0,
             failed_searches: 0,
@@ -212,6 +225,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             shown: String::new(),
             restarts,
             lifecycle: InstanceLifecycle::new(number << 32),
+            prepared: None,
             stage: Stage::Idle,
         }
     }
@@ -249,6 +263,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             return Some(Event::SlotFree(*start, slot));
         }
+        if self.preparation_is_decided() {
+            return Some(Event::PreparationDecided);
+        }
         let now = self.context.clock.now();
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
         if is_due(self.stage_due()) {
@@ -268,7 +285,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
+            Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) | Stage::Releasing(_) => {
+                None
+            }
+            Stage::Preparing(preparing) => Some(preparing.next_age_at()),
             Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
@@ -302,7 +322,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 }
             }
             Event::Slot(SlotEvent::Probed(report)) => self.on_probed(&report),
-            Event::SlotFree(start, slot) => self.start(start, slot),
+            Event::SlotFree(start, slot) => self.start(start, Some(slot)),
+            Event::PreparationDecided => self.on_preparation_decided(),
             Event::TimerDue => self.on_timer(),
             Event::StraysDue => self.remove_strays(),
             Event::LifecycleDue => self.on_lifecycle_due(),
@@ -322,7 +343,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Stage::RestartAt(_, ended) => self.restart(ended),
             Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),
-            stage @ (Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_)) => {
+            Stage::Preparing(preparing) => self.on_preparing_age(preparing),
+            stage @ (Stage::Idle
+            | Stage::BehindStrays(_)
+            | Stage::WaitingForSlot(..)
+            | Stage::Gone(_)
+            | Stage::Releasing(_)) => {
                 self.stage = stage;
             }
         }
@@ -394,6 +420,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn adopt(&mut self, id: ContainerId) {
         self.reopen_control_interface();
         self.restarts.running(self.context.clock.now());
+        self.starts = self.starts.saturating_add(1);
         self.watch(id);
         self.lifecycle_started(Origin::Adopted);
     }
@@ -401,11 +428,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others } = order;
+        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others, prepared } = order;
         (self.instance, self.engine, self.others) = (instance, engine, others);
-        self.wanted = Some(workload);
+        (self.wanted, self.prepared) = (Some(workload), prepared);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
-        (self.failed_creates, self.failed_searches) = (0, 0);
+        (self.starts, self.failed_creates, self.failed_searches) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
         self.take_lifecycle();

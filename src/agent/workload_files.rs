@@ -66,6 +66,19 @@ pub fn write_files(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String
     files.iter().map(|file| write_file(folder, file)).collect()
 }
 
+/// What [`write_files`] returns, without writing anything.
+///
+/// # Errors
+/// The first file with a mount point that cannot be one.
+pub fn file_paths(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
+    let path = |file: &File| {
+        let inside = relative(&file.mount_point);
+        let inside = inside.map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
+        Ok((folder.join(inside), file.mount_point.clone()))
+    };
+    files.iter().map(path).collect()
+}
+
 fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadFileError> {
     let inside = relative(&file.mount_point)
         .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;

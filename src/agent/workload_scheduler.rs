@@ -3,6 +3,7 @@
 //! Thread: `scheduler`, which owns it.
 //! Costs: a state change looks only at the changes that wait for that workload; how many others wait does not matter.
 
+use super::probes::short_info;
 use super::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
@@ -73,6 +74,8 @@ pub struct WorkloadScheduler {
     waiters: BTreeMap<String, BTreeSet<Name>>,
     /// The workloads that may not run whatever their dependencies do, and why.
     pub(super) withheld: BTreeMap<Name, String>,
+    /// How far they are prepared, of those that have something to show.
+    notes: BTreeMap<Name, String>,
 }
 
 impl WorkloadScheduler {
@@ -141,8 +144,20 @@ impl WorkloadScheduler {
 
     /// What is shown of an instance that waits to be started.
     pub fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        let why = self.withheld.get(&instance.workload).cloned().unwrap_or_default();
-        WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, why))
+        let parts = [self.withheld.get(&instance.workload), self.notes.get(&instance.workload)];
+        let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+        let info = short_info(parts.join("; "));
+        WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
+    }
+
+    /// Shows this of `workload` while it waits; nothing when it is empty. Returns whether that is something new.
+    pub fn note(&mut self, workload: &Name, note: String) -> bool {
+        if note.is_empty() {
+            return self.notes.remove(workload).is_some();
+        }
+        let is_new = self.notes.get(workload) != Some(&note);
+        self.notes.insert(workload.clone(), note);
+        is_new
     }
 
     fn is_ready(&self, change: &Change, store: &WorkloadStateStore) -> bool {

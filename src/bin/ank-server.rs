@@ -4,17 +4,20 @@
 
 use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
+use ankaios_lite::model::fields::reader::UnknownKey;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
 use ankaios_lite::platform::memory;
+use ankaios_lite::platform::metrics_file;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::{MissingPems, SettingsError};
 use ankaios_lite::platform::threads::{self, Thread};
 use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::server::ServerLoop;
+use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
 use ankaios_lite::server::state_store::{self, StateStore};
@@ -26,7 +29,7 @@ use signal_hook::iterator::{Handle, Signals};
 use std::error::Error;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The program; its exit code. Public for the multi-call file.
@@ -59,7 +62,8 @@ fn server_error(error: &dyn Error) -> ExitCode {
 }
 
 fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
-    let desired = settings.startup_manifest.as_deref().map(read_manifest).transpose()?;
+    let manifest = settings.startup_manifest.clone();
+    let manifest = manifest.map(|path| read_manifest(&path).map(|desired| (desired, path))).transpose()?;
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
@@ -70,6 +74,9 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     server.set_update_on_failure(settings.update_on_failure);
     server.set_clock(SystemClock);
     let mut server_threads = Vec::new();
+    if let Some(modes) = settings.modes.take() {
+        server.set_modes(modes);
+    }
     if !settings.mutating_hooks.is_empty() {
         let (hooks, thread) =
             MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0)
@@ -83,7 +90,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     }
     let mut stopped = || signals.pending().next().inspect(|signal| log_stop(*signal)).is_some();
     let _own = settings.state_dir.as_deref().map(own_state_dir).transpose().map_err(Refused::log)?;
-    match start_with_state(&mut server, settings.state_dir.as_deref(), desired) {
+    match start_with_state(&mut server, settings.state_dir.as_deref(), manifest) {
         // Whatever a hook that was ended made of it.
         _ if stopped() => {
             drop(server);
@@ -125,6 +132,13 @@ fn serve(
     let endpoint = ServerEndpoint::start(&options, inbox, &mut vital).map_err(|error| server_error(&error))?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
+    if let Some(metrics) = settings.metrics {
+        let (requests, requested) = bounded(1);
+        server.set_metrics(requested);
+        let text = move || metrics::requested(&requests).map(|numbers| numbers.text());
+        let thread = metrics_file::start(metrics, stop.clone(), text).map_err(|error| server_error(&error))?;
+        server_threads.push(thread);
+    }
     let pulse = vital.add("server");
     let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &pulse))
         .map_err(|error| server_error(&error))?;
@@ -210,13 +224,15 @@ fn own_state_dir(folder: &Path) -> Result<Option<File>, Refused> {
 fn start_with_state(
     server: &mut ServerLoop,
     state_dir: Option<&Path>,
-    manifest: Option<DesiredState>,
+    manifest: Option<(DesiredState, PathBuf)>,
 ) -> Result<(), Refused> {
     if start_with_stored(server, state_dir)? {
         return Ok(());
     }
     match manifest {
-        Some(desired) => server.start_with(desired).map_err(|error| Refused(with_causes(&error))),
+        Some((desired, path)) => server
+            .start_with(desired)
+            .map_err(|error| Refused(format!("{} (startup manifest '{}')", with_causes(&error), path.display()))),
         None => {
             log::info!("No startup manifest provided -> waiting for new workloads from the CLI");
             Ok(())
@@ -252,17 +268,19 @@ fn read_manifest(path: &Path) -> Result<DesiredState, ExitCode> {
     if text.len() as u64 > MANIFEST_MAX {
         return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));
     }
-    let manifest = Manifest::parse(&text).map_err(manifest_failed)?;
-    for warning in &manifest.warnings {
-        log::warn!("{}: {warning}", path.display());
-    }
-    manifest.into_desired_state().map_err(manifest_failed)
+    let warn = |warnings: &[UnknownKey]| warnings.iter().for_each(|key| log::warn!("{}: {key}", path.display()));
+    let manifest = Manifest::parse(&text).map_err(|error| {
+        warn(&Manifest::unknown_keys(&text));
+        manifest_failed(path, &error)
+    })?;
+    warn(&manifest.warnings);
+    manifest.into_desired_state().map_err(|error| manifest_failed(path, &error))
 }
 
-fn manifest_failed(error: ManifestError) -> ExitCode {
+fn manifest_failed(path: &Path, error: &ManifestError) -> ExitCode {
     let what = match error {
         ManifestError::Unreadable { .. } | ManifestError::TagShape { .. } => "Invalid tags format in startup manifest",
         ManifestError::Invalid { .. } => "Parsing start config failed with error",
     };
-    failed(what, error)
+    failed(what, format_args!("'{}': {error}", path.display()))
 }

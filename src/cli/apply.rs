@@ -98,7 +98,7 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_
         true => Node::empty(),
         false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
     };
-    Ok(Update { new_state, masks, ..Update::default() })
+    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
 }
 
 fn put<'i, K: Ord + Display, T>(
@@ -221,9 +221,17 @@ fn schema_error(input: &Input, document: &Document<'_>, reading: &Reading) -> Co
         reading.problems.iter().map(|problem| (document.locate(&problem.path), problem)).collect();
     located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
+    if *document.root() == Yaml::Null {
+        text.push_str(&format!("\n'{}' is empty", input.name));
+        return CommandError::input(text, "a manifest has at least the line: apiVersion: v1");
+    }
     for (at, problem) in located {
         let at = at.map_or_else(String::new, |at| format!(", {at}"));
-        text.push_str(&format!("\n'{}': {} ({}{at})", json_pointer(&problem.path), problem.message, input.name));
+        let what = match problem.path.is_empty() {
+            true => "the manifest".to_owned(),
+            false => format!("'{}'", json_pointer(&problem.path)),
+        };
+        text.push_str(&format!("\n{what}: {} ({}{at})", problem.message, input.name));
     }
     if reading.more_problems > 0 {
         text.push_str(&format!("\nand {} more", reading.more_problems));

@@ -6,6 +6,7 @@
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
 use crate::model::nearest::nearest;
+use crate::platform::settings::naming_variable;
 use clap::builder::BoolValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
@@ -14,7 +15,7 @@ use clap::{
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{parse_duration, parse_tag, parse_time, parse_until, path};
+use values::{parse_duration, parse_interval, parse_tag, parse_time, parse_until, path};
 
 mod values;
 
@@ -30,9 +31,9 @@ const SERVER_URL_AFTER: &str = "server_url_after";
     about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
-    after_help = "Examples:\n  ank -k apply cluster.yaml        start its workloads and wait\n  \
-                  ank -k get workloads             show all workloads\n  \
-                  ank -k get state desiredState    show the desired state\n\n\
+    after_help = "Examples:\n  ank apply cluster.yaml        start its workloads and wait\n  \
+                  ank get workloads             show all workloads\n  \
+                  ank get state desiredState    show the desired state\n\n\
                   '--no-insecure', '--no-quiet', '--no-verbose' and '--wait' switch off what the config file switches on.\n\
                   Run 'ank help <command>' for the options and examples of a command."
 )]
@@ -85,7 +86,7 @@ pub struct Common {
     /// Exit with 3 when a workload of the change failed
     #[arg(long, global = true)]
     pub fail_on_error: bool,
-    /// Connect to the server without TLS
+    /// Connect to the server without TLS, if no certificates are set
     #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
     /// Override `insecure` of the config file and of the environment
@@ -120,29 +121,29 @@ pub enum Verb {
     /// Create and update the workloads and configs of manifests, or delete them
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k apply web.yaml db.yaml      apply both as one update and wait\n  \
-                      ank -k apply --agent agent_A -     apply standard input, all on agent_A\n  \
-                      ank -k apply -d web.yaml           delete the workloads and configs of the manifest\n  \
-                      ank -k apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
-                      ank -k apply --rollback web.yaml   undo it if a workload fails\n  \
-                      ank -k apply web.yaml --wait-timeout 60 --fail-on-error\n                                     exit code 3 if one failed, 4 if one is late"
+        after_help = "Examples:\n  ank apply web.yaml db.yaml      apply both as one update and wait\n  \
+                      ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
+                      ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
+                      ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
+                      ank apply --rollback web.yaml   undo it if a workload fails\n  \
+                      ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
     /// Show what 'apply' would add, change and delete, and change nothing
     #[command(
         arg_required_else_help = true,
         after_help = "Exit code: 0 without differences, 6 with some, 1 after an error.\n\n\
-                      Examples:\n  ank -k diff web.yaml db.yaml        field by field, as a unified diff\n  \
-                      ank -k diff -d web.yaml             what 'apply -d' would delete\n  \
-                      ank -k diff -o json web.yaml        for scripts"
+                      Examples:\n  ank diff web.yaml db.yaml        field by field, as a unified diff\n  \
+                      ank diff -d web.yaml             what 'apply -d' would delete\n  \
+                      ank diff -o json web.yaml        for scripts"
     )]
     Diff(DiffArguments),
     /// Put back what a guarded update has changed
     #[command(
         after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
                             refused when one of its workloads or configs was changed since.\n\n\
-                            Examples:\n  ank -k get updates      the updates that the server keeps\n  \
-                            ank -k rollback 3       put back what was there before update 3, and wait"
+                            Examples:\n  ank get updates      the updates that the server keeps\n  \
+                            ank rollback 3       put back what was there before update 3, and wait"
     )]
     Rollback {
         /// Number of the update, as 'ank get updates' shows it
@@ -152,25 +153,57 @@ pub enum Verb {
     /// Print what workloads wrote to their standard output and error
     #[command(
         arg_required_else_help = true,
-        after_help = "Examples:\n  ank -k logs web                    print all lines\n  \
-                      ank -k logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
-                      ank -k logs --since 2026-01-31T12:00:00Z web"
+        after_help = "Examples:\n  ank logs web                    print all lines\n  \
+                      ank logs -f --tail 10 web db    the last 10 lines of both and all new ones\n  \
+                      ank logs --since 2026-01-31T12:00:00Z web"
     )]
     Logs(LogsArguments),
+    /// Show the modes of the vehicle, or switch to one
+    #[command(
+        after_help = "A config item of the server holds the current mode; workloads name theirs in the tag 'modes'.\n\n\
+                      Examples:\n  ank mode                   show the modes\n  \
+                      ank mode park              switch, and wait for the workloads\n  \
+                      ank mode --new flash       also if no workload is in it yet"
+    )]
+    Mode(ModeArguments),
     /// Print the dependencies of workloads and whether they are met
-    #[command(after_help = "Examples:\n  ank -k graph                             a tree below each workload\n  \
-                      ank -k graph web                         only 'web' and what it needs\n  \
-                      ank -k graph -o dot | dot -Tsvg > graph.svg")]
+    #[command(after_help = "Examples:\n  ank graph                             a tree below each workload\n  \
+                      ank graph web                         only 'web' and what it needs\n  \
+                      ank graph --timing                    when each of them was ready\n  \
+                      ank graph --mode park                 only what is in mode 'park'\n  \
+                      ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
+    /// Print how long the starts of workloads took and what they waited for
+    #[command(after_help = "Columns, in seconds; empty where a time is not known:\n  \
+                      WAITED      from the first report that it waits until it was started\n  \
+                      WAITED FOR  the dependency that was met last\n  \
+                      PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
+                      START       until its container ran\n  \
+                      READY       from there until its 'ready' condition was met\n  \
+                      TOTAL       from its acceptance, or its last restart, until it was ready\n\n\
+                      Examples:\n  ank blame                    the longest start first\n  \
+                      ank blame web db             only these workloads\n  \
+                      ank blame -o svg > boot.svg  a chart for a browser")]
+    Blame(BlameArguments),
+    /// Show what workloads and nodes use of CPU and memory
+    #[command(
+        after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
+                      back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
+                      whole node of each agent.\n\n\
+                      Examples:\n  ank top                            all workloads, those with most CPU first\n  \
+                      ank top -w -s memory -a agent_A    keep showing one agent, sorted by memory\n  \
+                      ank top -o json web db             for scripts"
+    )]
+    Top(TopArguments),
 }
 
 /// What `get` shows.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Get {
     /// The complete state, or the parts that masks select
-    #[command(after_help = "Examples:\n  ank -k get state -o json\n  \
-                            ank -k get state desiredState.workloads.web\n  \
-                            ank -k get state 'desiredState.workloads.*.agent' workloadStates")]
+    #[command(after_help = "Examples:\n  ank get state -o json\n  \
+                            ank get state desiredState.workloads.web\n  \
+                            ank get state 'desiredState.workloads.*.agent' workloadStates")]
     State {
         /// Format of the output
         #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
@@ -182,8 +215,8 @@ pub enum Get {
     /// A table of workloads and their states
     #[command(
         visible_alias = "workloads",
-        after_help = "Examples:\n  ank -k get workloads\n  ank -k get workloads -a agent_A -s running\n  \
-                      ank -k get workloads -w web db"
+        after_help = "Examples:\n  ank get workloads\n  ank get workloads -a agent_A -s running\n  \
+                      ank get workloads -w web db"
     )]
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
@@ -199,9 +232,9 @@ pub enum Get {
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
                       'completeState', the new values. Without masks this includes the load reports of agents.\n\n\
-                      Examples:\n  ank -k get events -o json workloadStates\n  \
-                      ank -k get events -c --count 1 desiredState.workloads.web\n  \
-                      ank -k get events --until 'workloadStates.*.web.*.state=Running'"
+                      Examples:\n  ank get events -o json workloadStates\n  \
+                      ank get events -c --count 1 desiredState.workloads.web\n  \
+                      ank get events --until 'workloadStates.*.web.*.state=Running'"
     )]
     Events(EventsArguments),
 }
@@ -214,9 +247,10 @@ pub enum Set {
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
         after_help = "The file holds a complete state as 'ank get state' prints it, not a manifest.\n\
-                      A part that the file lacks is deleted only with --delete-missing or when the file is empty.\n\n\
-                      Examples:\n  ank -k set state desiredState.workloads.web.restartPolicy state.yaml\n  \
-                      ank -k set state agents.agent_A.tags -"
+                      A part that the file lacks is refused. It is deleted with --delete-missing, or if the file gives the \
+                      map around it as empty, as 'workloads: {}'.\n\n\
+                      Examples:\n  ank set state desiredState.workloads.web.restartPolicy state.yaml\n  \
+                      ank set state agents.agent_A.tags -"
     )]
     State {
         /// Parts to change, names separated by dots; last, the file with the new state ('-': standard input)
@@ -254,7 +288,7 @@ pub enum Run {
     /// Run one workload; one with the same name is replaced
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  ank -k run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
+        after_help = "Example:\n  ank run workload web --runtime podman --agent agent_A --config 'image: docker.io/nginx:latest'"
     )]
     Workload(RunArguments),
 }
@@ -285,7 +319,7 @@ pub struct EventsArguments {
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
     pub include_current_state: bool,
-    /// End after this many events
+    /// End after this many events; the current state of '-c' is none
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// End when this field has this value; '*' stands for every name at its place
@@ -326,6 +360,9 @@ pub struct RunArguments {
     /// A tag as <key>=<value>; may be given several times
     #[arg(long, value_name = "TAGS", value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,
+    /// Run it on a server without modes although it has the tag 'modes'
+    #[arg(long)]
+    pub ignore_modes: bool,
 }
 
 /// The manifests of `apply` and `diff`.
@@ -337,6 +374,9 @@ pub struct ManifestArguments {
     /// Delete the workloads and configs that the manifests name
     #[arg(short = 'd')]
     pub delete: bool,
+    /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
+    #[arg(long)]
+    pub ignore_modes: bool,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
@@ -399,15 +439,131 @@ pub struct LogsArguments {
     pub names: Vec<String>,
 }
 
+/// Options of `mode`.
+#[derive(Debug, Clone, Args)]
+pub struct ModeArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
+    pub output: TableFormat,
+    /// Switch also to a mode that no workload names
+    #[arg(long, requires = "mode")]
+    pub new: bool,
+    /// The mode to switch to
+    #[arg(value_name = "NAME")]
+    pub mode: Option<String>,
+}
+
+/// Formats of tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// Columns.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// Indented by two blanks.
+    #[value(help = None::<&'static str>)]
+    Json,
+}
+
 /// Options of `graph`.
 #[derive(Debug, Clone, Args)]
 pub struct GraphArguments {
     /// Format of the output
     #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
     pub output: GraphFormat,
+    /// Show when each workload was ready and how long that took; '*' marks the chain that was ready last
+    #[arg(long)]
+    pub timing: bool,
+    /// Only workloads in this mode
+    #[arg(long, value_name = "NAME")]
+    pub mode: Option<String>,
     /// Only these workloads and what they need
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
+}
+
+/// Options of `blame`.
+#[derive(Debug, Clone, Args)]
+pub struct BlameArguments {
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub output: BlameFormat,
+    /// Only these workloads
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Options of `top`.
+#[derive(Debug, Clone, Args)]
+pub struct TopArguments {
+    /// Only workloads of this agent
+    #[arg(short, long, value_name = "NAME")]
+    pub agent: Option<String>,
+    /// Order of the rows, highest first
+    #[arg(short, long, value_enum, default_value = "cpu", value_name = "KEY")]
+    pub sort: SortKey,
+    /// Keep showing changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Time between two samples, from 500ms to 1h [default: 1s; with --watch 2s]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
+    /// Format of the output
+    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
+    pub output: TopFormat,
+    /// Only workloads with these names
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Formats of start times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BlameFormat {
+    /// For people.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// For programs, with all moments.
+    #[value(help = None::<&'static str>)]
+    Json,
+    /// A chart.
+    #[value(help = None::<&'static str>)]
+    Svg,
+}
+
+/// What rows of `top` are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortKey {
+    /// CPU.
+    #[value(help = None::<&'static str>)]
+    Cpu,
+    /// Memory.
+    #[value(help = None::<&'static str>)]
+    Memory,
+    /// Highest memory so far.
+    #[value(help = None::<&'static str>)]
+    Peak,
+    /// Processes and threads.
+    #[value(help = None::<&'static str>)]
+    Pids,
+    /// Restarts.
+    #[value(help = None::<&'static str>)]
+    Restarts,
+    /// Time since the start.
+    #[value(help = None::<&'static str>)]
+    Uptime,
+    /// Name, in alphabetical order.
+    #[value(help = None::<&'static str>)]
+    Name,
+}
+
+/// Formats of `top`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TopFormat {
+    /// For people.
+    #[value(help = None::<&'static str>)]
+    Table,
+    /// For programs; with `--watch` a document on each line.
+    #[value(help = None::<&'static str>)]
+    Json,
 }
 
 /// Formats of differences.
@@ -464,7 +620,11 @@ impl Verb {
             Self::Run(Run::Workload(_)) => "run workloads",
             Self::Rollback { .. } => "roll back",
             Self::Logs(_) => "output logs",
+            Self::Mode(ModeArguments { mode: None, .. }) => "get modes",
+            Self::Mode(ModeArguments { mode: Some(_), .. }) => "switch the mode",
             Self::Graph(_) => "print the graph",
+            Self::Blame(_) => "print the start times",
+            Self::Top(_) => "show usage",
             Self::Apply(_) | Self::Diff(_) => return None,
         })
     }
@@ -480,7 +640,8 @@ impl Arguments {
         // First without the environment, or its values would count as words: no help where the command is missing.
         let first = parsed_command().mut_args(without_environment).try_get_matches_from(&words);
         first.map_err(|error| with_tip(error, &words))?;
-        let matches = parsed_command().try_get_matches_from(words)?;
+        let matches =
+            parsed_command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
@@ -496,6 +657,10 @@ impl Arguments {
                 let text = "the argument '--quiet' cannot be used with '--watch'";
                 return Err(usage_error(&["get", "workload"], ErrorKind::ArgumentConflict, text));
             }
+            Verb::Top(TopArguments { watch: true, .. }) if arguments.common.quiet => {
+                let text = "the argument '--quiet' cannot be used with '--watch'";
+                return Err(usage_error(&["top"], ErrorKind::ArgumentConflict, text));
+            }
             Verb::Get(Get::Events(_)) if arguments.common.quiet => {
                 let text = "the argument '--quiet' cannot be used with 'get events'";
                 return Err(usage_error(&["get", "events"], ErrorKind::ArgumentConflict, text));
@@ -506,8 +671,15 @@ impl Arguments {
     }
 }
 
-/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters.
+/// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters. Also for
+/// `-s` after a command where it has no meaning.
 fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument
+        && matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(unknown)) if unknown == "-s")
+    {
+        let tip = "for the server write '--server-url <URL>', or '-s <URL>' before the command";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     if error.kind() == ErrorKind::InvalidSubcommand
         && error.get(ContextKind::SuggestedSubcommand).is_none()
         && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)

@@ -5,6 +5,7 @@
 //! the server; none, without a message, when it does not respond within [`COMPLETION_MAX`].
 
 use super::args::{self, Common};
+use super::modes::{self, ServerModes, named};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
@@ -64,6 +65,7 @@ fn with_candidates(command: Command) -> Command {
             "masks_and_file" => Candidates::MasksAndFile,
             "state" => Candidates::States,
             "runtime" => Candidates::Runtimes,
+            "mode" => Candidates::Modes,
             "context" => Candidates::Contexts,
             "id" => Candidates::Updates,
             _ => return argument,
@@ -84,6 +86,7 @@ enum Candidates {
     MasksAndFile,
     States,
     Runtimes,
+    Modes,
     Contexts,
     Updates,
 }
@@ -99,6 +102,7 @@ impl Candidates {
             Self::Masks | Self::MasksOfRead | Self::MasksAndFile => {
                 &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
             }
+            Self::Modes => &[modes::PART, "desiredState.workloads.*.tags"],
             Self::States | Self::Runtimes | Self::Contexts => &[],
         }
     }
@@ -118,6 +122,10 @@ impl Candidates {
             }
             Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
             Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
+            Self::Modes => {
+                let known = ServerModes::in_state(state).map(|modes| modes.known).unwrap_or_default();
+                known.into_iter().chain(named(state, "desiredState").map(|(_, mode)| mode.to_owned())).collect()
+            }
             Self::Contexts => {
                 let typed = typed(words_of_command_line());
                 typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
@@ -259,6 +267,8 @@ mod tests {
             ("apply", "agent", true),
             ("run workload", "config", false),
             ("logs", "names", true),
+            ("top", "names", true),
+            ("top", "agent", true),
         ] {
             let mut words = words.split_whitespace();
             let command = words.try_fold(&command, |command, word| command.find_subcommand(word)).unwrap();

@@ -67,6 +67,9 @@ pub enum CommandError {
     /// The connection ended while something was awaited.
     #[error("Connection to server interrupted")]
     Ended(StreamEnd),
+    /// The same after the server had responded, or over a Unix domain socket: TLS is not the cause.
+    #[error("Connection to server interrupted")]
+    Stopped(StreamEnd),
     /// The server did not accept an update.
     #[error("SetState failed with: '{0}'")]
     Refused(String),
@@ -151,6 +154,9 @@ impl CommandError {
             Self::Refused(text) if text.contains(REMEMBERED) => {
                 "nothing was changed; 'ank apply --force' tries it again all the same"
             }
+            Self::Stopped(end) => {
+                return Some(format!("{end}; start the server again if it was stopped, or see its log"));
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) | Self::Unexpected | Self::InstanceName(_) => {
                 "check the versions of ank and server with '--version'"
@@ -186,7 +192,9 @@ impl CliError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Command(CommandError::TimedOut(_)) => true,
-            Self::Command(CommandError::Ended(end)) => matches!(end, StreamEnd::Closed | StreamEnd::Lost(_)),
+            Self::Command(CommandError::Ended(end) | CommandError::Stopped(end)) => {
+                matches!(end, StreamEnd::Closed | StreamEnd::Lost(_))
+            }
             _ => false,
         }
     }
@@ -232,6 +240,8 @@ mod tests {
             ("rollback 1", "Failed to roll back: 'Command failed: 'Command timed out after '3s'''"),
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
             ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
+            ("blame", "Failed to print the start times: 'Command failed: 'Command timed out after '3s'''"),
+            ("top", "Failed to show usage: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),

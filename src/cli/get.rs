@@ -13,14 +13,14 @@ use super::state_output::state_text;
 use super::table::{Table, TooWide, one_line};
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::field_path::{WILDCARD, parts};
-use crate::model::fields::{COMPLETE_STATE, PARTS_ON_REQUEST};
+use crate::model::fields::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
 impl WorkloadArguments {
     /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
-    fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
+    pub(super) fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
         let state = |wanted: &String| {
             let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
             shown == wanted || shown.split('(').next() == Some(wanted.as_str())
@@ -36,7 +36,7 @@ impl WorkloadArguments {
     }
 
     /// Warns about names and states that do not exist: they are probably typing errors.
-    fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
+    pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
         let known = || rows.keys().map(|instance| &*instance.workload);
         for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
             output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
@@ -74,26 +74,36 @@ pub fn state(
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
     for mask in masks {
-        warn_of_missing_object(mask, &state, output);
+        warn_of_missing_part(mask, &state, output);
     }
     Ok(output.result(&state_text(&state, format))?)
 }
 
-/// Warns about a mask for an object that does not exist: the response lacks it without an error.
-fn warn_of_missing_object(mask: &str, state: &Node, output: &mut Output<'_>) {
+/// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it without an error.
+fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output<'_>) {
     let path = parts(mask);
-    let (kind, object) = match path[..] {
+    // What is unknown at the top was reported before the read.
+    if COMPLETE_STATE.field(path[0]).is_some()
+        && let Some(reason) = selects_nothing(&path)
+    {
+        output.warn(format_args!("mask '{mask}' selects nothing: {reason}"));
+        return;
+    }
+    let (kind, length) = match path[..] {
         ["desiredState" | "effectiveState", "workloads", ..] => ("workload", 3),
         ["desiredState" | "effectiveState", "configs", ..] => ("config", 3),
         ["agents", ..] => ("agent", 2),
         [part] if PARTS_ON_REQUEST.contains(&part) => ("part", 1),
         _ => return,
     };
-    if let Some(object) = path.get(..object)
-        && !object.contains(&WILDCARD)
-        && state.at(object).is_none()
-    {
-        output.warn(format_args!("{kind} '{}' does not exist", object[object.len() - 1]));
+    let named = path.split(|part| *part == WILDCARD).next().unwrap_or_default();
+    if named.len() < length || state.at(named).is_some() {
+        return;
+    }
+    // The response to a longer mask does not show whether the object lacks this part or does not exist.
+    match path.len() == length {
+        true => output.warn(format_args!("{kind} '{}' does not exist", path[length - 1])),
+        false => output.warn(format_args!("mask '{mask}' selects nothing")),
     }
 }
 
@@ -162,7 +172,7 @@ pub fn watch_workloads(
 
 /// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
 /// redrawn.
-fn shorten(lines: &mut Vec<String>, lines_max: usize) {
+pub(super) fn shorten(lines: &mut Vec<String>, lines_max: usize) {
     let lines_max = lines_max.max(2);
     if lines.len() > lines_max {
         let hidden = lines.len() - (lines_max - 1);

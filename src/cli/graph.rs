@@ -3,27 +3,46 @@
 //! Thread: `main`, plain functions.
 
 use super::args::{GraphArguments, GraphFormat};
-use super::error::{CliError, CommandError};
+use super::error::{CliError, CommandError, meant_or};
+use super::modes::named;
 use super::output::Output;
 use super::reasons::{self, fulfils};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
+use super::timings::{self, Starts, seconds};
+use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
+use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
+use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Prints the graph of all workloads, or of the named ones and what they need.
+/// What is read besides for the graph of a mode.
+const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.workloads.*.tags"];
+
+/// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
 ///
 /// # Errors
 /// No response, an unknown name, or standard output cannot be written.
 pub fn print(
-    GraphArguments { output: format, names }: &GraphArguments,
+    GraphArguments { output: format, timing, mode, names }: &GraphArguments,
     link: &mut impl ServerLink,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
-    let graph = Graph::of(&link.complete_state(&MASKS)?).only(names)?;
+    let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
+    let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(timings::PART)).collect();
+    let state = link.complete_state(&masks)?;
+    let mut graph = Graph::of(&state);
+    if let Some(mode) = mode {
+        graph = graph.in_mode(mode, &state)?;
+    }
+    let mut graph = graph.only(names)?;
+    if *timing {
+        graph.add_timings(&Starts::of(&state)?);
+    }
     let text = match format {
-        GraphFormat::Text => graph.trees(names).text(output.width(), TooWide::Cut),
+        GraphFormat::Text if *timing => timed(graph.trees(names)).text(output.width(), TooWide::Cut),
+        GraphFormat::Text => untimed(graph.trees(names)).text(output.width(), TooWide::Cut),
         GraphFormat::Dot => graph.dot(),
         GraphFormat::Mermaid => graph.mermaid(),
     };
@@ -40,28 +59,51 @@ struct Workload {
     conditions: Vec<String>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
+    /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is unknown.
+    timing: String,
+    /// What is shown in place of its state: why it is not in the graph of a mode.
+    outside: Option<String>,
 }
 
 impl Workload {
     fn state(&self) -> String {
+        if let Some(outside) = &self.outside {
+            return outside.clone();
+        }
         let states = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
         if states.is_empty() { "does not exist".to_owned() } else { states }
     }
 
-    /// Name, agent and state, each as one line.
+    /// Name, agent, state and timing, each as one line.
     fn label(&self, name: &str, line_end: &str, escaped: impl Fn(&str) -> String) -> String {
-        let lines = [name, &self.agent, &self.state()].map(escaped);
+        let lines = [name, &self.agent, &self.state(), &self.timing].map(escaped);
         lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(line_end)
     }
 
     fn fulfils(&self, condition: &str) -> bool {
-        self.phases.iter().any(|phase| fulfils(phase, condition))
+        self.outside.is_none() && self.phases.iter().any(|phase| fulfils(phase, condition))
     }
 }
 
-/// Whether an additional info is about a condition of the workload's `lifecycle:` block.
+/// Whether an additional info is about the workload's `lifecycle:` block: a condition, or how far its start is prepared.
 fn is_about_condition(info: &str) -> bool {
-    ["ready: ", "alive: ", "gone: ", "precondition: ", "inactive: "].iter().any(|begin| info.starts_with(begin))
+    let begins =
+        ["ready: ", "alive: ", GONE_PREFIX, "precondition: ", INACTIVE_PREFIX, PREPARED_PREFIX, PREPARE_PREFIX];
+    begins.iter().any(|begin| info.starts_with(begin))
+}
+
+/// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
+type Row = [String; 6];
+
+/// The table with timings.
+fn timed(rows: Vec<Row>) -> Table<6> {
+    Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "TIMING", "EXECUTION STATE"], rows }
+}
+
+/// The table without timings.
+fn untimed(rows: Vec<Row>) -> Table<5> {
+    let rows = rows.into_iter().map(|[name, needed, met, agent, _, state]| [name, needed, met, agent, state]);
+    Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "EXECUTION STATE"], rows: rows.collect() }
 }
 
 /// The condition as people read it: `running`, `succeeded` or `failed`.
@@ -98,6 +140,37 @@ impl Graph {
         graph
     }
 
+    /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on the agent that it is
+    /// desired on. What is needed from outside is shown, but not what that needs.
+    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self, CommandError> {
+        let known = || ["effectiveState", "desiredState"].into_iter().flat_map(|part| named(state, part));
+        if !known().any(|(_, known)| known == mode) {
+            let hint = meant_or(mode, known().map(|(_, known)| known), "'ank mode' lists the modes");
+            return Err(CommandError::input(format!("No workload names mode '{mode}' in its tag 'modes'."), hint));
+        }
+        let workload = |part, name: &str| state.at(&[part, "workloads", name]);
+        let mut needed = BTreeSet::new();
+        for (name, entry) in &mut self.workloads {
+            let desired = workload("desiredState", name);
+            if entry.agent.is_empty() {
+                let agent = desired.and_then(|workload| workload.get("agent")).and_then(Node::as_text);
+                entry.agent = agent.unwrap_or_default().to_owned();
+            }
+            let described = workload("effectiveState", name).or(desired);
+            let tag = described.and_then(|workload| workload.at(&["tags", MODES_TAG])).and_then(Node::as_text);
+            if described.is_some() && tag.is_none_or(|tag| mode_names(tag).any(|named| named == mode)) {
+                needed.extend(entry.needs.keys().cloned());
+            } else if described.is_some() {
+                entry.needs.clear();
+                entry.outside = Some(format!("{NOT_IN_MODE}{mode}'"));
+            } else {
+                entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
+            }
+        }
+        self.workloads.retain(|name, workload| workload.outside.is_none() || needed.contains(name));
+        Ok(self)
+    }
+
     /// The part of the graph that `names` need; all of it without names.
     fn only(mut self, names: &[String]) -> Result<Self, CommandError> {
         let mut wanted = BTreeSet::new();
@@ -118,8 +191,21 @@ impl Graph {
         Ok(self)
     }
 
+    /// Notes when each workload was ready, in seconds since the boot of the server's node, how long that took, and which
+    /// workloads are those of the chain that was ready last: `@<ready> +<total> *`.
+    fn add_timings(&mut self, starts: &Starts) {
+        let chain = starts.last_chain(|name| self.workloads.contains_key(name));
+        for (name, workload) in &mut self.workloads {
+            let Some(start) = starts.of_workload(name) else { continue };
+            let ready = start.ready_at().map(|at| format!("@{}", seconds(starts.since_boot(at))));
+            let total = start.total().map(|total| format!("+{}", seconds(total)));
+            let mark = chain.contains(name.as_str()).then(|| "*".to_owned());
+            workload.timing = ready.into_iter().chain(total).chain(mark).collect::<Vec<_>>().join(" ");
+        }
+    }
+
     /// A tree for each of `names`; without names for each workload that no other needs.
-    fn trees(&self, names: &[String]) -> Table<5> {
+    fn trees(&self, names: &[String]) -> Vec<Row> {
         let needed: BTreeSet<&str> =
             self.workloads.values().flat_map(|workload| workload.needs.keys()).map(String::as_str).collect();
         let mut rows = Vec::new();
@@ -135,7 +221,7 @@ impl Graph {
                 self.branch(left, None, "", "", &mut shown, &mut rows);
             }
         }
-        Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "EXECUTION STATE"], rows }
+        rows
     }
 
     /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of the others.
@@ -146,7 +232,7 @@ impl Graph {
         first: &str,
         rest: &str,
         shown: &mut BTreeSet<&'g str>,
-        rows: &mut Vec<[String; 5]>,
+        rows: &mut Vec<Row>,
     ) {
         let Some(workload) = self.workloads.get(name) else { return };
         let is_new = shown.insert(name);
@@ -161,6 +247,7 @@ impl Graph {
             condition.map(needed).unwrap_or_default(),
             met.to_owned(),
             one_line(&workload.agent),
+            workload.timing.clone(),
             workload.state(),
         ]);
         if !is_new {
@@ -219,6 +306,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::cli::tests::{Step, let_need, play, state};
+    use crate::cli::timings::tests::assert_documented;
     use crate::model::execution_state::Phase;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
@@ -244,8 +332,14 @@ mod tests {
     }
 
     fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
-        let arguments = GraphArguments { output: format, names: names.iter().map(ToString::to_string).collect() };
-        let played = play(None, [Step::State(cluster())], |server, _, output| print(&arguments, server, output));
+        print_of(cluster(), false, names, format)
+    }
+
+    fn print_of(state: Node, timing: bool, names: &[&str], format: GraphFormat) -> Result<String, String> {
+        let names = names.iter().map(ToString::to_string).collect();
+        let arguments = GraphArguments { output: format, timing, mode: None, names };
+        let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
+        assert_eq!(played.server.reads[0].iter().any(|mask| mask == "timings"), timing);
         played.result.map(|()| played.out).map_err(|error| error.to_string())
     }
 
@@ -277,6 +371,99 @@ storage                           A       Running(Ok)
     }
 
     #[test]
+    fn the_documentation_shows_timings_as_they_are_printed() {
+        let example = timings::tests::example();
+        let instances = [
+            ("settings", "1", "rear", Phase::Succeeded),
+            ("storage", "1", "rear", Phase::Running),
+            ("updater", "1", "rear", Phase::Running),
+            ("bus", "1", "rear", Phase::Running),
+            ("camera", "1", "front", Phase::Running),
+            ("fusion", "1", "front", Phase::Running),
+            ("planner", "1", "front", Phase::Running),
+            ("display", "1", "front", Phase::Running),
+        ];
+        let mut cluster = state(&["front", "rear"], &instances);
+        for (name, needs) in reasons::needs(&example) {
+            let needs: Vec<(&str, &str)> = needs.iter().map(|(name, how)| (name.as_str(), how.as_str())).collect();
+            let_need(&mut cluster, "desiredState", &name, &needs);
+        }
+        cluster.as_map_mut().unwrap().insert("timings".to_owned(), example.get("timings").unwrap().clone());
+        let text = print_of(cluster, true, &["display"], GraphFormat::Text).unwrap();
+        assert_documented("WORKLOAD NAME              NEEDED", &text);
+    }
+
+    #[test]
+    fn timings_show_when_each_was_ready_and_mark_the_chain_that_was_last() {
+        let mut state = timings::tests::chain();
+        for part in ["db", "disk", "late", "lone", "setup", "web"] {
+            let place = state.at_mut(&["desiredState", "workloads"]).unwrap().as_map_mut().unwrap();
+            let workload = place.entry(part.to_owned()).or_default().as_map_mut().unwrap();
+            workload.insert("agent".to_owned(), Node::text("A"));
+        }
+        let expected = "\
+WORKLOAD NAME   NEEDED      MET   AGENT   TIMING            EXECUTION STATE
+late                              A                         does not exist
+lone                              A       @3.400 +0.400     does not exist
+web                               A       @5.050 +2.050 *   does not exist
+|-- db          running     no    A       @4.800 +1.800 *   does not exist
+|   `-- disk    running     no    A       @3.520 +0.520 *   does not exist
+`-- setup       succeeded   no    A       @3.300 +0.300     does not exist
+";
+        let text = print_of(state.clone(), true, &[], GraphFormat::Text).unwrap();
+        assert_eq!(trimmed(&text), expected);
+        let text = print_of(state.clone(), true, &["db"], GraphFormat::Dot).unwrap();
+        assert!(text.contains("[label=\"db\\nA\\ndoes not exist\\n@4.800 +1.800 *\"]"), "{text}");
+        state.as_map_mut().unwrap().remove("timings");
+        let error = print_of(state, true, &[], GraphFormat::Mermaid).unwrap_err();
+        assert_eq!(error, "the server keeps no start times");
+    }
+
+    #[test]
+    fn the_graph_of_a_mode_has_what_would_run_there_and_what_that_needs_from_outside() {
+        let mut cluster = cluster();
+        for (name, tag) in [("storage", "drive"), ("init", "park"), ("logger", "drive limp"), ("alone", "park")] {
+            let place = ["desiredState", "workloads", name, "tags"].into_iter();
+            let tags =
+                place.fold(&mut cluster, |place, key| place.as_map_mut().unwrap().entry(key.into()).or_default());
+            *tags = Node::map([(MODES_TAG, Node::text(tag))]);
+        }
+        // Outside of the current mode it has no agent.
+        let mut storage = cluster.at(&["desiredState", "workloads", "storage"]).unwrap().clone();
+        storage.as_map_mut().unwrap().insert("agent".to_owned(), Node::text(""));
+        let part = Node::map([("workloads", Node::map([("storage", storage)]))]);
+        cluster.as_map_mut().unwrap().insert("effectiveState".to_owned(), part);
+        let print = |mode: &str| {
+            let arguments = GraphArguments {
+                output: GraphFormat::Text,
+                timing: false,
+                mode: Some(mode.to_owned()),
+                names: Vec::new(),
+            };
+            let played =
+                play(None, [Step::State(cluster.clone())], |server, _, output| print(&arguments, server, output));
+            (
+                played.result.map(|()| trimmed(&played.out)).map_err(|error| (error.to_string(), error.hint())),
+                played.server,
+            )
+        };
+        let expected = "\
+WORKLOAD NAME             NEEDED      MET   AGENT   EXECUTION STATE
+handler                                     A       Pending(WaitingToStart)
+`-- storage               failed      no    A       Running(Ok)
+    `-- init              succeeded   no    A       not in mode 'drive'
+logger                                      B       Pending(Starting)
+|-- gone                  running     no            does not exist
+`-- storage (see above)   running     yes   A       Running(Ok)
+";
+        let (printed, server) = print("drive");
+        assert_eq!(printed.unwrap(), expected);
+        assert!(server.reads[0].contains(&TAG_MASKS[1].to_owned()));
+        let error = "Command failed: 'No workload names mode 'prk' in its tag 'modes'.'".to_owned();
+        assert_eq!(print("prk").0, Err((error, Some("did you mean 'park'?".to_owned()))));
+    }
+
+    #[test]
     fn graphviz_and_mermaid_get_labelled_nodes_and_edges() {
         let expected = "\
 digraph workloads {
@@ -302,14 +489,21 @@ flowchart LR
     #[test]
     fn results_of_conditions_are_shown_and_other_infos_are_not() {
         let mut state = cluster();
-        for (workload, info) in [("storage", "ready: tcp 5432 refused, attempt 7"), ("init", "Exit code: '0'")] {
-            let at = ["workloadStates", "A", workload, "1"];
+        for (workload, agent, info) in [
+            ("storage", "A", "ready: tcp 5432 refused, attempt 7"),
+            ("init", "A", "Exit code: '0'"),
+            ("handler", "A", "prepared: INIT"),
+            ("logger", "B", "prepare: no such image, retry in 4 s"),
+        ] {
+            let at = ["workloadStates", agent, workload, "1"];
             let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
             place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text(info));
         }
         let graph = Graph::of(&state);
         assert_eq!(graph.workloads["storage"].state(), "Running(Ok), ready: tcp 5432 refused, attempt 7");
         assert_eq!(graph.workloads["init"].state(), "Succeeded(Ok)");
+        assert_eq!(graph.workloads["handler"].state(), "Pending(WaitingToStart), prepared: INIT");
+        assert!(graph.workloads["logger"].state().ends_with(", prepare: no such image, retry in 4 s"));
     }
 
     #[test]
@@ -319,7 +513,7 @@ flowchart LR
             let needs = BTreeMap::from([(needs.to_owned(), "ADD_COND_RUNNING".to_owned())]);
             graph.workloads.insert(name.to_owned(), Workload { needs, ..Workload::default() });
         }
-        let names: Vec<String> = graph.trees(&[]).rows.into_iter().map(|[name, ..]| name).collect();
+        let names: Vec<String> = graph.trees(&[]).into_iter().map(|[name, ..]| name).collect();
         assert_eq!(names, ["a", "`-- b", "    `-- a (see above)"]);
     }
 }

@@ -17,14 +17,14 @@ pub struct LiveFrames {
 }
 
 impl LiveFrames {
-    /// Shows `lines`. In a terminal they replace the frame before; elsewhere they are written, followed by an empty
-    /// line, when they differ from the frame before.
+    /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by
+    /// an empty line, when they differ from the frame before.
     ///
     /// # Errors
     /// Standard output cannot be written.
     pub fn show(&mut self, lines: Vec<String>, output: &mut Output<'_>) -> io::Result<()> {
         let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
-        if let Some((columns, _)) = output.terminal() {
+        if let Some((columns, _)) = output.terminal().filter(|_| output.redraws()) {
             let text = self.redraw(&lines, columns);
             return output.progress(&text);
         }
@@ -77,6 +77,18 @@ mod tests {
             "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[K\n\x1b[1A\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
         );
         assert_eq!(frames(&[&["abcdef"]], Some(|| (4, 24))), "\x1b[1Gabcd\x1b[K\n");
+    }
+
+    #[test]
+    fn a_terminal_without_cursor_movements_gets_no_escapes() {
+        let mut out = Vec::new();
+        let mut output = Output::to(&mut out, io::sink(), Some(|| (80, 24))).dumb();
+        let mut live = LiveFrames::default();
+        for frame in ["a", "a", "b"] {
+            live.show(vec![frame.to_owned()], &mut output).unwrap();
+        }
+        drop(output);
+        assert_eq!(String::from_utf8(out).unwrap(), "a\n\nb\n\n");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod args;
+pub mod blame;
 pub mod completion;
 pub mod diff;
 pub mod error;
@@ -12,6 +13,8 @@ pub mod get;
 pub mod graph;
 pub mod live;
 pub mod logs;
+pub mod mode_check;
+pub mod modes;
 pub mod output;
 pub mod reasons;
 pub mod rows;
@@ -25,6 +28,8 @@ pub mod state_output;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod timings;
+pub mod top;
 pub mod unified;
 pub mod update;
 pub mod updates;
@@ -33,8 +38,8 @@ pub mod wait;
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
 use args::{
-    ApplyArguments, Arguments, Delete, DiffArguments, DiffFormat, Get, GraphArguments, LogsArguments, Run, Set, Verb,
-    WorkloadArguments,
+    ApplyArguments, Arguments, BlameArguments, Delete, DiffArguments, DiffFormat, Get, GraphArguments, LogsArguments,
+    ModeArguments, Run, Set, TopArguments, Verb, WorkloadArguments,
 };
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
@@ -45,6 +50,7 @@ use settings::{CliSettings, Waiting};
 use signals::Interrupts;
 use std::ffi::OsString;
 use std::time::SystemTime;
+use top::Top;
 use update::{Context, Update};
 
 /// Runs `ank` with the words of the command line, the program's name first.
@@ -76,6 +82,9 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
     let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
     let mut job = Job::prepare(&arguments.command, output)?;
+    if let Job::Update(update) = &mut job {
+        update.checks_modes &= !settings.ignore_modes;
+    }
     if matches!(&job, Job::Update(update) if update.masks.is_empty()) {
         output.status("Nothing to update.")?;
         return Ok(ExitCode::Success);
@@ -109,7 +118,10 @@ enum Job<'a> {
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
     Logs(&'a LogsArguments),
+    Mode(&'a ModeArguments),
     Graph(&'a GraphArguments),
+    Blame(&'a BlameArguments),
+    Top(&'a TopArguments),
 }
 
 impl<'a> Job<'a> {
@@ -118,7 +130,10 @@ impl<'a> Job<'a> {
             Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
             Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
+            Verb::Mode(arguments) => Self::Mode(arguments),
             Verb::Graph(arguments) => Self::Graph(arguments),
+            Verb::Blame(arguments) => Self::Blame(arguments),
+            Verb::Top(arguments) => Self::Top(arguments),
             Verb::Set(Set::State { masks_and_file, delete_missing }) => {
                 Self::Update(set::update(masks_and_file, *delete_missing, output)?)
             }
@@ -137,7 +152,11 @@ impl<'a> Job<'a> {
 
     /// Whether it prints changes until it is stopped.
     fn is_endless(&self) -> bool {
-        matches!(self, Self::Events(_) | Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })))
+        match self {
+            Self::Events(_) | Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => true,
+            Self::Top(arguments) => arguments.watch,
+            _ => false,
+        }
     }
 
     /// Whether a signal is the usual end, with the exit code of success.
@@ -161,7 +180,7 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Diff(..) | Job::Graph(_)) {
+        if in_order && !matches!(self, Job::Get(_) | Job::Diff(..) | Job::Graph(_) | Job::Blame(_) | Job::Top(_)) {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -173,13 +192,28 @@ impl<'a> Job<'a> {
         let (link, output) = (&mut *context.link, &mut *context.output);
         match self {
             Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
-            Self::Update(update) => context.update_and_wait(std::mem::take(update)),
+            Self::Update(update) => {
+                mode_check::check(update, link, output)?;
+                context.update_and_wait(std::mem::take(update))
+            }
+            Self::Mode(arguments) => match &arguments.mode {
+                Some(mode) => {
+                    let update = modes::switch(link, mode, arguments.new)?;
+                    context.update_and_wait(update)
+                }
+                None => modes::show(link, arguments.output, output).map(|()| ExitCode::Success),
+            },
             Self::Diff(update, format) => diff::print(update, *format, link, output),
             Self::Rollback(id) => updates::roll_back(*id, context),
             Self::DeleteConfigs(names) => context.delete_configs(names),
             Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
             Self::Logs(arguments) => logs::print(arguments, link, output),
             Self::Graph(arguments) => graph::print(arguments, link, output).map(|()| ExitCode::Success),
+            Self::Blame(arguments) => blame::print(arguments, link, output).map(|()| ExitCode::Success),
+            Self::Top(arguments) => {
+                let top = Top { arguments, now: SystemTime::now };
+                top.show(link, context.clock, output).map(|()| ExitCode::Success)
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Texts of others - files, names, states, texts of the server - reach a terminal only through here: characters that
 //! would act on it are escaped.
 //!
-//! Thread: `main`. Owns: both streams. Colours only in a terminal and without `NO_COLOR`: scripts match `error: ` and
-//! `warn: ` at the beginning of a line.
+//! Thread: `main`. Owns: both streams. Colours only in a terminal, without `NO_COLOR` and `TERM=dumb`: scripts match
+//! `error: ` and `warn: ` at the beginning of a line.
 
 use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
@@ -22,6 +22,8 @@ pub struct Output<'w> {
     err: Box<dyn Write + 'w>,
     /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
+    /// Whether the terminal can move its cursor, so that frames replace each other.
+    redraws: bool,
     /// Whether labels have colours.
     colours: bool,
     /// Whether results have colours.
@@ -34,11 +36,13 @@ impl<'w> Output<'w> {
     /// The streams of the process.
     #[must_use]
     pub fn of_process() -> Self {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
+        let no_colour = dumb || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
             out: Box::new(io::stdout().lock()),
             err: Box::new(io::stderr()),
             terminal: io::stdout().is_terminal().then_some(terminal_size as fn() -> (usize, usize)),
+            redraws: !dumb,
             colours: io::stderr().is_terminal() && !no_colour,
             result_colours: io::stdout().is_terminal() && !no_colour,
             quiet: false,
@@ -50,7 +54,7 @@ impl<'w> Output<'w> {
     #[must_use]
     pub fn to(out: impl Write + 'w, err: impl Write + 'w, terminal: Option<fn() -> (usize, usize)>) -> Self {
         let (out, err) = (Box::new(out), Box::new(err));
-        Self { out, err, terminal, colours: false, result_colours: false, quiet: false, verbose: false }
+        Self { out, err, terminal, redraws: true, colours: false, result_colours: false, quiet: false, verbose: false }
     }
 
     /// Sets the levels; quiet wins.
@@ -75,6 +79,19 @@ impl<'w> Output<'w> {
     #[must_use]
     pub fn terminal(&self) -> Option<(usize, usize)> {
         self.terminal.map(|size| size())
+    }
+
+    /// Whether frames replace each other: standard output is a terminal that can move its cursor.
+    #[must_use]
+    pub fn redraws(&self) -> bool {
+        self.terminal.is_some() && self.redraws
+    }
+
+    /// Makes a terminal of [`Self::to`] one that cannot move its cursor.
+    #[cfg(test)]
+    #[must_use]
+    pub fn dumb(self) -> Self {
+        Self { redraws: false, ..self }
     }
 
     /// Columns for a table.

@@ -5,6 +5,7 @@
 use super::rows::{self, Row};
 use super::table::one_line;
 use crate::model::execution_state::{INACTIVE_PREFIX, Phase, WorkloadState};
+use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::workload::AddCondition;
@@ -25,8 +26,10 @@ pub struct Reasons {
     needs: Needs,
     /// The same before an update: a deleted workload waits for the end of those that needed it.
     needed_before: Needs,
-    /// Instances that are not relevant on their nodes.
+    /// Instances that are not relevant on their nodes, or outside of the current mode.
     inactive: BTreeSet<InstanceName>,
+    /// Why instances are not scheduled, where the server reports it.
+    unscheduled: BTreeMap<InstanceName, String>,
 }
 
 impl Reasons {
@@ -34,9 +37,11 @@ impl Reasons {
     #[must_use]
     pub fn new(state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
         let phases = rows.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
-        let inactive =
-            rows.iter().filter(|(_, row)| row.info.starts_with(INACTIVE_PREFIX)).map(|(name, _)| name.clone());
-        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive: inactive.collect() }
+        let outside = rows.iter().filter(|(_, row)| row.info.starts_with(NOT_IN_MODE));
+        let unscheduled: BTreeMap<_, _> = outside.map(|(name, row)| (name.clone(), row.info.clone())).collect();
+        let inactive = rows.iter().filter(|(_, row)| row.info.starts_with(INACTIVE_PREFIX)).map(|(name, _)| name);
+        let inactive = inactive.chain(unscheduled.keys()).cloned().collect();
+        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive, unscheduled }
     }
 
     /// The same after an update, with the complete state before it.
@@ -52,15 +57,21 @@ impl Reasons {
         } else {
             self.phases.insert(instance.clone(), state.phase.to_string());
         }
-        if state.is_inactive() {
+        let is_outside = state.phase == Phase::NotScheduled && state.additional_info.starts_with(NOT_IN_MODE);
+        if is_outside {
+            self.unscheduled.insert(instance.clone(), one_line(&state.additional_info));
+        } else {
+            self.unscheduled.remove(instance);
+        }
+        if is_outside || state.is_inactive() {
             self.inactive.insert(instance.clone());
         } else {
             self.inactive.remove(instance);
         }
     }
 
-    /// Whether a workload waits for one that is not relevant on its node, directly or not: only an update or a new
-    /// start of that agent can change this.
+    /// Whether a workload waits for one that is not relevant on its node or outside of the current mode, directly or not:
+    /// only an update, a switch of the mode or a new start of that agent can change this.
     #[must_use]
     pub fn waits_for_inactive(&self, name: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
@@ -109,7 +120,9 @@ impl Reasons {
                 "ADD_COND_FAILED" => "to fail",
                 _ => "",
             };
-            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ");
+            let why = self.unscheduled.iter().find(|(instance, _)| *instance.workload == **needed);
+            let why = why.map_or_else(String::new, |(_, info)| format!(" ({info})"));
+            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ") + &why;
             let now = if phases.is_empty() { "it does not exist".to_owned() } else { format!("it is {phases}") };
             (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
         };

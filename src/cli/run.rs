@@ -14,13 +14,14 @@ use crate::model::workload::Workload;
 /// # Errors
 /// The name is none that a workload can have.
 pub fn update(arguments: &RunArguments) -> Result<Update, CommandError> {
-    let RunArguments { name, runtime, config, agent, tags } = arguments;
+    let RunArguments { name, runtime, config, agent, tags, ignore_modes } = arguments;
     check_name("workload", name)?;
     let mut workload = Workload::new(agent.as_str(), runtime, config);
     workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
     let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
-    Ok(Update { new_state: state, masks: vec![format!("desiredState.workloads.{name}")], ..Update::default() })
+    let masks = vec![format!("desiredState.workloads.{name}")];
+    Ok(Update { new_state: state, masks, checks_modes: !ignore_modes, ..Update::default() })
 }
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ mod tests {
     fn named(name: &str) -> RunArguments {
         let [name, runtime, config, agent] = [name, "podman", "image: x\n", "A"].map(str::to_owned);
         let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        RunArguments { name, runtime, config, agent, tags }
+        RunArguments { name, runtime, config, agent, tags, ignore_modes: false }
     }
 
     #[test]

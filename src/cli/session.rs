@@ -118,6 +118,8 @@ pub struct Session {
     stream: String,
     /// Signals that end the command.
     interrupts: Receiver<()>,
+    /// Whether the server has sent something, or the connection is one without TLS in any case.
+    is_understood: bool,
 }
 
 impl Session {
@@ -160,6 +162,7 @@ impl Session {
                     first_deadline: Some(deadline),
                     stream: String::new(),
                     interrupts,
+                    is_understood: settings.url.is_socket(),
                 })
             }
             Some(Event::Connected(Err(error))) => Err(unreachable_server(
@@ -217,7 +220,13 @@ impl Session {
             recv(late) -> _ => return Ok(None),
         };
         match received {
-            Ok(Event::Message(message)) => Ok(Some(message)),
+            Ok(Event::Message(message)) => {
+                self.is_understood = true;
+                Ok(Some(message))
+            }
+            Ok(Event::Ended(end @ (StreamEnd::Closed | StreamEnd::Lost(_)))) if self.is_understood => {
+                Err(CommandError::Stopped(end))
+            }
             Ok(Event::Ended(end)) => Err(CommandError::Ended(end)),
             Ok(Event::Connected(_)) | Err(_) => Err(CommandError::Ended(StreamEnd::Closed)),
         }
@@ -428,6 +437,7 @@ mod tests {
             response_timeout: Duration::from_secs(60),
             message_max: MessageSize::default(),
             waiting: Waiting::default(),
+            ignore_modes: false,
         };
         let opened = Session::open(&settings, pressed);
         assert!(opened.err().unwrap().is_interrupted());

@@ -109,7 +109,7 @@ mod tests {
         for (file, text, expected) in [
             ("state.yaml", "a: [", "Command failed: 'Invalid state in 'state.yaml': did not find"),
             ("-", "a: [", "Command failed: 'Invalid state in standard input: did not find"),
-            ("-", "desiredSate: {}", "Command failed: 'Invalid state in standard input: desiredSate: unknown field"),
+            ("-", "desiredSate: {}", "Command failed: 'Invalid state in standard input: desiredSate: unknown key"),
         ] {
             let mut output = Output::to(io::sink(), io::sink(), None);
             let error = update_from(&["desiredState".to_owned()], file, text, true, &mut output).unwrap_err();

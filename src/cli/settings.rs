@@ -6,7 +6,7 @@ use super::args::Common;
 use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::table::one_line;
-use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems};
+use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems, VERSION_LINE};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -21,8 +21,17 @@ const USER_FILE: &str = ".config/ankaios/ank.conf";
 const DEFAULT_URL: &str = "https://127.0.0.1:25551";
 const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
 /// Keys of the file besides those of certificates; all may stand in the table `default` and in contexts.
-const KEYS: [&str; 8] =
-    ["version", "response_timeout", "verbose", "quiet", "no_wait", "server_url", "insecure", "max_message_size"];
+const KEYS: [&str; 9] = [
+    "version",
+    "response_timeout",
+    "verbose",
+    "quiet",
+    "no_wait",
+    "server_url",
+    "insecure",
+    "max_message_size",
+    "ignore_modes",
+];
 
 /// What a run of `ank` needs besides its command.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub struct CliSettings {
     pub message_max: MessageSize,
     /// Whether and how long to wait for workloads after an update.
     pub waiting: Waiting,
+    /// Workloads with the tag `modes` are sent also to a server without modes.
+    pub ignore_modes: bool,
 }
 
 /// Whether and how long to wait for workloads after an update.
@@ -60,6 +71,7 @@ struct Keys {
     server_url: Option<String>,
     insecure: Option<bool>,
     max_message_size: Option<MessageSize>,
+    ignore_modes: Option<bool>,
 }
 
 /// The tables of `ank.conf`. All are checked, also the unused ones.
@@ -120,6 +132,7 @@ impl CliSettings {
                 limit: common.wait_timeout,
                 fail_on_error: common.fail_on_error,
             },
+            ignore_modes: keys.ignore_modes.unwrap_or(false),
         })
     }
 }
@@ -211,6 +224,7 @@ fn from_file(
         server_url: table.server_url.or(top.server_url),
         insecure: table.insecure.or(top.insecure),
         max_message_size: table.max_message_size.or(top.max_message_size),
+        ignore_modes: table.ignore_modes.or(top.ignore_modes),
     };
     let (top, table) = (file.keys::<PemKeys>()?, file.keys::<Tables<PemKeys>>()?.chosen(context));
     let pems = PemKeys {
@@ -241,8 +255,13 @@ fn connection(
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let is_variable = |url: &str| std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url);
     let url = ServerUrl::parse(text).map_err(|error| {
-        let place = if server_url.is_none() { format!(" in {url_place}") } else { String::new() };
+        let place = match server_url {
+            None => format!(" in {url_place}"),
+            Some(url) if is_variable(url) => " in the variable ANK_SERVER_URL".to_owned(),
+            Some(_) => String::new(),
+        };
         let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");
         start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
@@ -255,8 +274,11 @@ fn connection(
     let (security, warning) = settings::decide_security(insecure, pems);
     warning.into_iter().for_each(|warning| output.warn(warning));
     let security = security.map_err(|error| {
-        let hint = "'-k' is for servers that run without TLS as well, for example on your own machine";
-        start(format_args!("Missing certificate files: {error}"), hint)
+        let hint = match text.starts_with("http:") {
+            true => format!("'{url}' needs '-k': the server runs without TLS as well"),
+            false => "'-k' is for servers that run without TLS as well, for example on your own machine".to_owned(),
+        };
+        start(format_args!("Missing certificate files: {error}"), &hint)
     })?;
     // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail later.
     let url = url.with_tls(security != Security::Insecure);
@@ -267,8 +289,18 @@ fn connection(
 
 fn config_error(error: &ConfigError) -> CliError {
     let hint = match error {
-        ConfigError::Parse(_) => "correct that file, or name another one with '--ank-config <PATH>'",
-        ConfigError::WrongVersion { .. } => "the file must have the line: version = 'v1'",
+        ConfigError::Read { path, source } => {
+            let text = format!("cannot read config file '{}': {source}", path.display());
+            return start(text, "name the config file with '--ank-config <PATH>'");
+        }
+        ConfigError::NoVersion(path) => {
+            return start(format_args!("config file '{}' has no version", path.display()), VERSION_LINE);
+        }
+        ConfigError::Parse(detail) => {
+            let hint = "correct that file, or name another one with '--ank-config <PATH>'";
+            return start(format_args!("Config file could not be parsed: {detail}"), hint);
+        }
+        ConfigError::WrongVersion { .. } => VERSION_LINE,
         ConfigError::ConflictingPems { .. } => "keep either the path or the content of each PEM in the config file",
         ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
     };
@@ -372,7 +404,7 @@ mod tests {
         let v1 = "version = 'v1'\n";
         for (file, words, error) in [
             ("version = 'v2'\n", &["-k"][..], "Config file could not be parsed: 'Wrong version: v2 ('"),
-            ("", &["-k"], "missing field `version`"),
+            ("", &["-k"], "' has no version"),
             (&format!("{v1}verbose = 'yes'\n"), &["-k"], "line 2, column 11"),
             (&format!("{v1}default = 3\n"), &["-k"], "Config file could not"),
             (&format!("{v1}ca_pem = 'a'\n[default]\nca_pem_content = 'b'\n"), &["-k"], "Conflicting certificates"),
@@ -396,6 +428,13 @@ mod tests {
             let hint = load_with_hint(file, words).0.unwrap_err().1.unwrap();
             assert!(hint.starts_with(expected), "{hint}");
         }
+    }
+
+    #[test]
+    fn a_url_without_tls_needs_an_option_that_the_hint_names() {
+        let hint = |url| load_with_hint("version = 'v1'\n", &["-s", url]).0.unwrap_err().1.unwrap();
+        assert_eq!(hint("http://there:1"), "'http://there:1' needs '-k': the server runs without TLS as well");
+        assert!(hint("https://there:1").starts_with("'-k' is for servers"));
     }
 
     #[test]

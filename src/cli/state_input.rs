@@ -124,9 +124,9 @@ mod tests {
             ("desiredState: {workloads: {}}".to_owned(), "missing field `apiVersion`"),
             (
                 "desiredSate: {apiVersion: v1}".to_owned(),
-                "desiredSate: unknown field (did you mean 'desiredState'?) at line 1 column 14",
+                "desiredSate: unknown key (did you mean 'desiredState'?) at line 1 column 14",
             ),
-            ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown field at line 1 column 13"),
+            ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown key at line 1 column 13"),
             (workload("restartPolicy: never"), "restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE"),
             (workload("dependencies: {a: b}"), "expected ADD_COND_RUNNING"),
             (workload("tags: [a]"), "tags: a list found, expected a mapping"),

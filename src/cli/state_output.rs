@@ -154,7 +154,7 @@ impl StandIns {
 }
 
 /// UTC with nanoseconds, the format that scripts expect.
-fn timestamp(now: SystemTime) -> String {
+pub(super) fn timestamp(now: SystemTime) -> String {
     let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
 }

@@ -93,6 +93,9 @@ fn lost() -> CommandError {
 impl ServerLink for ScriptedServer {
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
+        if matches!(self.steps.front(), Some(Step::Silence(_))) {
+            self.steps.pop_front(); // It was cut short by the read.
+        }
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
             Some(Step::NoState(text)) => Err(CommandError::Response(text.to_owned())),

@@ -34,6 +34,10 @@ pub struct Update {
     pub force: bool,
     /// Put back what was there when it fails.
     pub rollback: bool,
+    /// What is printed first when the server has accepted it; may be empty.
+    pub accepted: String,
+    /// Whether a server without modes must not get workloads with the tag `modes`.
+    pub checks_modes: bool,
 }
 
 /// The objects that an update names, as they were before.
@@ -63,7 +67,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
-        Update { new_state, mut masks, deleted: typed, force, rollback }: Update,
+        Update { new_state, mut masks, deleted: typed, force, rollback, accepted: text, .. }: Update,
     ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let objects = if rollback { Some(Objects { before: self.read(&masks)?, masks: masks.clone() }) } else { None };
@@ -79,6 +83,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let before = self.link.complete_state(&state_masks)?;
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
+        if !text.is_empty() {
+            self.output.status(&text)?;
+        }
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {

@@ -309,7 +309,7 @@ pub fn wait<L: ServerLink>(
     output: &mut Output<'_>,
 ) -> Result<WaitEnd, CliError> {
     let give_up = limit.and_then(|limit| clock.now().checked_add(limit));
-    let animated = output.terminal().is_some() && !output.is_quiet();
+    let animated = output.redraws() && !output.is_quiet();
     let mut frames = LiveFrames::default();
     let (mut turn, mut next_turn) = (0, clock.now() + SPINNER_INTERVAL);
     let mut next_frame = clock.now();

@@ -14,6 +14,9 @@ pub const GONE_PREFIX: &str = "gone: ";
 /// Begins the additional info of a workload that is not relevant on its node.
 pub const INACTIVE_PREFIX: &str = "inactive: ";
 
+/// Begins the additional info of a workload that its agent does not restart any more.
+pub const NO_MORE_RESTARTS: &str = "No more restarts: ";
+
 /// State of one workload instance.
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -5,7 +5,9 @@
 pub mod reader;
 
 use super::access_rules::{LOG_RULE, Operation, STATE_RULE};
+use super::field_path::WILDCARD;
 use super::names::has_name_characters;
+use super::nearest::nearest;
 use super::node::Node;
 use super::validation::check_filter_mask;
 use super::version::API_VERSION;
@@ -288,7 +290,7 @@ pub const COMPLETE_STATE: Object = Object::new(&[
 ]);
 
 /// Parts of the state that a server sends only where a mask of a read begins with their name. Nothing of them can be set.
-pub const PARTS_ON_REQUEST: &[&str] = &["timings", "updates"];
+pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage"];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
 pub const STATE: Object = Object::named(
@@ -316,7 +318,7 @@ pub const WORKLOAD: Object = Object::named(
         Field::new("runtime", ANY_TEXT).required().described("What runs it: podman, podman-kube or containerd."),
         Field::new("runtimeConfig", ANY_TEXT).required().described(
             "Text for the runtime, such as the image and its options. May hold templates, and the block 'lifecycle' \
-             with conditions and probes.",
+             with conditions, probes and how far a start is prepared.",
         ),
         Field::new("controlInterfaceAccess", Kind::Object(&ACCESS)).omit_empty(),
         Field::new("configs", Kind::Named(&Kind::Text(Text::Name)))
@@ -393,6 +395,36 @@ pub const AGENT: Object = Object::new(&[
 ]);
 
 const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
+
+/// Why a field mask, given by its parts, can never select anything; `None` when some state has the field.
+#[must_use]
+pub fn selects_nothing(path: &[&str]) -> Option<String> {
+    let mut kind = Kind::Object(&COMPLETE_STATE);
+    for (depth, part) in path.iter().enumerate() {
+        let known = match kind {
+            Kind::Object(_) if *part == WILDCARD => return None, // Below each of its fields are others.
+            Kind::Object(object) => match object.field(part) {
+                Some(field) => {
+                    kind = field.kind;
+                    continue;
+                }
+                None => object.names().collect(),
+            },
+            Kind::Map(below) | Kind::Named(below) if !part.is_empty() => {
+                kind = *below;
+                continue;
+            }
+            Kind::Config | Kind::Tags | Kind::List(_) | Kind::OneOf(_) | Kind::Any => return None,
+            Kind::Map(_) | Kind::Named(_) | Kind::Text(_) | Kind::Number | Kind::Choice(_) | Kind::Constant(_) => {
+                vec![]
+            }
+        };
+        let above = if depth == 0 { "the state".to_owned() } else { format!("'{}'", path[..depth].join(".")) };
+        let meant = nearest(part, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+        return Some(format!("no part of {above} is called '{part}'{meant}"));
+    }
+    None
+}
 
 /// Leaves out what is omitted when it is empty, so that an empty container means the same as none.
 pub fn omit_empty(node: &mut Node, kind: Kind) {

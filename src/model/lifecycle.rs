@@ -1,5 +1,5 @@
 //! The `lifecycle:` block of a runtime configuration: when a workload may run, counts as ready, as alive and as gone,
-//! and how often it is started again.
+//! how often it is started again, and how far a start is prepared.
 //!
 //! Thread: none, plain values; read by `main` of `ank`, by `server` and by the agent.
 //!
@@ -9,8 +9,10 @@ mod update;
 
 pub use update::{OnFailure, Terms, Update};
 
+use super::names::alternatives;
 use super::nearest::nearest;
 use super::place::{At, Problem};
+use super::prepare_level::PrepareLevel;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
     LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
@@ -39,6 +41,8 @@ pub struct Lifecycle {
     pub gone: Option<Gone>,
     /// How often it is started again.
     pub restart: Option<Restart>,
+    /// How far its start is prepared while it waits; the agent's setting without it.
+    pub prepare: Option<PrepareLevel>,
     /// How an update to it is staged and judged.
     pub update: Option<Update>,
 }
@@ -233,13 +237,13 @@ impl fmt::Display for LifecycleError {
             write!(formatter, "{}: ", self.path)?;
         }
         formatter.write_str(&self.message)?;
-        self.location.map_or(Ok(()), |at| write!(formatter, " at {at} of runtimeConfig"))
+        self.location.map_or(Ok(()), |at| write!(formatter, " ({at} of runtimeConfig)"))
     }
 }
 
 // --------------------------------------------------------------- reading it
 
-const BLOCK_KEYS: [&str; 7] = ["activation", "precondition", "ready", "alive", "gone", "restart", "update"];
+const BLOCK_KEYS: [&str; 8] = ["activation", "precondition", "ready", "alive", "gone", "restart", "prepare", "update"];
 const CHECK_KEYS: [&str; 6] = ["notify", "exec", "tcp", "http", "unix", "file"];
 const CONDITION_KEYS: [&str; 3] = ["pathExists", "pathMissing", "tagEquals"];
 const TCP_KEYS: [&str; 2] = ["port", "host"];
@@ -339,6 +343,7 @@ impl Reader<'_> {
             alive: at.optional("alive").map(|at| self.alive(&at)).transpose()?,
             gone: at.optional("gone").map(|at| self.gone(&at)).transpose()?,
             restart: at.optional("restart").map(|at| restart(&at)).transpose()?,
+            prepare: at.optional("prepare").map(|at| prepare(&at)).transpose()?,
             update: at.optional("update").map(|at| update::read(&at)).transpose()?,
         };
         if lifecycle.wants_notify() {
@@ -525,6 +530,10 @@ fn restart(at: &At<'_>) -> Result<Restart, Problem> {
         max_restarts: max_restarts.and_then(|count| u32::try_from(count).ok()),
         window: milliseconds(at, "windowMs", 60_000, 0)?,
     })
+}
+
+fn prepare(at: &At<'_>) -> Result<PrepareLevel, Problem> {
+    at.member(&alternatives(PrepareLevel::TEXTS), PrepareLevel::parse)
 }
 
 fn condition(at: &At<'_>) -> Result<Condition, Problem> {

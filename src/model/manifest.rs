@@ -102,6 +102,13 @@ impl Manifest {
         Self::new(read(&document, &STATE, Rules::Manifest), &document)
     }
 
+    /// Unknown keys in a text that [`Self::parse`] refuses; misspelt keys are probably those that it lacks.
+    #[must_use]
+    pub fn unknown_keys(text: &str) -> Vec<UnknownKey> {
+        let document = Document::read(text, YAML_MANIFEST_MAX);
+        document.map_or_else(|_| Vec::new(), |document| read(&document, &STATE, Rules::Manifest).unknown)
+    }
+
     /// The manifest in a `document` that was read as such.
     ///
     /// # Errors

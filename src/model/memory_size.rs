@@ -195,6 +195,7 @@ impl MemorySize for FromServer {
             Self::Response(response) => response.memory_bytes(),
             Self::LogsRequest { request_id, request } => request_id.len() + request.memory_bytes(),
             Self::LogsCancel { request_id } => request_id.len(),
+            Self::UsageRequest { .. } => 0,
             Self::Prepare(added) => added.memory_bytes(),
         }
     }

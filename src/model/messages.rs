@@ -6,6 +6,7 @@ use super::execution_state::WorkloadState;
 use super::names::InstanceName;
 use super::node::Node;
 use super::prepare_level::PrepareLevel;
+use super::usage::AgentUsage;
 use super::workload::{DeleteCondition, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,10 +55,26 @@ pub enum ToServer {
         /// Whose log ended.
         instance: InstanceName,
     },
+    /// What the agent's workloads and its node use.
+    UsageResponse {
+        /// The number of the request.
+        number: u64,
+        /// The sample.
+        usage: AgentUsage,
+    },
     /// The sender leaves.
     Goodbye,
     /// Something without content, or content without its mandatory part; only worth a warning.
     Empty,
+}
+
+/// What an agent does only if its program can; other implementations and older programs do nothing of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentCapabilities {
+    /// It responds to [`FromServer::UsageRequest`].
+    pub tells_usage: bool,
+    /// It prepares instances of an update while the old ones run.
+    pub prepares: bool,
 }
 
 /// From the server to agents and commanders.
@@ -85,13 +102,11 @@ pub enum FromServer {
     },
     /// All instances that the agent shall prepare beside what runs.
     Prepare(Vec<AddedWorkload>),
-}
-
-/// What an agent does only if its program can; other implementations and older programs do nothing of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AgentCapabilities {
-    /// It prepares instances of an update while the old ones run.
-    pub prepares: bool,
+    /// Send what workloads and node use; only to agents that do.
+    UsageRequest {
+        /// Repeated in the response.
+        number: u64,
+    },
 }
 
 /// How far an agent is with an instance that it shall prepare.

@@ -117,6 +117,27 @@ impl ReadConfig {
 }
 
 impl ContainerConfig {
+    /// The last value of an option such as `--pull`: in the same word or the next one.
+    #[must_use]
+    pub fn option(&self, name: &str) -> Option<&str> {
+        let mut words = self.command_options.iter();
+        let mut found = None;
+        while let Some(word) = words.next() {
+            match word.strip_prefix(name) {
+                Some("") => found = words.next().map(|value| &**value),
+                Some(rest) => found = rest.strip_prefix('=').or(found),
+                None => {}
+            }
+        }
+        found
+    }
+
+    /// Whether the image has to be there already.
+    #[must_use]
+    pub fn may_not_pull(&self) -> bool {
+        self.option("--pull") == Some("never")
+    }
+
     fn read(text: &str) -> Result<Self, String> {
         let config: Self = read(text)?;
         // The engine would take it as an option, and the first of the arguments as image.
@@ -145,7 +166,11 @@ impl KubeConfig {
 }
 
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| masked_complaint(&error.to_string()))
+    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| {
+        // Without quotes, a template that was not rendered is a mapping.
+        let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
+        masked_complaint(&error.to_string()) + note
+    })
 }
 
 /// A list of texts; YAML null counts as empty. Scalars of any type are taken as they are written.
@@ -234,6 +259,7 @@ mod tests {
             ("image: a\ncommandArgs: x", "invalid type: string \"***\", expected a sequence"),
             ("image: a\ncommandArgs: [{a: b}]", "invalid type: map, expected a string"),
             ("image: [a]", "invalid type: sequence, expected a string"),
+            ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
             ("just text", "invalid type: string \"***\", expected a mapping with the key 'image'"),

@@ -4,17 +4,13 @@
 //!
 //! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
 
-use super::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase};
+use super::execution_state::{ExecutionState, INACTIVE_PREFIX, NO_MORE_RESTARTS, Phase};
 use super::guarded_update::AGENT_PREFIX;
 use super::lifecycle::{OnFailure, Terms};
 use super::names::{InstanceName, Name};
+use super::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-
-/// Begins the additional info of a workload that waits although its conditions hold: it is being prepared.
-const PREPARE_PREFIX: &str = "prepare";
-/// Begins the additional info of a workload that has failed as often as its block allows.
-const NO_MORE_RESTARTS: &str = "No more restarts";
 
 /// Begins the reason of an instance that has missed its deadline.
 pub const LATE: &str = "not healthy within";
@@ -92,7 +88,7 @@ impl Judged {
     fn is_excused(&self) -> bool {
         let info = &self.state.additional_info;
         let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
-        let may_not_run = waits && !info.starts_with(PREPARE_PREFIX);
+        let may_not_run = waits && ![PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| info.starts_with(prefix));
         self.is_suspended || may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
     }
 
@@ -244,6 +240,13 @@ impl Trial {
     /// The judged instance of a workload.
     pub fn instance(&self, name: &str) -> Option<&InstanceName> {
         self.judged.get(name).map(|judged| &judged.candidate.instance)
+    }
+
+    /// Whether a failure of this instance is one of the update, which is undone then.
+    pub fn would_undo(&self, instance: &InstanceName) -> bool {
+        self.judged.get(&instance.workload).is_some_and(|Judged { candidate, is_suspended, .. }| {
+            candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback && !is_suspended
+        })
     }
 
     /// Sets what follows from what is known of one, by how it stands.

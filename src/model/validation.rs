@@ -9,7 +9,7 @@ use super::workload::{ConfigItem, Workload};
 use crate::limits::NAME_MAX;
 
 /// The rule of most names.
-const NAME_RULE: &str =
+pub const NAME_RULE: &str =
     "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
 /// The rule of filter masks.
 const MASK_RULE: &str = "Expected to have parts separated by '.', each '*' or of characters in [a-zA-Z0-9_-].";

@@ -9,6 +9,8 @@ pub mod clock;
 pub mod folder_lock;
 pub mod logging;
 pub mod memory;
+#[cfg(any(feature = "server", feature = "agent"))]
+pub mod metrics_file;
 #[cfg(feature = "agent")]
 pub mod private_folder;
 pub mod program;

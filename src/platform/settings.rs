@@ -11,6 +11,7 @@ use crate::limits::{
 };
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
+use clap::error::{ContextKind, ContextValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -22,6 +23,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The only version of config files.
 pub const CONFIG_VERSION: &str = "v1";
+/// What to do about a file without version, or with another one.
+pub const VERSION_LINE: &str = "begin the file with: version = \"v1\"";
 /// Warning when certificates are given although `--insecure` is.
 pub const INSECURE_AND_PEMS: &str =
     "Insecure and secure flags specified at the same time. Defaulting to secure communication.";
@@ -73,7 +76,18 @@ fn message_size<'de, D: serde::Deserializer<'de>>(number: D, lowest: usize) -> R
 /// The config file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Unreadable, not TOML, a key of the wrong type or a mandatory key missing. The text names the file.
+    /// It cannot be read.
+    #[error("Config file could not have been parsed due to: cannot read '{}': {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It has no `version`.
+    #[error("Config file could not have been parsed due to: '{}': missing field `version`: {VERSION_LINE}", .0.display())]
+    NoVersion(PathBuf),
+    /// Not TOML, or a key of the wrong type. The text names the file.
     #[error("Config file could not have been parsed due to: {0}")]
     Parse(String),
     /// Another version than [`CONFIG_VERSION`].
@@ -133,6 +147,12 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
+    /// The error for a command line that `command` refuses, with the environment variable that it is about.
+    #[must_use]
+    pub fn usage(error: clap::Error, command: &clap::Command) -> Self {
+        Self::Usage(naming_variable(error, command))
+    }
+
     /// What failed, to be logged before the text of the error.
     #[must_use]
     pub fn what(&self) -> &'static str {
@@ -163,7 +183,7 @@ impl ConfigFile {
     /// Reads the file given by option, or else the first of `places` that exists. `None`: no file, use defaults.
     ///
     /// # Errors
-    /// [`ConfigError::Parse`] when the given file is missing, or when a file exists but cannot be read: it is
+    /// [`ConfigError::Read`] when the given file is missing, or when a file exists but cannot be read: it is
     /// never skipped silently.
     pub fn find(option: Option<&Path>, places: &[PathBuf]) -> Result<Option<Self>, ConfigError> {
         if let Some(path) = option {
@@ -177,9 +197,9 @@ impl ConfigFile {
     /// Reads `path`.
     ///
     /// # Errors
-    /// [`ConfigError::Parse`] with the operating system's reason, or when it is larger than [`CONFIG_FILE_MAX`].
+    /// [`ConfigError::Read`] with the operating system's reason, or when it is larger than [`CONFIG_FILE_MAX`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |error: io::Error| ConfigError::Parse(format!("cannot read '{}': {error}", path.display()));
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let text = read_limited(&mut File::open(path).map_err(failed)?, CONFIG_FILE_MAX).map_err(failed)?;
         Ok(Self { path: path.to_owned(), text })
     }
@@ -217,19 +237,21 @@ impl ConfigFile {
     /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the table `[default]`.
     ///
     /// # Errors
-    /// [`ConfigError::Parse`] when it is missing or no text, [`ConfigError::WrongVersion`] otherwise.
+    /// [`ConfigError::NoVersion`], [`ConfigError::Parse`] when it is no text, [`ConfigError::WrongVersion`].
     pub fn check_version(&self, in_default: bool) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
-        struct Mandatory {
-            version: String,
+        struct Given {
+            version: Option<String>,
         }
         #[derive(Deserialize)]
         struct Default {
-            default: Mandatory,
+            default: Given,
         }
-        let root = self.keys::<Mandatory>();
-        let found = if in_default { self.keys::<Default>().map(|keys| keys.default).or(root) } else { root };
-        let version = found?.version;
+        let in_table = in_default.then(|| self.keys::<Default>().ok()).flatten();
+        let version = match in_table.and_then(|keys| keys.default.version) {
+            Some(version) => version,
+            None => self.keys::<Given>()?.version.ok_or_else(|| ConfigError::NoVersion(self.path.clone()))?,
+        };
         if version == CONFIG_VERSION {
             return Ok(());
         }
@@ -555,6 +577,25 @@ pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
         (None, Some(_)) => Some(false),
         (_, None) => flag(matches, "insecure"),
     }
+}
+
+/// Adds the environment variable to a usage error about its value: clap names only the option of `command`.
+#[must_use]
+pub fn naming_variable(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (option, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
+    let long = option.strip_prefix("--").and_then(|option| option.split(' ').next());
+    let argument = command.get_arguments().find(|argument| long.is_some() && argument.get_long() == long);
+    let variable =
+        argument.and_then(clap::Arg::get_env).filter(|name| std::env::var_os(name).is_some_and(|it| it == value));
+    if let Some(name) = variable {
+        let tip = format!("the value is that of the environment variable {}", name.display());
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Neither certificates nor `--insecure`. Reported as `Missing certificate files: '<error>'`.

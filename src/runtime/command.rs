@@ -165,6 +165,13 @@ impl<'a> EngineCall<'a> {
     }
 }
 
+/// The text of an error without the call that is quoted in it.
+#[must_use]
+pub fn without_call(text: &str) -> &str {
+    let ends = [". Execution of '", ". Could not spawn command '"];
+    ends.iter().find_map(|end| text.rfind(end)).map_or(text, |end| &text[..end])
+}
+
 fn not_started(error: &io::Error, call: &str) -> RuntimeError {
     let text = format!("Error: '{error}'. Could not spawn command {call}.");
     match error.kind() {

@@ -7,6 +7,7 @@ use super::{NewContainer, RuntimeError};
 use crate::model::names::InstanceName;
 use crate::model::runtime_config::{ContainerConfig, EngineConfig};
 use crate::model::validation::{mount_rule, unfit_for_mount};
+use crate::model::workload::Workload;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,11 +23,19 @@ const CONTROL_INTERFACE_TARGET: &str = "/run/ankaios/control_interface";
 /// # Errors
 /// `Unsupported` with what is wrong with the configuration, or when the workload is for another runtime.
 pub fn container_config(new: &NewContainer, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
-    match &new.workload.config().engine {
+    config_of(&new.workload, runtime)
+}
+
+/// As [`container_config`].
+///
+/// # Errors
+/// See there.
+pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
+    match &workload.config().engine {
         Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
-        Ok(EngineConfig::Container(config)) if *new.workload.runtime == *runtime => Ok(config.clone()),
+        Ok(EngineConfig::Container(config)) if *workload.runtime == *runtime => Ok(config.clone()),
         Ok(_) => {
-            let other = &new.workload.runtime;
+            let other = &workload.runtime;
             Err(RuntimeError::Unsupported(format!("Received a workload for the wrong runtime: '{other}'")))
         }
     }
@@ -48,20 +57,16 @@ impl ContainerConfig {
         (shown, [general.hidden, command.hidden, image.hidden].concat())
     }
 
-    /// [`Self::run_arguments`] as they may be shown.
+    /// Arguments as they may be shown.
     ///
     /// # Errors
-    /// See there.
-    pub fn shown_run_arguments(&self, new: &NewContainer) -> Result<Masked, RuntimeError> {
+    /// Those of `arguments`.
+    pub fn shown(
+        &self,
+        arguments: impl FnOnce(&Self) -> Result<Vec<String>, RuntimeError>,
+    ) -> Result<Masked, RuntimeError> {
         let (config, hidden) = self.masked();
-        Ok(Masked { shown: config.run_arguments(new)?, hidden })
-    }
-
-    /// [`Self::start_arguments`] as they may be shown.
-    #[must_use]
-    pub fn shown_start_arguments(&self, id: &str) -> Masked {
-        let (config, hidden) = self.masked();
-        Masked { shown: config.start_arguments(id), hidden }
+        Ok(Masked { shown: arguments(&config)?, hidden })
     }
 
     /// The arguments that create and start the container of `new`.
@@ -72,9 +77,22 @@ impl ContainerConfig {
     /// `Unsupported` when a path would be read as options of its mount.
     // [impl->swdd~podman-create-workload-runs-workload~1]
     pub fn run_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        self.container_arguments(&["run", "--detach"], new)
+    }
+
+    /// The arguments that create the same container and do not start it.
+    ///
+    /// # Errors
+    /// As [`Self::run_arguments`].
+    pub fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        self.container_arguments(&["create"], new)
+    }
+
+    fn container_arguments(&self, verb: &[&str], new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
         let mut arguments = strings(&self.general_options);
+        arguments.extend(strings(verb));
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
-        arguments.extend(["run", "--detach", "--name"].map(str::to_owned));
+        arguments.push("--name".to_owned());
         arguments.push(new.instance.short());
         arguments.extend(strings(&self.command_options));
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
@@ -95,13 +113,41 @@ impl ContainerConfig {
         Ok(arguments)
     }
 
-    /// The arguments that start the existing container `id` again.
+    /// The arguments of a call about the existing container `id`, such as `start`.
     #[must_use]
-    pub fn start_arguments(&self, id: &str) -> Vec<String> {
-        let mut arguments = strings(&self.general_options);
-        arguments.extend(["start", id].map(str::to_owned));
-        arguments
+    pub fn call_arguments(&self, verb: &str, id: &str) -> Vec<String> {
+        [strings(&self.general_options), strings(&[verb, id])].concat()
     }
+
+    /// The arguments of a call about the image, such as `image exists`.
+    #[must_use]
+    pub fn image_arguments(&self, verb: &[&str]) -> Vec<String> {
+        [strings(&self.general_options), strings(verb), vec![self.image.clone()]].concat()
+    }
+
+    /// The arguments that pull the image as a create would.
+    #[must_use]
+    pub fn pull_arguments(&self) -> Vec<String> {
+        let pull = strings(&["pull"]);
+        [strings(&self.general_options), pull, pull_options(&self.command_options), vec![self.image.clone()]].concat()
+    }
+}
+
+/// Those of the options of a create, or of pods, that decide which image is pulled, and how.
+#[must_use]
+pub fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
+    const WITH_VALUE: [&str; 5] = ["--arch", "--authfile", "--os", "--platform", "--variant"];
+    let mut found = Vec::new();
+    let mut words = options.iter().map(AsRef::as_ref);
+    while let Some(word) = words.next() {
+        let name = word.split('=').next().unwrap_or_default();
+        if name == "--tls-verify" || (WITH_VALUE.contains(&name) && name != word) {
+            found.push(word.to_owned());
+        } else if WITH_VALUE.contains(&name) {
+            found.extend([Some(word), words.next()].into_iter().flatten().map(str::to_owned));
+        }
+    }
+    found
 }
 
 /// The option that mounts a host path. It is a list with commas, so not every path can stand in it.
@@ -181,6 +227,25 @@ mod tests {
         assert_eq!(result, Err(RuntimeError::Unsupported(text.to_owned())));
     }
 
+    #[test]
+    fn a_create_has_the_arguments_of_a_run_and_a_pull_those_that_choose_the_image() {
+        let text = "image: alpine:latest\ngeneralOptions: [--log-level=error]\ncommandOptions: [--net=host, --arch, \
+                    arm64, --tls-verify=false, -v, /a:/b, --os=linux, --arch]\ncommandArgs: [sh]";
+        let new = new_container(text);
+        let config = container_config(&new, "podman").unwrap();
+        let mut run = config.run_arguments(&new).unwrap();
+        let detach = run.iter().position(|argument| argument == "--detach").unwrap();
+        run[detach - 1] = "create".to_owned();
+        run.remove(detach);
+        assert_eq!(config.create_arguments(&new).unwrap(), run);
+        assert_eq!(
+            config.pull_arguments().join(" "),
+            "--log-level=error pull --arch arm64 --tls-verify=false --os=linux --arch alpine:latest"
+        );
+        let exists = config.image_arguments(&["image", "exists"]);
+        assert_eq!(exists.join(" "), "--log-level=error image exists alpine:latest");
+    }
+
     // [utest->swdd~podman-create-workload-runs-workload~1]
     // [utest->swdd~podman-create-workload-creates-labels~1]
     // [utest->swdd~podman-create-workload-sets-optionally-container-name~1]
@@ -215,6 +280,6 @@ mod tests {
                 "echo \"hi\"",
             ])
         );
-        assert_eq!(config.start_arguments("abc"), strings(&["--log-level=error", "start", "abc"]));
+        assert_eq!(config.call_arguments("start", "abc"), strings(&["--log-level=error", "start", "abc"]));
     }
 }

@@ -4,17 +4,20 @@
 //! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings, [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};
-use super::container_config::{container_config, filter_by_agent, filter_by_name, strings};
+use super::container_config::{config_of, container_config, filter_by_agent, filter_by_name, strings};
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
+use super::images::pull_missing;
 use super::log_reader::{LogCall, log_arguments};
 use super::{
-    CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError, Unwatched,
+    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+    Unwatched,
 };
 use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
+use crate::model::runtime_config::ContainerConfig;
 use crate::model::workload::Workload;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -36,6 +39,8 @@ pub trait ContainerEngine: Send {
     const REMOVE: &'static [&'static str];
     /// The call that prints how long a container may take to stop, without its id.
     const STOP_TIMEOUT: &'static [&'static str];
+    /// The call that fails when an image is missing, without its name.
+    const IMAGE_EXISTS: &'static [&'static str];
 
     /// The containers that match `filter`, ended ones too.
     ///
@@ -150,6 +155,35 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         })
     }
 
+    /// Makes a call that changes an existing container of `new`, as [`Self::run_or_clean_up`].
+    fn call_container(
+        &self,
+        verb: &str,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let config = container_config(new, E::RUNTIME_NAME)?;
+        let shown = config.shown(|config| Ok(config.call_arguments(verb, &id.0)))?;
+        let call = self.cli.change(config.call_arguments(verb, &id.0)).shown_as(shown);
+        self.run_or_clean_up(call.limit(limit), new, Some(id), watch)
+    }
+
+    /// Makes a container, started or not, as `arguments` say.
+    fn make(
+        &self,
+        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Vec<String>, RuntimeError>,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let config = container_config(new, E::RUNTIME_NAME)?;
+        let shown = config.shown(|config| arguments(config, new))?;
+        let call = self.cli.change(arguments(&config, new)?).shown_as(shown);
+        self.run_or_clean_up(call.limit(limit), new, None, watch)
+    }
+
     /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
     // [impl->swdd~podman-create-workload-returns-workload-id~1]
     fn created_id(
@@ -224,9 +258,40 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = container_config(new, E::RUNTIME_NAME)?;
-        let call = self.cli.change(config.run_arguments(new)?).shown_as(config.shown_run_arguments(new)?);
-        self.run_or_clean_up(call.limit(limit), new, None, watch)
+        self.make(ContainerConfig::run_arguments, new, limit, watch)
+    }
+
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        let config = config_of(workload, E::RUNTIME_NAME)?;
+        pull_missing(&self.cli, &config, E::IMAGE_EXISTS, limit, &mut CallSequence::new(watch))
+    }
+
+    fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        container_config(new, E::RUNTIME_NAME)?.create_arguments(new)
+    }
+
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        self.make(ContainerConfig::create_arguments, new, limit, watch)
+    }
+
+    fn init(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        self.call_container("init", id, new, limit, watch).map(drop)
     }
 
     fn start(
@@ -236,9 +301,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        let config = container_config(new, E::RUNTIME_NAME)?;
-        let call = self.cli.change(config.start_arguments(&id.0)).shown_as(config.shown_start_arguments(&id.0));
-        self.run_or_clean_up(call.limit(limit), new, Some(id), watch)
+        self.call_container("start", id, new, limit, watch)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -275,6 +338,14 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         self.cli.records().has(instance, id)
+    }
+
+    fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
+        self.cli.records().note_prepared(instance, record);
+    }
+
+    fn prepared_record(&self, instance: &InstanceName) -> Option<String> {
+        self.cli.records().prepared(instance)
     }
 
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]

@@ -5,8 +5,8 @@
 //! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
 //! more and harms nobody.
 //!
-//! Thread: `wl:<name>` notes and reads, `scheduler` reads.
-//! Owns: the file `container` in the folder of each instance.
+//! Thread: `wl:<name>` and `prep:<name>` note and read, `scheduler` reads.
+//! Owns: the files `container` and `prepared` in the folder of each instance.
 
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file in the folder of an instance.
 const FILE: &str = "container";
+/// Name of the file beside it about a container that waits to be started.
+const PREPARED_FILE: &str = "prepared";
 
 /// Where this agent notes the containers of its workloads.
 #[derive(Debug, Clone)]
@@ -41,9 +43,25 @@ impl ContainerRecords {
             return;
         }
         let folder = self.folder.join(instance.folder());
-        if let Err(error) = write(&folder, id) {
+        let _ = fs::remove_file(folder.join(PREPARED_FILE)); // It waits no more. Mostly there is none.
+        if let Err(error) = write(&folder, FILE, &id.0) {
             log::warn!("Could not note the container of workload '{instance}' in '{}': '{error}'", folder.display());
         }
+    }
+
+    /// Keeps `record` for the next agent, which removes a prepared container that has none.
+    pub fn note_prepared(&self, instance: &InstanceName, record: &str) {
+        let folder = self.folder.join(instance.folder());
+        if let Err(error) = write(&folder, PREPARED_FILE, record) {
+            let folder = folder.display();
+            log::warn!("Could not note the prepared container of workload '{instance}' in '{folder}': '{error}'");
+        }
+    }
+
+    /// The record that was kept last.
+    #[must_use]
+    pub fn prepared(&self, instance: &InstanceName) -> Option<String> {
+        fs::read_to_string(self.folder.join(instance.folder()).join(PREPARED_FILE)).ok()
     }
 
     /// Whether `id` is what was last noted for the instance.
@@ -55,9 +73,9 @@ impl ContainerRecords {
 }
 
 /// Only we read and write it.
-fn write(folder: &Path, id: &ContainerId) -> io::Result<()> {
-    let mut file = PrivateFolder::open(folder)?.write_anew(Path::new(FILE), Mode::RUSR | Mode::WUSR)?;
-    file.write_all(id.0.as_bytes())
+fn write(folder: &Path, file: &str, text: &str) -> io::Result<()> {
+    let mut file = PrivateFolder::open(folder)?.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?;
+    file.write_all(text.as_bytes())
 }
 
 /// Leaves out what only looks like a container of the workload, with a warning, of all `candidates` that carry its name.
@@ -140,6 +158,11 @@ mod tests {
             assert!(records.has(&web, id));
         }
         assert!(!records.has(&web, &first) && !records.has(&db, &second));
+        records.note_prepared(&web, "a record");
+        assert_eq!((records.prepared(&web).as_deref(), records.prepared(&db)), (Some("a record"), None));
+        records.note(&web, &first);
+        assert_eq!(records.prepared(&web), None, "what runs does not wait");
+        records.note(&web, &second);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));
     }

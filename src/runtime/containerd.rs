@@ -5,6 +5,7 @@
 //!
 //! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
+use super::container_config::strings;
 use super::container_engine::{ContainerConnector, ContainerEngine, is_gone};
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
@@ -29,13 +30,14 @@ impl ContainerEngine for Nerdctl {
     const PROGRAM: &'static str = "nerdctl";
     const STOP: &'static [&'static str] = &["stop"];
     const REMOVE: &'static [&'static str] = &["rm"];
+    const IMAGE_EXISTS: &'static [&'static str] = &["image", "inspect"];
     const STOP_TIMEOUT: &'static [&'static str] =
         &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#];
 
     /// A container that vanishes meanwhile is left out.
     fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError> {
         let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
-        let text = cli.call(&arguments).run(watch)?.into_text()?;
+        let text = cli.call(strings(&arguments)).run(watch)?.into_text()?;
         let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
         let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
         let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
@@ -43,7 +45,7 @@ impl ContainerEngine for Nerdctl {
             return Ok(Vec::new());
         }
         let format = format!("--format={}", format());
-        let call = cli.call(&[&["inspect", &format], &ids[..]].concat()).partial();
+        let call = cli.call(strings(&[&["inspect", &format], &ids[..]].concat())).partial();
         let result = cli.read_listing(call, &["inspect", "--format=...", "..."], watch);
         result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
     }

@@ -98,6 +98,12 @@ impl EngineChildren {
         self.shared.folder.parent().unwrap_or(Path::new("")).to_owned()
     }
 
+    /// Identifies this boot of the node; empty when that is not known.
+    #[must_use]
+    pub fn boot(&self) -> &str {
+        &self.shared.boot_id
+    }
+
     /// Records that a call of `program` is about to start. `None` when nothing can be written; the call is then
     /// made all the same, since only a crash of the agent during it would need the record.
     pub(super) fn announce(&self, program: &str) -> Option<ChildRecord> {

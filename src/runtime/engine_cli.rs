@@ -40,8 +40,8 @@ impl EngineCli {
 
     /// A call that changes nothing; the caller may limit it and runs it.
     #[must_use]
-    pub fn call(&self, arguments: &[&str]) -> EngineCall<'_> {
-        EngineCall::new(self.program, strings(arguments)).limit(LISTING_MAX)
+    pub fn call(&self, arguments: Vec<String>) -> EngineCall<'_> {
+        EngineCall::new(self.program, arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
@@ -61,7 +61,7 @@ impl EngineCli {
     /// # Errors
     /// As [`EngineCall::run`].
     pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.call(arguments).run(&mut Unwatched)?.into_text()
+        self.call(strings(arguments)).run(&mut Unwatched)?.into_text()
     }
 
     /// The error for output that cannot be understood.
@@ -86,7 +86,7 @@ impl EngineCli {
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);
-        self.read_listing(self.call(&arguments), &shown, watch)
+        self.read_listing(self.call(strings(&arguments)), &shown, watch)
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.

@@ -5,6 +5,7 @@
 use crate::limits::YAML_CONFIG_MAX;
 use crate::model::yaml::{self, YamlError};
 use serde_yaml::{Mapping, Value};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Name of the volume with the control interface inside a pod.
@@ -52,6 +53,23 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
         Some(PodDocument { text: serde_yaml::to_string(document).ok()?, name, is_pod: kind == "Pod" })
     });
     pods.collect()
+}
+
+/// The images that a play of `manifest` pulls when they are missing: not those that it always or never pulls. Nothing
+/// that would be read as an option.
+#[must_use]
+pub fn images(manifest: &str) -> BTreeSet<String> {
+    let mut documents = parse(manifest).unwrap_or_default();
+    let specs = documents
+        .iter_mut()
+        .filter(|document| document.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind)));
+    let lists = specs.filter_map(pod_spec).flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
+    let containers = lists.filter_map(|list| list?.as_sequence()).flatten();
+    let pulled = containers.filter(|container| {
+        container.get("imagePullPolicy").is_none_or(|policy| policy.as_str() == Some("IfNotPresent"))
+    });
+    let images = pulled.filter_map(|container| container.get("image")?.as_str());
+    images.filter(|image| !image.is_empty() && !image.starts_with('-')).map(str::to_owned).collect()
 }
 
 /// How the name of the first container of a manifest ends, as podman calls it.
@@ -167,6 +185,17 @@ mod tests {
 
     fn yaml(text: &str) -> Value {
         serde_yaml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn images_are_those_of_all_containers_that_are_pulled_only_when_they_are_missing() {
+        let manifest = "kind: Pod\nmetadata: {name: a}\nspec:\n  initContainers: [{name: i, image: first}]\n\
+            \x20 containers: [{name: c, image: second, imagePullPolicy: IfNotPresent}, {name: d, image: second}]\n---\n\
+            kind: Deployment\nmetadata: {name: b}\nspec: {template: {spec: {containers: [\
+            {name: e, image: third}, {name: f, image: fourth, imagePullPolicy: Always}, {name: h, image: -v},\
+            {name: g, image: fifth, imagePullPolicy: Never}]}}}\n---\nkind: ConfigMap\nmetadata: {name: x}\n";
+        assert_eq!(images(manifest).into_iter().collect::<Vec<_>>(), ["first", "second", "third"]);
+        assert_eq!((images("kind: Pod").len(), images("{").len()), (0, 0));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
+pub mod images;
 pub mod kube_manifest;
 pub mod log_reader;
 pub mod masking;
@@ -119,6 +120,18 @@ pub enum RuntimeError {
     Cancelled,
 }
 
+impl RuntimeError {
+    /// The reason for people who know which call it was: the last line of what the engine wrote, cut to `max` bytes.
+    #[must_use]
+    pub fn reason(&self, max: usize) -> String {
+        let text = self.to_string();
+        let mut lines = command::without_call(&text).lines().map(str::trim);
+        let mut reason = lines.rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
+        reason.truncate(reason.floor_char_boundary(max));
+        reason
+    }
+}
+
 /// One container engine. Each thread has its own connector; they share nothing but the engine.
 // [impl->swdd~functions-required-by-runtime-connector~1]
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
@@ -134,6 +147,53 @@ pub trait RuntimeConnector: Send {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError>;
+
+    /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds each call.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; `Failed` when an image is missing and may not be pulled.
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError>;
+
+    /// The arguments of [`Self::create_only`].
+    ///
+    /// # Errors
+    /// `Unsupported` for a configuration that can never work, and where the engine knows no such step.
+    fn create_arguments(&self, _new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        Err(RuntimeError::Unsupported("it can only be created and started at once".to_owned()))
+    }
+
+    /// Creates a container as [`Self::create`] does and does not start it; [`Self::start`] does that.
+    ///
+    /// # Errors
+    /// As [`Self::create`] and [`Self::create_arguments`].
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        Err(RuntimeError::Unsupported(format!("'{}' can only be created and started at once", new.instance.workload)))
+    }
+
+    /// Does all of a start of the created container `id` of `new` but the start itself. A container that cannot be
+    /// initialised is removed.
+    ///
+    /// # Errors
+    /// As [`Self::create_only`].
+    fn init(
+        &mut self,
+        _id: &ContainerId,
+        _new: &NewContainer,
+        _limit: Option<Duration>,
+        _watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Unsupported("it can only be created and started at once".to_owned()))
+    }
 
     /// Whether what has ended can be started again. What cannot is deleted and created anew.
     fn can_start_again(&self) -> bool {
@@ -196,12 +256,20 @@ pub trait RuntimeConnector: Send {
     /// `Failed` or `TimedOut` when the engine could not be called.
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError>;
 
-    /// Notes for this and later agents that the container runs the instance.
+    /// Notes for this and later agents that the container runs the instance, so that it is not prepared any more.
     fn note(&mut self, _instance: &InstanceName, _id: &ContainerId) {}
 
     /// Whether that was noted last.
     fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
         false
+    }
+
+    /// Keeps what is known of the prepared container of the instance for this and later agents.
+    fn note_prepared(&mut self, _instance: &InstanceName, _record: &str) {}
+
+    /// What was kept last.
+    fn prepared_record(&self, _instance: &InstanceName) -> Option<String> {
+        None
     }
 
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.

@@ -15,7 +15,8 @@ use super::container_config::strings;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
-use super::kube_manifest::{first_container, pod_documents, with_control_interface};
+use super::images::pull_missing;
+use super::kube_manifest::{first_container, images, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::{MASK, Masked};
 use super::pod_states::{Pods, is_in, listed};
@@ -26,7 +27,7 @@ use super::{
 use crate::limits::{KUBE_UPDATES, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
-use crate::model::runtime_config::{EngineConfig, KubeConfig, Texts};
+use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig, Texts};
 use crate::model::shown_text::masked_complaint;
 use crate::model::workload::Workload;
 use base64::Engine as _;
@@ -211,7 +212,7 @@ impl PodmanKubeConnector {
     /// Ids and names of all pods there are.
     fn existing_pods(&self, watch: &mut dyn CallWatch) -> Result<Vec<(String, String)>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
-        let text = self.cli.call(&arguments).run(watch)?.into_text()?;
+        let text = self.cli.call(strings(&arguments)).run(watch)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
         let pods = pods.filter(|(id, _)| is_pod_id(id));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
@@ -440,6 +441,28 @@ impl RuntimeConnector for PodmanKubeConnector {
         Ok(ContainerId(instance.to_string().into()))
     }
 
+    /// A play knows no steps that could be done before it.
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        let config = config_of(workload)?;
+        let mut watch = CallSequence::new(watch);
+        for image in images(&config.manifest) {
+            // It is called as a workload of that image would be.
+            let container = ContainerConfig {
+                image,
+                general_options: config.general_options.clone(),
+                command_options: config.play_options.clone(),
+                command_args: Vec::new(),
+            };
+            pull_missing(&self.cli, &container, &["image", "exists"], limit, &mut watch)?;
+        }
+        Ok(())
+    }
+
     /// Podman cannot start the pods of a manifest again.
     fn can_start_again(&self) -> bool {
         false
@@ -575,17 +598,21 @@ fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError
         let text = format!("Unsupported workload name '{name}': podman has no volumes whose names begin with '-'");
         return Err(RuntimeError::Unsupported(text));
     }
-    let config = match &new.workload.config().engine {
-        Ok(EngineConfig::Kube(config)) => config.clone(),
-        Ok(EngineConfig::Container(_)) => return Err(RuntimeError::Unsupported("It has no manifest".to_owned())),
-        Err(reason) => return Err(RuntimeError::Unsupported(reason.clone())),
-    };
+    let config = config_of(&new.workload)?;
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)
             .map_err(|text| RuntimeError::Unsupported(masked_complaint(&text)))?,
     };
     Ok((config, manifest))
+}
+
+fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
+    match &workload.config().engine {
+        Ok(EngineConfig::Kube(config)) => Ok(config.clone()),
+        Ok(EngineConfig::Container(_)) => Err(RuntimeError::Unsupported("It has no manifest".to_owned())),
+        Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
+    }
 }
 
 /// The data kept in the label of a volume, from what `volume inspect` prints.

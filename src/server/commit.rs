@@ -13,7 +13,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Respons
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl ServerLoop {
@@ -22,7 +22,7 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been notified before the agents; otherwise the changes are returned, to
     /// be published after the response.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (ResponseContent, Changes) {
-        let PreparedUpdate { mut change, rendered, for_agents, failed } = prepared;
+        let PreparedUpdate { mut change, rendered, for_agents, failed, writes_mode } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
         let stays = change.keeps(&workloads.desired);
@@ -51,10 +51,28 @@ impl ServerLoop {
                 changes.agent(&name, Some(&before), Some(&agent.attributes));
             }
         }
+        if let Some(modes) = self.workloads.modes.as_mut().filter(|_| writes_mode) {
+            modes.cause = None;
+        }
+        self.carry_out_in_mode(for_agents, changes)
+    }
+
+    /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode. Returns
+    /// what [`Self::commit`] returns.
+    pub(super) fn carry_out_in_mode(
+        &mut self,
+        difference: Difference,
+        mut changes: Changes,
+    ) -> (ResponseContent, Changes) {
+        let (for_agents, infos) = self.workloads.in_mode(difference);
         if for_agents.is_empty() {
+            let refreshed = self.workloads.refresh_infos(&infos);
+            if !self.subscriptions.is_empty() {
+                changes.states(refreshed, &self.workloads.states);
+            }
             return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
         }
-        (self.carry_out(for_agents, changes), Changes::default())
+        (self.carry_out(for_agents, &infos, changes), Changes::default())
     }
 
     /// Workloads of a start that cannot be taken over have no agent and never start; their state has the reason. An
@@ -70,14 +88,18 @@ impl ServerLoop {
             self.timings.accept(&instance, self.now());
             let added = AddedWorkload { instance, workload };
             self.workloads.begin(&added);
+            if let Some(modes) = &mut self.workloads.modes {
+                modes.add_failed(&added);
+            }
             if let Some(before_hooks) = &mut self.workloads.before_hooks {
                 before_hooks.insert(name, added);
             }
         }
     }
 
-    /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part.
-    pub(super) fn carry_out(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
+    /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part. `infos`
+    /// are workloads whose additional info depends on the mode.
+    fn carry_out(&mut self, difference: Difference, infos: &BTreeSet<Name>, mut changes: Changes) -> ResponseContent {
         let Difference { added, deleted } = difference;
         let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
         let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
@@ -88,11 +110,12 @@ impl ServerLoop {
             self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deletes);
+        let refreshed = self.workloads.refresh_infos(infos);
         let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
         if !self.subscriptions.is_empty() {
             let new_instances = new_instances.into_iter().map(|name| (name, None));
             let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
-            changes.states(new_instances.chain(finished).collect(), &self.workloads.states);
+            changes.states(new_instances.chain(finished).chain(refreshed).collect(), &self.workloads.states);
             self.publish(&changes);
         }
         self.peers.broadcast_states(&reports, None);
@@ -147,9 +170,8 @@ impl ServerLoop {
             if let Some(agent) = peers.agents.get_mut(&instance.agent) {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
-            let unscheduled = instance.agent.is_empty();
-            let phase = if unscheduled { Phase::NotScheduled } else { Phase::PendingInitial };
-            if workloads.states.set_initial(instance, ExecutionState::plain(phase)) {
+            let state = workloads.first_state(instance);
+            if workloads.states.set_initial(instance, state) {
                 new_instances.push(instance.clone());
             }
         }

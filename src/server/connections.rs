@@ -122,6 +122,7 @@ impl ServerLoop {
         let peer = self.peers.remove(id)?;
         self.subscriptions.remove_peer(id);
         self.waiting.remove_peer(id);
+        self.usage.remove_peer(id);
         if !self.waiting.is_empty() {
             self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
         }
@@ -137,6 +138,7 @@ impl ServerLoop {
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
             ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
+            ToServer::UsageResponse { number, usage } => self.usage_reported(id, &name, number, usage),
             ToServer::Prepared(reports) => self.prepared_reported(id, &name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
@@ -190,8 +192,10 @@ impl ServerLoop {
                 all - states.len()
             );
         }
+        let failures = self.new_failures(&states);
         self.take_states(Some(id), states);
         self.forget_surplus();
+        failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
     /// The first report of the agent has ended: what it lost while it was away, and is not wanted any more, is gone. Nobody

@@ -10,9 +10,12 @@ mod commit;
 mod connections;
 mod deletes;
 mod dependencies;
+mod essential;
 mod events;
 mod guarded;
 mod log_campaigns;
+pub mod metrics;
+mod modes;
 pub mod mutating_hooks;
 mod parts_on_request;
 mod peers;
@@ -28,6 +31,7 @@ mod strays;
 mod templates;
 mod timings;
 mod update;
+mod usage;
 mod waiting_requests;
 mod workloads;
 
@@ -41,13 +45,17 @@ use crate::platform::vital::Pulse;
 use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
+use essential::Overtaken;
 use events::Subscriptions;
 use guarded::GuardedUpdates;
 use log_campaigns::LogCampaigns;
+use metrics::{NumbersRequest, UpdateCounts};
+use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
+use settings::ModeSettings;
 use shares::Shares;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
@@ -56,6 +64,7 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 use timings::Timings;
 use update::{StateChange, UpdateError};
+use usage::UsageReads;
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
 
@@ -68,6 +77,10 @@ pub enum ServerEvent {
     Hooks(HookOutcome),
     /// A peer for which requests wait may have room for responses, or more requests may be served.
     Room,
+    /// The numbers of the metrics are wanted there.
+    Metrics(NumbersRequest),
+    /// A read of what workloads use has waited long enough.
+    UsageDue,
     /// Guarded updates have something to do, see [`ServerLoop::due`].
     Due,
 }
@@ -110,8 +123,13 @@ pub struct ServerLoop {
     subscriptions: Subscriptions,
     log_campaigns: LogCampaigns,
     waiting: WaitingRequests,
+    usage: UsageReads,
+    /// Updates that came before the server switched the mode by itself.
+    overtaken: Overtaken,
     /// How long the server has worked for each requester.
     shares: Shares,
+    updates: UpdateCounts,
+    metrics: Option<Receiver<NumbersRequest>>,
     hooks: Option<MutatingHooks>,
     guarded: GuardedUpdates,
     store: Option<StateStore>,
@@ -133,6 +151,11 @@ impl ServerLoop {
     pub fn set_hooks(&mut self, hooks: MutatingHooks) {
         self.workloads.before_hooks = Some(self.workloads.effective.clone());
         self.hooks = Some(hooks);
+    }
+
+    /// From now on a config item decides which workloads run. To be called before the first update.
+    pub fn set_modes(&mut self, settings: ModeSettings) {
+        self.workloads.modes = Some(Modes::new(settings));
     }
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
@@ -205,6 +228,7 @@ impl ServerLoop {
     /// with status OK when the loop is dropped at the end.
     pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
+        let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
         self.set_clock(clock.clone());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
@@ -212,15 +236,21 @@ impl ServerLoop {
         loop {
             pulse.turn();
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
+            let usage_due = self.usage.until().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
                     Ok(outcome) => ServerEvent::Hooks(outcome),
                     Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
                 },
+                recv(usage_due) -> _ => ServerEvent::UsageDue,
                 recv(events) -> event => match event {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
+                },
+                recv(metrics) -> reply => match reply {
+                    Ok(reply) => ServerEvent::Metrics(reply),
+                    Err(_) => { metrics = never(); continue } // Its thread has ended, as this one will.
                 },
                 // Last: a peer whose requests wait has not read its earlier responses.
                 recv(room) -> _ => ServerEvent::Room,
@@ -258,12 +288,15 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
-            ServerEvent::Due => {}
+            ServerEvent::Metrics(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
+            ServerEvent::UsageDue | ServerEvent::Due => {}
         }
         loop {
+            self.respond_with_usage();
             // The messages about the end of one peer may fail for the next one; each can fail once only.
             while let Some(peer) = self.peers.take_failed() {
                 self.peer_gone(peer);
+                self.respond_with_usage();
             }
             if !self.settle_updates() {
                 return;
@@ -306,6 +339,11 @@ impl ServerLoop {
     /// What the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.deletes.conditions(instance)
+    }
+
+    /// Whether it has modes.
+    pub fn has_modes(&self) -> bool {
+        self.workloads.modes.is_some()
     }
 
     /// Whether a request is served with events.

@@ -22,6 +22,10 @@ use std::time::Duration;
 /// What the hooks made of a plan: `None` when they left it as it is.
 pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;
 
+/// What a test decides about a plan.
+#[cfg(test)]
+type Decide = fn(WorkloadPlan) -> HookOutcome;
+
 /// The server's end of the `hook` thread. At most one plan is with the hooks at any time.
 #[derive(Debug)]
 pub struct MutatingHooks {
@@ -29,6 +33,9 @@ pub struct MutatingHooks {
     outcomes: Receiver<HookOutcome>,
     /// Dropping it ends a program that runs.
     stop: OwnedFd,
+    /// What decides at once, in place of the thread.
+    #[cfg(test)]
+    decides: Option<(Decide, Sender<HookOutcome>)>,
 }
 
 impl MutatingHooks {
@@ -63,7 +70,14 @@ impl MutatingHooks {
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         let watch = StopWatch(std::sync::Arc::new(watched));
-        Ok((Self { plans, outcomes, stop }, taken, put, watch))
+        let hooks = Self {
+            plans,
+            outcomes,
+            stop,
+            #[cfg(test)]
+            decides: None,
+        };
+        Ok((hooks, taken, put, watch))
     }
 
     /// Hooks whose outcomes a test gives.
@@ -73,8 +87,20 @@ impl MutatingHooks {
         (hooks, plans)
     }
 
+    /// Hooks whose outcome is there at once.
+    #[cfg(test)]
+    pub fn answering(decide: Decide) -> Self {
+        let (mut hooks, _, outcomes, _) = Self::without_thread().unwrap();
+        hooks.decides = Some((decide, outcomes));
+        hooks
+    }
+
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
     pub fn start_plan(&self, plan: WorkloadPlan) {
+        #[cfg(test)]
+        if let Some((decide, outcomes)) = &self.decides {
+            return outcomes.send(decide(plan)).unwrap();
+        }
         if self.plans.try_send(plan).is_err() {
             log::error!("The mutating hooks do not take an update.");
         }

@@ -2,6 +2,8 @@
 //! masks, not for `*`, not in subscriptions and events, and updates do not know them. So clients of other
 //! implementations never receive fields that they did not request, and parts that cost something cost nothing unread.
 //!
+//! What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
+//!
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
@@ -22,6 +24,11 @@ struct PartOnRequest {
 /// Their names are also those of [`crate::model::fields::PARTS_ON_REQUEST`], by which `ank` knows them.
 const PARTS: &[PartOnRequest] = &[
     PartOnRequest {
+        name: "modes",
+        for_workloads: true,
+        read: |server, wanted| wanted.take(server.workloads.modes.as_ref()?.node()),
+    },
+    PartOnRequest {
         name: "timings",
         for_workloads: false,
         read: |server, wanted| server.timings.read(server.now(), wanted),
@@ -35,6 +42,7 @@ const PARTS: &[PartOnRequest] = &[
 
 impl ServerLoop {
     /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
+    // [impl->swdd~server-sends-parts-on-request~1]
     pub(super) fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
         for part in PARTS.iter().filter(|part| part.for_workloads || requester.agent().is_none()) {
@@ -52,6 +60,7 @@ mod tests {
     use crate::model::fields::PARTS_ON_REQUEST;
     use crate::model::messages::ResponseContent;
     use crate::server::tests::{Cluster, read};
+    use crate::server::usage::USAGE;
 
     const MANIFEST: &str = "
 apiVersion: v1
@@ -66,10 +75,11 @@ workloads:
 
     #[test]
     fn the_names_are_those_that_ank_knows() {
-        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).chain([USAGE]).collect();
         assert_eq!(names, PARTS_ON_REQUEST);
     }
 
+    // [utest->swdd~server-sends-parts-on-request~1]
     #[test]
     fn a_part_exists_only_where_a_mask_of_a_read_begins_with_its_name() {
         let mut cluster = Cluster::with_manifest(MANIFEST);

@@ -3,6 +3,7 @@
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
 use super::dependencies::find_cycle;
+use super::modes::ModeError;
 use super::mutating_hooks::HookOutcome;
 use super::plan::Difference;
 use super::templates::{RenderError, StartBudget};
@@ -20,6 +21,7 @@ use crate::model::workload::Workload;
 use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// Workloads of a start that cannot be taken over, and why.
@@ -32,10 +34,12 @@ pub struct PreparedUpdate {
     pub change: StateChange,
     /// What changes in the rendered workloads.
     pub rendered: Difference,
-    /// What changes in the effective workloads, once hooks have agreed.
+    /// What changes in the effective workloads, each with its own agent, once hooks have agreed.
     pub for_agents: Difference,
     /// Workloads that fail alone.
     pub failed: Failed,
+    /// Whether a client writes the config item of the mode, also with the text that it has.
+    pub writes_mode: bool,
 }
 
 impl PreparedUpdate {
@@ -153,12 +157,42 @@ impl Workloads {
             }
         }
         rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
+        self.check_modes(&change)?;
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
             return Err(UpdateError::Cycle(cycle));
         }
-        let for_agents = rendered.for_agents(&self.effective);
-        Ok(PreparedUpdate { change, rendered, for_agents, failed })
+        let for_agents = rendered.for_agents(self.before_modes());
+        Ok(PreparedUpdate { change, rendered, for_agents, failed, ..PreparedUpdate::default() })
+    }
+
+    /// Checks what `change` says about modes, if there are modes.
+    pub(super) fn check_modes(&self, change: &StateChange) -> Result<(), UpdateError> {
+        let Some(modes) = &self.modes else { return Ok(()) };
+        let item = change.config(&self.desired, modes.item());
+        let mut checked = modes.check_item(item);
+        for (name, workload) in change.workloads.iter().filter_map(|(name, workload)| Some((name, workload.as_ref()?)))
+        {
+            checked = checked.and_then(|()| modes.check(name, workload, item.is_some()));
+        }
+        if item.is_none() && change.configs.contains_key(modes.item()) {
+            let stays = |name: &Name| !change.workloads.contains_key(name);
+            for (name, workload) in self.desired.workloads.iter().filter(|(name, _)| stays(name)) {
+                checked = checked.and_then(|()| modes.check(name, workload, false));
+            }
+            checked = checked.and_then(|()| modes.check_hooked(stays));
+        }
+        checked.map_err(|error| UpdateError::Invalid(error.to_string()))
+    }
+
+    /// Checks what hooks made of the tags about modes.
+    fn check_hooked_modes(&self, change: &StateChange, for_agents: &Difference) -> Result<(), ModeError> {
+        let Some(modes) = &self.modes else { return Ok(()) };
+        let has_item = change.config(&self.desired, modes.item()).is_some();
+        for AddedWorkload { instance, workload } in &for_agents.added {
+            modes.check(&instance.workload, workload, has_item)?;
+        }
+        Ok(())
     }
 
     /// Takes over what hooks made of an update, which was prepared for another state if it `is_outdated`.
@@ -176,9 +210,11 @@ impl Workloads {
             None if !is_outdated => return Ok(prepared),
             None => prepared.for_agents.message(),
         };
-        let changed = prepared.for_agents.changed_to(output, &self.effective);
-        let for_agents = changed.map_err(|reason| UpdateError::Invalid(format!("Hook output: {reason}")))?;
-        let workload = |name: &str| for_agents.workload(&self.effective, name);
+        let invalid = |reason: &dyn Display| UpdateError::Invalid(format!("Hook output: {reason}"));
+        let changed = prepared.for_agents.changed_to(output, self.before_modes());
+        let for_agents = changed.map_err(|reason| invalid(&reason))?;
+        self.check_hooked_modes(&prepared.change, &for_agents).map_err(|error| invalid(&error))?;
+        let workload = |name: &str| for_agents.workload(self.before_modes(), name);
         match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
             Some(cycle) => Err(UpdateError::Cycle(cycle)),
             None => Ok(PreparedUpdate { for_agents, ..prepared }),

@@ -127,7 +127,10 @@ impl ServerLoop {
         // What was allowed when the request came may not be so any more.
         match self.rights.authorize(&requester, &content) {
             Ok(()) => self.serve(&requester, &key, content),
-            Err(denied) => self.deny(&key, denied),
+            Err(denied) => {
+                self.deny(&key, denied);
+                self.overtaken_done(&key);
+            }
         }
         self.shares.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
@@ -137,12 +140,16 @@ impl ServerLoop {
     /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
     #[cfg(test)]
     pub fn serve_all_waiting(&mut self) {
-        while self.serve_waiting() {}
-        self.on_event(super::ServerEvent::Room);
+        loop {
+            while self.serve_waiting() {}
+            self.on_event(super::ServerEvent::Room);
+            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
+            self.on_event(super::ServerEvent::Hooks(outcome));
+        }
     }
 
     /// Our agents deny by themselves what this denies.
-    fn deny(&mut self, key: &RequestKey, denied: Denied) {
+    pub(super) fn deny(&mut self, key: &RequestKey, denied: Denied) {
         if let Some(peer) = self.peers.get(key.peer).filter(|peer| peer.may_log()) {
             log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
         }
@@ -183,9 +190,13 @@ impl ServerLoop {
                 return self.peers.refuse(key, error);
             }
         }
+        let on_request = masks.as_ref().filter(|_| !read.subscribe);
+        if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {
+            return; // The response follows.
+        }
         let mut state = masks.as_ref().map_or_else(|| self.view().everything(), |masks| self.view().select(masks));
-        if let Some(masks) = masks.filter(|_| !read.subscribe) {
-            self.add_parts_on_request(requester, &masks, &mut state);
+        if let Some(masks) = on_request {
+            self.add_parts_on_request(requester, masks, &mut state);
         }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
@@ -194,9 +205,10 @@ impl ServerLoop {
 
     fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
         let again = self.failed_at_start(&update.masks);
+        let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
         let prepared = requested_change(self.view(), update, requester.agent().is_none()).and_then(|mut change| {
             again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-            self.workloads.prepare(change, Occasion::Update)
+            Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? })
         });
         let plan = prepared.as_ref().ok().filter(|_| self.hooks.is_some()).and_then(PreparedUpdate::for_hooks);
         match (prepared, &self.hooks, plan) {
@@ -243,6 +255,7 @@ impl ServerLoop {
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {
+        self.updates.add(result.is_ok());
         match result {
             Ok((success, unpublished)) => {
                 self.peers.respond(key, success);
@@ -256,6 +269,7 @@ impl ServerLoop {
                 self.peers.refuse(key, text);
             }
         }
+        self.overtaken_done(key);
     }
 
     /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.

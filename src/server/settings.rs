@@ -4,10 +4,13 @@
 
 use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::lifecycle::OnFailure;
+use crate::model::names::{excerpt, is_name};
+use crate::model::validation::NAME_RULE;
 use crate::model::version::VERSION;
+use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
-    ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security, insecure_flag,
-    readable_key_warning,
+    ConfigError, ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security,
+    insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -35,17 +38,17 @@ struct Arguments {
     /// YAML manifest with the workloads to start with
     #[arg(short = 'm', long, value_name = "PATH", short_alias = 'c', alias = "startup-config")]
     startup_manifest: Option<PathBuf>,
-    /// Configuration file [default: /etc/ankaios/ank-server.conf if it exists]
+    /// Config file [default: /etc/ankaios/ank-server.conf if it exists]
     #[arg(short = 'x', long, value_name = "PATH")]
     server_config: Option<PathBuf>,
     /// IP address and port to listen on, for example 0.0.0.0:25551 or [::]:25551, or a Unix domain socket, for example
     /// unix:///run/ankaios/ank.sock; may be given several times [default: 127.0.0.1:25551]
-    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "IP:PORT")]
+    #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "ADDRESS")]
     address: Vec<ListenAddress>,
-    /// Communicate without TLS
+    /// Communicate without TLS, if no certificates are set
     #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
-    /// Communicate with TLS even if the configuration file or the environment says otherwise
+    /// Communicate with TLS even if the config file or the environment has 'insecure'
     #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
@@ -75,6 +78,11 @@ struct Keys {
     commander_names: Vec<String>,
     #[serde(default, deserialize_with = "on_failure")]
     update_on_failure: OnFailure,
+    metrics: Option<MetricsPath>,
+    #[serde(default)]
+    metrics_interval: MetricsInterval,
+    mode_config: Option<ModeName>,
+    mode_on_failure: Option<ModeName>,
 }
 
 /// Value of the key `update_on_failure`.
@@ -142,6 +150,27 @@ pub struct HookEntry {
     pub timeout_s: u16,
 }
 
+/// Which config item holds the mode of the vehicle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModeSettings {
+    /// Key of the config item, 1 to 63 bytes of `[a-zA-Z0-9_-]`.
+    pub config_item: String,
+    /// The mode that a failed essential workload leads to; `None` to switch on request only.
+    pub on_failure: Option<String>,
+}
+
+/// Value of the keys `mode_config` and `mode_on_failure`: a name as configs and modes have it.
+#[derive(Debug)]
+struct ModeName(String);
+
+impl<'de> Deserialize<'de> for ModeName {
+    fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(text)?;
+        let wrong = || serde::de::Error::custom(format!("unsupported name '{}'. {NAME_RULE}", excerpt(&name)));
+        if is_name(&name) { Ok(Self(name)) } else { Err(wrong()) }
+    }
+}
+
 fn default_hook_timeout() -> u16 {
     HOOK_TIMEOUT_S
 }
@@ -155,7 +184,7 @@ fn default_hooks_folder() -> PathBuf {
     DEFAULT_HOOKS_FOLDER.into()
 }
 
-const KNOWN_KEYS: [&str; 13] = [
+const KNOWN_KEYS: [&str; 17] = [
     "version",
     "startup_manifest",
     "address",
@@ -164,6 +193,10 @@ const KNOWN_KEYS: [&str; 13] = [
     "state_dir",
     "max_message_size",
     "commander_names",
+    "metrics",
+    "metrics_interval",
+    "mode_config",
+    "mode_on_failure",
     "update_on_failure",
     "mutating_hooks.name",
     "mutating_hooks.prio",
@@ -190,6 +223,10 @@ pub struct ServerSettings {
     pub message_max: MessageSize,
     /// With TLS, only certificates with one of these DNS names may command; empty: all of the authority.
     pub commander_names: Vec<String>,
+    /// Where metrics are written, if they are.
+    pub metrics: Option<MetricsSettings>,
+    /// The modes of the vehicle; `None` without them.
+    pub modes: Option<ModeSettings>,
     /// What follows from a failed update of workloads whose `lifecycle:` block does not say it.
     pub update_on_failure: OnFailure,
     /// The config file in use.
@@ -209,7 +246,9 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// [`SettingsError`] of the first step that fails.
 pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<ServerSettings, SettingsError> {
-    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let command = Arguments::command();
+    let matches =
+        command.clone().try_get_matches_from(arguments).map_err(|error| SettingsError::usage(error, &command))?;
     let options = Arguments::from_arg_matches(&matches)?;
     let places = [PathBuf::from(DEFAULT_CONFIG_FILE)];
     let file = ConfigFile::find(options.server_config.as_deref(), &places)?;
@@ -255,6 +294,16 @@ fn combine(
     if !keys.commander_names.is_empty() && !matches!(security, Ok(Security::MutualTls(_))) {
         warnings.push("The key 'commander_names' has no effect without certificates.".to_owned());
     }
+    let modes = match (keys.mode_config, keys.mode_on_failure, file) {
+        (None, Some(_), Some(file)) => {
+            let place = file.place("mode_on_failure");
+            return Err(ConfigError::Parse(format!("'mode_on_failure' needs 'mode_config' as well ({place})")).into());
+        }
+        (item, on_failure, _) => item.map(|ModeName(config_item)| ModeSettings {
+            config_item,
+            on_failure: on_failure.map(|ModeName(mode)| mode),
+        }),
+    };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
     Ok(ServerSettings {
@@ -266,7 +315,9 @@ fn combine(
         state_dir: keys.state_dir,
         message_max: keys.max_message_size,
         commander_names: keys.commander_names,
+        metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         update_on_failure: keys.update_on_failure,
+        modes,
         config_file: file.map(|file| file.path().to_owned()),
         warnings,
     })
@@ -365,6 +416,29 @@ mod tests {
         assert_eq!(timeouts, [HOOK_TIMEOUT_S, HOOK_TIMEOUT_S, 3]);
         assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
         assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn the_mode_is_a_config_item_and_failures_need_it() {
+        let modes = |text: &str| settings(&format!("version = 'v1'\n{text}"), &["-k"]).map(|settings| settings.modes);
+        let with = |on_failure: Option<&str>| {
+            Some(ModeSettings { config_item: "mode".into(), on_failure: on_failure.map(Into::into) })
+        };
+        assert_eq!(modes("").unwrap(), None);
+        assert_eq!(modes("mode_config = 'mode'").unwrap(), with(None));
+        assert_eq!(modes("mode_config = 'mode'\nmode_on_failure = 'limp'").unwrap(), with(Some("limp")));
+        let long = "m".repeat(64);
+        for (text, part) in [
+            ("mode_on_failure = 'limp'".to_owned(), "'mode_on_failure' needs 'mode_config' as well"),
+            ("mode_config = ''".to_owned(), "unsupported name ''"),
+            ("mode_config = 'a.b'".to_owned(), "unsupported name 'a.b'. Only a-z"),
+            (format!("mode_config = '{long}'"), "unsupported name"),
+            ("mode_config = true".to_owned(), "invalid type"),
+            ("mode_config = 'mode'\nmode_on_failure = 'limp home'".to_owned(), "unsupported name 'limp home'"),
+        ] {
+            let error = modes(&text).unwrap_err();
+            assert!(matches!(error, SettingsError::Config(_)) && error.to_string().contains(part), "{text}: {error}");
+        }
     }
 
     #[test]

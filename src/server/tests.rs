@@ -7,10 +7,12 @@ mod hooks;
 mod logs;
 mod many_masks;
 mod masks;
+mod modes;
 mod peers;
 mod rights;
 mod strays;
 mod updates;
+mod usage;
 
 use super::prepare::Failed;
 use super::*;
@@ -77,7 +79,7 @@ impl Cluster {
     }
 
     pub fn agent(&mut self, name: &str) -> PeerId {
-        self.agent_with(name, AgentCapabilities::default())
+        self.agent_with(name, Default::default())
     }
 
     pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {

@@ -8,7 +8,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::mask_tree::Wanted;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::model::prepare_level::PrepareLevel;
+use crate::model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashMap};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Begins the additional info of a container that runs and is not ready.
 const READY_PREFIX: &str = "ready: ";
-/// Begins the part of an additional info that shows how far a start is prepared.
-const PREPARED_PREFIX: &str = "prepared: ";
 /// Between that part and the others.
 const PARTS_SEPARATOR: &str = "; ";
 
@@ -68,13 +66,12 @@ impl Timings {
     }
 
     /// The agent of the instance has reported its state. `is_wanted` is whether the instance is wanted.
+    // [impl->swdd~server-keeps-start-times~1]
     pub fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant, is_wanted: bool) {
         let moment = self.moment(now);
         match self.instances.get_mut(instance) {
-            // Its predecessor of the same name has ended.
-            Some(times) if state.phase == Phase::Removed && is_wanted => {
-                *times = StartTimes { desired: times.desired, ..StartTimes::default() };
-            }
+            // It is restarted in another container, or its predecessor of the same name has ended.
+            Some(times) if state.phase == Phase::Removed && is_wanted => times.begin_anew(),
             _ if state.phase == Phase::Removed => self.remove(instance),
             Some(times) => times.report(state, moment),
             None => {
@@ -150,7 +147,7 @@ impl StartTimes {
             _ => false,
         };
         if is_begin && (self.running.is_some() || self.ended.is_some()) {
-            *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
+            self.begin_anew();
         }
         match phase {
             Phase::PendingWaitingToStart => {
@@ -158,14 +155,15 @@ impl StartTimes {
                 self.prepared = prepared(info).or(self.prepared);
             }
             Phase::PendingStarting => {
-                self.count_start();
-                self.starting.get_or_insert(now);
+                if self.starting.is_none() {
+                    self.starting = Some(now);
+                    self.starts = self.starts.saturating_add(1);
+                }
                 if info.starts_with(READY_PREFIX) {
                     self.started.get_or_insert(now);
                 }
             }
             Phase::Running => {
-                self.count_start();
                 self.running.get_or_insert(now);
             }
             Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost | Phase::PendingStartingFailed => {
@@ -175,11 +173,8 @@ impl StartTimes {
         }
     }
 
-    /// A start counts with the first report about it.
-    fn count_start(&mut self) {
-        if self.starting.is_none() && self.running.is_none() {
-            self.starts = self.starts.saturating_add(1);
-        }
+    fn begin_anew(&mut self) {
+        *self = Self { desired: self.desired, starts: self.starts, ..Self::default() };
     }
 
     fn node(&self) -> Node {
@@ -246,7 +241,7 @@ mod tests {
                 "desired=1 ended=4 running=3 starting=2 starts=1"
             }),
             (&[starts, (PendingStartingFailed, "No more retries: x")], "desired=1 ended=3 starting=2 starts=1"),
-            (&[runs], "desired=1 running=2 starts=1"),
+            (&[runs], "desired=1 running=2"),
             (&[starts, runs, (FailedUnknown, ""), (AgentDisconnected, ""), (Stopping, ""), runs], {
                 "desired=1 running=3 starting=2 starts=1"
             }),
@@ -264,12 +259,11 @@ mod tests {
             (&[starts, runs, waits][..], "desired=1 starts=1 waiting=4"),
             (&[starts, runs, fails, starts], "desired=1 starting=5 starts=2"),
             (&[waits, starts, runs, fails, starts, runs], "desired=1 running=7 starting=6 starts=2"),
-            (&[starts, runs, fails, runs], "desired=1 running=5 starts=2"),
+            (&[starts, runs, fails, runs], "desired=1 running=5 starts=1"),
             (&[starts, (PendingStartingFailed, ""), starts, runs], "desired=1 running=5 starting=4 starts=2"),
             (&[(PendingWaitingToStart, "prepared: INIT"), starts, runs, waits], "desired=1 starts=1 waiting=5"),
-            (&[starts, runs, (StoppingRequestedAtRuntime, ""), (Removed, ""), starts], {
-                "desired=1 starting=6 starts=1" // The predecessor has gone, this one starts for the first time.
-            }),
+            (&[starts, runs, fails, (Removed, ""), starts], "desired=1 starting=6 starts=2"),
+            (&[(Removed, ""), waits], "desired=1 waiting=3"),
         ] {
             assert_eq!(after(reports), expected, "{reports:?}");
         }
@@ -297,6 +291,7 @@ mod tests {
         );
     }
 
+    // [utest->swdd~server-keeps-start-times~1]
     #[test]
     fn times_follow_updates_and_reports_and_end_with_the_instance() {
         const MANIFEST: &str = "

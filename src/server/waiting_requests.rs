@@ -72,6 +72,12 @@ impl WaitingRequests {
             && (self.hooks_work() || self.queue.iter().any(|waiting| waiting.is_in_line))
     }
 
+    /// The update that the hooks have, and those that wait for them.
+    pub fn updates_in_line(&self) -> impl Iterator<Item = &RequestKey> {
+        let first = self.with_hooks.iter().map(|(_, key, _)| key);
+        first.chain(self.queue.iter().filter(|waiting| waiting.is_in_line).map(|waiting| &waiting.key))
+    }
+
     /// Whether hooks work on an update.
     pub fn hooks_work(&self) -> bool {
         self.with_hooks.is_some()

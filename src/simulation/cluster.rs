@@ -10,6 +10,7 @@ use super::engine::SimEngine;
 use super::guards::{Guards, Preparing};
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
+use super::modes::{self, OwnSwitches};
 use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
@@ -55,14 +56,18 @@ impl Node {
     /// a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
-        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
+        let [objects, waiting, waiters, withheld, conditions, prepared] = manager.sizes();
         let workloads = objects + waiting;
         let most = self.orders.workloads();
-        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
+        let leaks = waiting > most
+            || withheld > workloads
+            || conditions > workloads
+            || prepared > waiting
+            || (waiting == 0 && waiters > 0);
         leaks.then(|| {
             let name = &self.name;
             format!(
-                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions, {prepared} preparations"
             )
         })
     }
@@ -112,6 +117,11 @@ pub struct Cluster {
     server_paused_until: Option<Instant>,
     start_server_at: Option<Instant>,
     commanders: u64,
+    /// Whether the server has modes, and a hook.
+    pub has_modes: bool,
+    own_switches: OwnSwitches,
+    /// The workloads that the last accepted update of a commander changed.
+    pub last_changed: BTreeSet<Name>,
     subscribers: Vec<Subscriber>,
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
@@ -135,6 +145,8 @@ impl Cluster {
                     create_timeout: random.bool().then_some(Duration::from_secs(30)),
                     pidfds: random.u8(0..4) > 0,
                     seed: random.u64(..),
+                    prepare: disturbances.preparation(name),
+                    boot: 0,
                 },
                 start_at: Some(clock.now()),
                 connect_at: None,
@@ -150,7 +162,8 @@ impl Cluster {
         for node in nodes.iter_mut().filter(|node| guarded && node.options.seed % 3 > 0) {
             node.preparing = Some(Preparing::new(&clock, node.options.seed));
         }
-        let mut server = ServerLoop::new();
+        let has_modes = disturbances.modes > 0;
+        let mut server = modes::new_server(has_modes);
         server.set_clock(clock.clone());
         if let Some(disk) = &mut disk {
             disk.start(&mut server);
@@ -173,6 +186,9 @@ impl Cluster {
             server_paused_until: None,
             start_server_at: None,
             commanders: 1 << 32,
+            has_modes,
+            own_switches: OwnSwitches::default(),
+            last_changed: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
             // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
@@ -292,7 +308,7 @@ impl Cluster {
                 self.violations.extend(self.lost_state());
             }
             Actor::StartServer => self.start_server(),
-            Actor::WakeServer => self.server_event(ServerEvent::Due, false),
+            Actor::WakeServer => self.server_event(ServerEvent::Due, false, false),
             Actor::Prepared(index) => {
                 let node = &mut self.nodes[index];
                 let report = node.preparing.as_mut().and_then(Preparing::next);
@@ -392,8 +408,8 @@ impl Cluster {
         match work {
             StreamWork::Open => {
                 let node = &self.nodes[self.network.node(stream)];
-                let (name, capabilities) =
-                    (node.name.to_string(), AgentCapabilities { prepares: node.preparing.is_some() });
+                let name = node.name.to_string();
+                let capabilities = AgentCapabilities { prepares: node.preparing.is_some(), ..Default::default() };
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new(), capabilities };
                 self.note_opened(stream);
@@ -474,19 +490,30 @@ impl Cluster {
     fn tell_server(&mut self, event: PeerEvent) {
         let message = if let PeerEvent::Message { message, .. } = &event { Some(message) } else { None };
         let is_request = matches!(message, Some(ToServer::Request(_)));
-        self.server_event(ServerEvent::Peer(event), is_request);
+        let may_switch = matches!(message, Some(ToServer::WorkloadStates(_)));
+        self.server_event(ServerEvent::Peer(event), is_request, may_switch);
     }
 
-    fn server_event(&mut self, event: ServerEvent, is_request: bool) {
+    /// Lets the server handle an event. It `is_request` if somebody asks for something with it, and only one that
+    /// `may_switch` may let it switch the mode by itself.
+    fn server_event(&mut self, event: ServerEvent, is_request: bool, may_switch: bool) {
         let Some(server) = &mut self.server else { return };
-        let before = self.guards.as_ref().map(|_| Before::of(server));
+        let mode = |server: &ServerLoop| modes::mode(server.view().desired).map(str::to_owned);
+        let was = mode(server).filter(|_| may_switch);
+        let before = (was.is_some() || self.guards.is_some()).then(|| Before::of(server));
         server.on_event(event);
         server.serve_all_waiting();
-        if let (Some(guards), Some(before)) = (&mut self.guards, before) {
-            self.violations.extend(guards.judge(&before, is_request, server));
-            if !is_request {
-                self.wishes.note_ended(&before, server); // An update was carried out or undone.
+        if let (Some(guards), Some(before)) = (&mut self.guards, &before) {
+            self.violations.extend(guards.judge(before, is_request, server));
+        }
+        if may_switch {
+            if mode(server) != was {
+                self.trace.line(|| "server: switches because of a failure".to_owned());
             }
+            self.violations.extend(self.own_switches.note(was.as_deref(), mode(server).as_deref()));
+        }
+        if let Some(before) = before.filter(|_| !is_request) {
+            self.wishes.note_ended(&before, server); // An update was carried out or undone, or the mode was switched.
         }
         self.wishes.forget_gone(server);
         self.network.server_spoke();
@@ -518,8 +545,11 @@ impl Cluster {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
         // What is due comes first, so that all that follows is what is asked for.
-        self.server_event(ServerEvent::Due, false);
+        self.server_event(ServerEvent::Due, false, false);
         let update = (heard && allowed).then(|| update.clone());
+        if update.as_ref().is_some_and(modes::writes_mode) {
+            self.own_switches.client_wrote();
+        }
         let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
@@ -542,7 +572,11 @@ impl Cluster {
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
-                ResponseContent::UpdateStateSuccess { .. } => Some(Ok(())),
+                ResponseContent::UpdateStateSuccess { added, deleted } => {
+                    let names = added.iter().chain(&deleted).filter_map(|text| InstanceName::parse(text));
+                    self.last_changed = names.map(|instance| instance.workload).collect();
+                    Some(Ok(()))
+                }
                 ResponseContent::Error(text) => Some(Err(text)),
                 other => panic!("{other:?}"),
             },
@@ -612,6 +646,7 @@ impl Cluster {
         node.engine.orphan(number);
         if reboot {
             node.engine.reboot();
+            node.options.boot += 1;
         }
         (node.connect_at, node.paused_until) = (None, None);
         node.start_at = Some(self.clock.now() + back_after);
@@ -643,8 +678,9 @@ impl Cluster {
     fn start_server(&mut self) {
         self.start_server_at = None;
         self.trace.line(|| "server: starts".to_owned());
-        let mut server = ServerLoop::new();
+        let mut server = modes::new_server(self.has_modes);
         server.set_clock(self.clock.clone());
+        self.own_switches.client_wrote(); // Failures are reported to it again.
         if let Some(disk) = &mut self.disk {
             self.violations.extend(disk.start(&mut server));
         } else {
@@ -719,6 +755,9 @@ impl Cluster {
         }
         if !self.server.as_ref()?.strays_agree() {
             return Some("the server counts other states as unwanted than there are".to_owned());
+        }
+        if !self.server.as_ref()?.timings_agree() {
+            return Some("the server keeps start times of instances that are gone".to_owned());
         }
         self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
     }

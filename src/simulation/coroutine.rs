@@ -1,13 +1,15 @@
-//! Control loops that share one thread: each stops in the middle of an engine call and goes on when the call has ended.
+//! Control loops and jobs of the preparations that share one thread: each stops in the middle of an engine call and goes
+//! on when the call has ended.
 //!
 //! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its own, and whoever
 //! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
 
 use super::manual_clock::ManualClock;
+use crate::agent::preparation::job::{JobControl, PreparationJob};
 use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, never};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::time::Instant;
@@ -40,13 +42,16 @@ pub fn pause(why: Pause) {
     RUNNING.set(Some(yielder));
 }
 
-/// One control loop.
+/// One control loop or job.
 pub struct Task {
     /// Name of the workload.
     pub workload: String,
     coroutine: Coroutine<(), Pause, ()>,
     pause: Pause,
     woken: Receiver<()>,
+    /// Of a job that prepares; it goes on when that changes.
+    job: Option<JobControl>,
+    notified: bool,
 }
 
 impl Task {
@@ -65,12 +70,36 @@ impl Task {
                 pause(wait);
             }
         });
-        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken }
+        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, job: None, notified: false }
+    }
+
+    /// A job of the preparations that has not begun.
+    pub fn job(workload: &str, job: Box<PreparationJob<ManualClock>>) -> Self {
+        let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
+        let control = Some(job.control.clone());
+        let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
+            RUNNING.set(Some(NonNull::from(yielder)));
+            job.run();
+        });
+        Self {
+            workload: workload.to_owned(),
+            coroutine,
+            pause: Pause::Worked,
+            woken: never(),
+            job: control,
+            notified: false,
+        }
+    }
+
+    /// Whether it is a control loop.
+    pub fn is_loop(&self) -> bool {
+        self.job.is_none()
     }
 
     /// Whether it can do something now.
     pub fn is_ready(&self, now: Instant) -> bool {
-        let called = !self.woken.is_empty();
+        let called =
+            !self.woken.is_empty() || (!self.notified && self.job.as_ref().is_some_and(JobControl::is_notified));
         match &self.pause {
             Pause::Worked => true,
             Pause::Idle { due } => called || due.is_some_and(|at| at <= now),
@@ -90,6 +119,7 @@ impl Task {
     /// Goes on until the next pause; returns whether the control loop has ended.
     pub fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
+        self.notified |= self.job.as_ref().is_some_and(JobControl::is_notified);
         match self.coroutine.resume(()) {
             CoroutineResult::Yield(pause) => {
                 self.pause = pause;

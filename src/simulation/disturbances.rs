@@ -3,6 +3,7 @@
 //! Thread: the one of the test.
 
 use super::engine::EngineFaults;
+use crate::model::prepare_level::PrepareLevel;
 
 /// What happens to a cluster, in percent: of calls, of messages, or of the rounds in which something breaks.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +31,10 @@ pub struct Disturbances {
     pub storms: u32,
     /// A new configuration has `--rm`.
     pub self_removals: u32,
+    /// An agent prepares starts.
+    pub prepares: u32,
+    /// Rounds in which a client switches the mode. Without it there are no modes and no hooks.
+    pub modes: u32,
     /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes that nobody asked for.
     pub guards: u32,
 }
@@ -39,7 +44,7 @@ pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storm
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 1] = ["guards"];
+pub const LATEST: [&str; 3] = ["prepares", "modes", "guards"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -77,15 +82,28 @@ impl Disturbances {
             departures: new(40),
             storms: new(70),
             self_removals: new(30),
+            prepares: 0,
+            modes: up_to(&mut fastrand::Rng::with_seed(seed.rotate_left(32)), 60),
             guards: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
+        disturbances.prepares = up_to(&mut newer, 150).min(100);
         disturbances.guards = up_to(&mut newer, 80);
         disturbances
     }
 
+    /// How far the agent of a node prepares starts, and how many containers may be initialised there.
+    pub fn preparation(&self, node: &str) -> (PrepareLevel, usize) {
+        let mut random = fastrand::Rng::with_seed(node.bytes().map(u64::from).sum::<u64>() + u64::from(self.prepares));
+        if random.u32(0..100) >= self.prepares {
+            return (PrepareLevel::None, 0);
+        }
+        let levels = [PrepareLevel::Image, PrepareLevel::Create, PrepareLevel::Init, PrepareLevel::Init];
+        (levels[random.usize(..levels.len())], random.usize(0..=3))
+    }
+
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 27] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 29] {
         let Self {
             engine,
             slow_network,
@@ -103,6 +121,8 @@ impl Disturbances {
             departures,
             storms,
             self_removals,
+            prepares,
+            modes,
             guards,
         } = self;
         [
@@ -132,6 +152,8 @@ impl Disturbances {
             ("storms", storms),
             ("strange_ends", &mut engine.strange_ends),
             ("self_removals", self_removals),
+            ("prepares", prepares),
+            ("modes", modes),
             ("guards", guards),
         ]
     }

@@ -4,6 +4,7 @@
 //! Thread: the one of the test. A call is what one child process of the agent does: it acts at some point and ends
 //! later; when its agent is killed it goes on. Two runtimes share a node and know nothing of each other's containers.
 
+mod creates;
 mod ends;
 mod starts;
 
@@ -57,6 +58,12 @@ pub struct EngineFaults {
 pub enum Action {
     Run(NewContainer),
     Start(ContainerId, NewContainer),
+    /// Gets the image.
+    Image(Name),
+    /// Creates without a start.
+    Create(NewContainer),
+    /// All of a start but the start itself.
+    Init(ContainerId, NewContainer),
     Stop(ContainerId),
     Remove(ContainerId),
     /// All containers of the runtime.
@@ -106,7 +113,7 @@ struct Call {
 
 #[derive(Debug, Clone)]
 enum Doing {
-    Created,
+    Created { initialised: bool },
     Running { since: Instant, until: Option<(Instant, i64)> },
     Ended { code: i64, shown_from: Instant },
 }
@@ -123,6 +130,8 @@ pub struct Container {
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
+    /// It was created to be started later, and was not started yet.
+    prepared: bool,
     /// Until then somebody may believe that it does not run, because a listing has said so.
     denied_until: Option<Instant>,
     /// The life of the agent that stopped it last, whether it still ran or not.
@@ -152,10 +161,15 @@ impl Container {
         self.stopped_by == Some(life)
     }
 
+    /// Whether it waits to be started.
+    pub fn is_prepared(&self) -> bool {
+        self.prepared
+    }
+
     /// What it really does, whatever a listing may still say.
     pub fn phase(&self) -> Phase {
         match self.doing {
-            Doing::Created => Phase::PendingStarting,
+            Doing::Created { .. } => Phase::PendingStarting,
             Doing::Running { .. } => Phase::Running,
             Doing::Ended { code: 0, .. } => Phase::Succeeded,
             Doing::Ended { .. } => Phase::FailedExecFailed,
@@ -198,6 +212,8 @@ struct World {
     /// Containers beside which a life has begun to start their workload because of that: the call that is under way when
     /// they become known goes on. After it the workload is not started again before they are removed.
     given_up: BTreeSet<(u64, ContainerId)>,
+    /// What agents keep about what they have prepared.
+    records: BTreeMap<InstanceName, String>,
     violations: Vec<String>,
 }
 
@@ -244,6 +260,7 @@ impl SimEngine {
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),
+            records: BTreeMap::new(),
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -281,7 +298,7 @@ impl SimEngine {
         {
             container.leftover = true;
         }
-        if let (Action::Run(_), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
+        if let (Action::Run(_) | Action::Start(..), Ok(Answer::Id(id))) = (&ended.action, &ended.result)
             && let Some(container) = world.containers.get_mut(id)
         {
             container.leftover = false;
@@ -292,6 +309,21 @@ impl SimEngine {
     /// The scheduler of this life was told which containers a runtime has.
     pub fn note_listed(&self, life: u64, runtime: &Name) {
         self.world().listed.insert((life, runtime.clone()));
+    }
+
+    /// Keeps what an agent writes about what it has prepared.
+    pub fn keep_record(&self, instance: &InstanceName, record: &str) {
+        self.world().records.insert(instance.clone(), record.to_owned());
+    }
+
+    /// It does not wait any more.
+    pub fn forget_record(&self, instance: &InstanceName) {
+        self.world().records.remove(instance);
+    }
+
+    /// What was kept.
+    pub fn record(&self, instance: &InstanceName) -> Option<String> {
+        self.world().records.get(instance).cloned()
     }
 
     /// Ends a child process within two seconds. What it was about to do may still happen.
@@ -412,6 +444,9 @@ impl SimEngine {
         let now = world.clock.now();
         (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
         for container in world.containers.values_mut() {
+            if let Doing::Created { initialised } = &mut container.doing {
+                *initialised = false;
+            }
             if container.phase() == Phase::Running {
                 container.doing = Doing::Ended { code: 255, shown_from: now };
                 container.vanishes_at = container.removes_itself.then_some(now);
@@ -525,6 +560,19 @@ impl World {
                 let hangs = self.happens(faults.start_hangs);
                 (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..3_000) }, limit)
             }
+            Action::Image(_) => {
+                let hangs = self.happens(faults.start_hangs);
+                let takes = if hangs { self.millis(3_000..120_000) } else { self.millis(20..1_000) };
+                (self.works_unless(faults.start_fails), takes, limit)
+            }
+            Action::Create(new) | Action::Init(_, new) => {
+                self.check_preparation(&caller, &action, new);
+                self.check_relevance(new);
+                let half_done = matches!(action, Action::Create(_)) && self.happens(faults.start_half_done);
+                let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
+                let hangs = self.happens(faults.start_hangs);
+                (plan, if hangs { self.millis(3_000..120_000) } else { self.millis(20..1_000) }, limit)
+            }
             Action::Stop(id) => {
                 let denied = |found: &Container| found.denied_until.is_some_and(|until| now < until);
                 let runs = |found: &&Container| found.phase() == Phase::Running && !found.leftover && !denied(found);
@@ -618,6 +666,9 @@ impl World {
             (_, Plan::Fails) => Err(failed("the engine says no")),
             (Action::Run(new), plan) => self.run(&caller, new, plan == Plan::HalfDone),
             (Action::Start(id, new), plan) => self.start(&caller, id, new, plan == Plan::HalfDone),
+            (Action::Image(_), _) => Ok(Answer::Done),
+            (Action::Create(new), plan) => self.create(&caller, new, plan == Plan::HalfDone),
+            (Action::Init(id, _), _) => self.init(id),
             (Action::Stop(id), _) => {
                 self.end(id, 137);
                 self.containers.get_mut(id).into_iter().for_each(|it| it.stopped_by = Some(caller.life));
@@ -631,6 +682,9 @@ impl World {
                 let what = match &action {
                     Action::Run(new) => format!("run {}", new.instance.short()),
                     Action::Start(_, new) => format!("start {}", new.instance.short()),
+                    Action::Image(workload) => format!("image of {workload}"),
+                    Action::Create(new) => format!("create {}", new.instance.short()),
+                    Action::Init(_, new) => format!("init {}", new.instance.short()),
                     Action::Stop(id) => format!("stop {}", id.0.trim_start_matches('0')),
                     Action::Remove(id) => format!("remove {}", id.0.trim_start_matches('0')),
                     Action::List => "list".to_owned(),
@@ -646,67 +700,6 @@ impl World {
         if let Some(call) = self.calls.get_mut(&number).filter(|call| call.result.is_ok()) {
             call.result = answer;
         }
-    }
-
-    fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
-        let (runtime, name) = (&caller.runtime, new.instance.short());
-        if self.containers.values().any(|other| other.runtime == *runtime && other.instance.short() == name) {
-            return Err(failed("the name is already in use"));
-        }
-        let of_workload = |(id, other): &(&ContainerId, &Container)| {
-            other.instance.workload == new.instance.workload && !self.may_stay(caller, id, other)
-        };
-        if let Some((_, other)) = self.containers.iter().find(of_workload) {
-            let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
-            self.violations.push(text);
-        }
-        self.created += 1;
-        let id = ContainerId(format!("{:064x}", self.created).into());
-        let missed = self.happens(self.faults.list_misses);
-        let listed_from = self.clock.now() + if missed { self.millis(0..90) } else { Duration::ZERO };
-        let doing = if half_done { Doing::Created } else { self.running(&new.workload) };
-        let container = Container {
-            runtime: runtime.clone(),
-            instance: new.instance.clone(),
-            doing,
-            pid: self.created,
-            started_by: caller.life,
-            listed_from,
-            leftover: true,
-            denied_until: None,
-            stopped_by: None,
-            removes_itself: removes_itself(&new.workload.runtime_config),
-            vanishes_at: None,
-            strange_until: None,
-        };
-        self.removed_by_hand.remove(&new.instance);
-        self.ready.starts_anew(new);
-        self.containers.insert(id.clone(), container);
-        if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
-    }
-
-    fn start(
-        &mut self,
-        caller: &Caller,
-        id: &ContainerId,
-        new: &NewContainer,
-        fails: bool,
-    ) -> Result<Answer, RuntimeError> {
-        let doing = self.running(&new.workload);
-        self.created += 1;
-        let pid = self.created;
-        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
-        if fails {
-            container.leftover = true;
-            return Err(failed("the container does not start"));
-        }
-        if container.phase() == Phase::Running {
-            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
-        }
-        (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
-        self.ready.starts_anew(new);
-        Ok(Answer::Id(id.clone()))
     }
 
     fn list(&mut self, runtime: &Name) -> Vec<ListedContainer> {

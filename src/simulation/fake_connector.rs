@@ -37,6 +37,12 @@ pub enum Fault {
 pub enum Call {
     /// `create`.
     Create,
+    /// `prepare_image`.
+    Image,
+    /// `create_only`.
+    CreateOnly,
+    /// `init`.
+    Init,
     /// `start`.
     Start,
     /// `delete`.
@@ -68,6 +74,8 @@ struct World {
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
     /// What was noted of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
+    /// What was kept of its prepared container.
+    records: BTreeMap<InstanceName, String>,
     log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
 }
 
@@ -154,6 +162,11 @@ impl FakeEngine {
         self.world().containers.get_mut(id).unwrap().state = state;
     }
 
+    /// Somebody else removes it.
+    pub fn remove(&self, id: &ContainerId) {
+        self.world().containers.remove(id);
+    }
+
     /// Makes it one of a pod.
     pub fn put_into_pod(&self, id: &ContainerId) {
         self.world().containers.get_mut(id).unwrap().in_pod = true;
@@ -170,6 +183,17 @@ impl FakeEngine {
     #[must_use]
     pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
         self.world().noted.get(instance).cloned()
+    }
+
+    /// What was kept of the prepared container of the instance.
+    #[must_use]
+    pub fn record(&self, instance: &InstanceName) -> Option<String> {
+        self.world().records.get(instance).cloned()
+    }
+
+    /// Keeps this, as if an earlier agent had.
+    pub fn set_record(&self, instance: &InstanceName, record: String) {
+        self.world().records.insert(instance.clone(), record);
     }
 
     /// Says when a container ended.
@@ -312,6 +336,88 @@ impl RuntimeConnector for FakeConnector {
         }
     }
 
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        _limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        let fault = self.engine.world().begin(Call::Image, format!("image {}", &*workload.runtime_config));
+        if is_cancelled(watch) {
+            return Err(RuntimeError::Cancelled);
+        }
+        fault.map_or(Ok(()), |_| Err(failed()))
+    }
+
+    fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        match &new.workload.config().engine {
+            Ok(_) => Ok(vec![new.workload.runtime_config.to_string()]),
+            Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
+        }
+    }
+
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::CreateOnly, format!("create-only {}", new.instance.workload));
+        let action = world.during_next_create.take();
+        drop(world);
+        action.into_iter().for_each(|action| action());
+        if let Some(Fault::Hangs(age)) = &fault {
+            play(watch, limit.map_or(*age, |limit| limit.min(*age)));
+        }
+        let mut world = self.engine.world();
+        let created = ExecutionState::with_info(Phase::PendingStarting, "created");
+        let is_named = |one: &FakeContainer| one.instance.short() == new.instance.short();
+        match fault {
+            Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
+            Some(Fault::Fails) => return Err(failed()),
+            Some(Fault::TimesOut) => {
+                world.add(&new.instance, created, Some(new.clone()));
+                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
+            }
+            _ if world.containers.values().any(is_named) => {
+                world.containers.retain(|_, container| container.instance != new.instance);
+                return Err(RuntimeError::Failed("the name is already in use".to_owned()));
+            }
+            _ => {}
+        }
+        let id = world.add(&new.instance, created, Some(new.clone()));
+        if is_cancelled(watch) { Err(RuntimeError::Cancelled) } else { Ok(id) }
+    }
+
+    fn init(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        _limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        let mut world = self.engine.world();
+        let fault = world.begin(Call::Init, format!("init {}", new.instance.workload));
+        if is_cancelled(watch) {
+            return Err(RuntimeError::Cancelled);
+        }
+        let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
+            world.containers.remove(id);
+            return Err(failed());
+        };
+        container.state = ExecutionState::with_info(Phase::PendingStarting, "initialized");
+        Ok(())
+    }
+
+    fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
+        self.engine.world().records.insert(instance.clone(), record.to_owned());
+    }
+
+    fn prepared_record(&self, instance: &InstanceName) -> Option<String> {
+        self.engine.world().records.get(instance).cloned()
+    }
+
     fn can_start_again(&self) -> bool {
         !self.engine.world().cannot_start_again
     }
@@ -384,7 +490,9 @@ impl RuntimeConnector for FakeConnector {
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
-        self.engine.world().noted.insert(instance.clone(), id.clone());
+        let mut world = self.engine.world();
+        world.noted.insert(instance.clone(), id.clone());
+        world.records.remove(instance);
     }
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {

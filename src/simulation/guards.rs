@@ -4,6 +4,7 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
+use super::modes;
 use super::wishes::Before;
 use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
 use crate::model::messages::{AddedWorkload, PreparedInstance};
@@ -38,6 +39,7 @@ impl Guards {
         let earlier = std::mem::replace(&mut self.updates, now);
         let newest = earlier.keys().last().copied().unwrap_or_default();
         let view = server.view();
+        let is_same_mode = modes::mode(before.desired()) == modes::mode(view.desired);
         for (number, update) in &self.updates {
             if *number > newest {
                 if !is_request {
@@ -60,7 +62,7 @@ impl Guards {
             }
             let waited = earlier.get(number).map(|earlier| &earlier.pending);
             for name in update.pending.iter().filter(|name| waited.is_some_and(|waited| waited.contains(*name))) {
-                if before.effective().get(name) != view.effective.get(name) {
+                if is_same_mode && before.effective().get(name) != view.effective.get(name) {
                     return Some(format!("'{name}' has changed although update {number} is only being staged"));
                 }
             }

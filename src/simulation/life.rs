@@ -11,8 +11,11 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
+use crate::agent::preparation::job::PreparationJob;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{
+    EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
+};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
@@ -20,12 +23,14 @@ use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::names::Name;
+use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
 use crate::runtime::exit_watch::NotWatched;
 use crate::runtime::{MainProcess, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,6 +51,11 @@ impl WorkloadThreads<ManualClock> for Tasks {
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
     ) -> Result<(), NoThread<ManualClock>> {
         self.tasks.push(Task::new(workload, control_loop));
+        Ok(())
+    }
+
+    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<ManualClock>>) -> io::Result<()> {
+        self.tasks.push(Task::job(workload, job));
         Ok(())
     }
 }
@@ -135,6 +145,10 @@ pub struct LifeOptions {
     pub create_timeout: Option<Duration>,
     pub pidfds: bool,
     pub seed: u64,
+    /// How far starts are prepared, and how many containers may be initialised.
+    pub prepare: (PrepareLevel, usize),
+    /// Counts the boots of the node.
+    pub boot: u64,
 }
 
 /// A part of an agent that can do something.
@@ -221,7 +235,11 @@ impl Life {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };
-        let runtime = RuntimeManager::new(engines, context, random, tasks, RerunFinished::Always).on_node(facts);
+        let (level, max) = options.prepare;
+        let prepare =
+            PrepareSettings { level, max, cores: options.parallel_starts, boot: format!("{}", options.boot).into() };
+        let rerun = RerunFinished::Always;
+        let runtime = RuntimeManager::new(engines, context, random, tasks, rerun, prepare).on_node(facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
@@ -233,7 +251,7 @@ impl Life {
     /// The parts that can do something now.
     pub fn ready(&mut self, ready: &mut Vec<Part>) {
         let now = self.clock.now();
-        if !self.events.is_empty() || self.manager.due() <= now {
+        if !self.events.is_empty() || self.manager.due() <= now || self.manager.has_room() {
             ready.push(Part::Scheduler);
         }
         if self.probes.due().is_some_and(|due| due <= now) {
@@ -276,6 +294,6 @@ impl Life {
 
     /// How many control loops there are.
     pub fn loops(&mut self) -> usize {
-        self.manager.threads().tasks.len()
+        self.manager.threads().tasks.iter().filter(|task| task.is_loop()).count()
     }
 }

@@ -19,6 +19,7 @@ pub mod fake_probes;
 mod guards;
 mod life;
 pub mod manual_clock;
+mod modes;
 mod network;
 mod orders;
 mod readiness;

@@ -52,6 +52,9 @@ pub struct Orders {
     /// What an earlier order let stop, until it is started again: a loop may come to it only when the same instance is
     /// wanted and deleted once more, and a stop that failed is tried again.
     stopping: BTreeSet<(InstanceName, Name)>,
+    /// What an earlier life left, found before the first hello.
+    found: Vec<(InstanceName, Name)>,
+    has_hello: bool,
     /// What deletes of a workload have to wait for, as told last.
     pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
 }
@@ -94,6 +97,8 @@ impl Orders {
             orders: Vec::new(),
             deletes: BTreeMap::new(),
             stopping: BTreeSet::new(),
+            found: Vec::new(),
+            has_hello: false,
             delete_conditions: BTreeMap::new(),
         }
     }
@@ -128,6 +133,9 @@ impl Orders {
                 let ended = self.orders.iter().filter(|order| order.current && order.ends).map(|order| &order.added);
                 let ended = ended.filter(|added| !self.deletes.contains_key(&added.instance.workload));
                 self.stopping.extend(ended.map(|added| (added.instance.clone(), added.workload.runtime.clone())));
+                self.has_hello = true;
+                let found = std::mem::take(&mut self.found);
+                self.stop_unwanted(found);
             }
             Some(SchedulerEvent::Server(FromServer::UpdateWorkload(plan))) => {
                 for deleted in &plan.deleted {
@@ -151,7 +159,13 @@ impl Orders {
                     self.order(added.clone());
                 }
             }
-            Some(SchedulerEvent::Listed { result: Ok(listed), .. }) => {
+            Some(SchedulerEvent::Listed { runtime, result: Ok(listed) }) => {
+                let found = listed.iter().map(|found| (found.instance.clone(), runtime.clone()));
+                if self.has_hello {
+                    self.stop_unwanted(found.collect());
+                } else {
+                    self.found.extend(found);
+                }
                 // A listing may be older than the end of what it shows as running; the agent cannot know.
                 for found in listed.iter().filter(|found| found.state.phase == Phase::Running) {
                     let orders = self.orders.iter_mut().filter(|order| order.current);
@@ -187,6 +201,15 @@ impl Orders {
     fn outdate(&mut self, name: &Name) {
         let orders = self.orders.iter_mut().filter(|order| order.added.instance.workload == *name);
         orders.for_each(|order| order.ends = true);
+    }
+
+    /// What an earlier life left and nobody wants stops without conditions.
+    fn stop_unwanted(&mut self, found: Vec<(InstanceName, Name)>) {
+        let wanted = |instance: &InstanceName| {
+            self.orders.iter().any(|order| order.current && !order.ends && order.added.instance == *instance)
+        };
+        let unwanted: Vec<(InstanceName, Name)> = found.into_iter().filter(|(instance, _)| !wanted(instance)).collect();
+        self.stopping.extend(unwanted);
     }
 
     fn order(&mut self, added: AddedWorkload) {
@@ -323,6 +346,7 @@ mod tests {
     use super::super::trace::Trace;
     use super::*;
     use crate::model::messages::{DeletedWorkload, WorkloadPlan};
+    use crate::model::prepare_level::PrepareLevel;
     use crate::runtime::{ContainerId, ListedContainer};
     use std::path::Path;
 
@@ -338,7 +362,9 @@ mod tests {
             let clock = ManualClock::new();
             let trace = Trace::new(&clock, 0);
             let engine = SimEngine::new(&clock, fastrand::Rng::with_seed(1), trace, EngineFaults::default());
-            let options = LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1 };
+            let prepare = (PrepareLevel::None, 0);
+            let options =
+                LifeOptions { parallel_starts: 1, create_timeout: None, pidfds: true, seed: 1, prepare, boot: 0 };
             let life = Life::start(&"A".into(), 1, &engine, &clock, Path::new("/nonexistent"), options);
             let mut told = Self { life, engine, orders: Orders::new("A".into()) };
             let user = InstanceName::with_id("user", "id", "B");
@@ -446,6 +472,32 @@ mod tests {
         told.plan(&[], &[(&changed, &["user"])]);
         assert!(told.may_stop(&w), "the hello replaces it");
         assert!(told.may_start(&changed) && !told.may_stop(&changed), "what is there then waits");
+    }
+
+    /// Seed 5417861: what an earlier life left stops without conditions, before the hello and after it.
+    #[test]
+    fn what_was_found_and_nobody_wanted_is_stopped_although_it_is_wanted_and_deleted_later() {
+        let w = wanted("run 0", None);
+        let hello = |added: Vec<AddedWorkload>| SchedulerEvent::Server(FromServer::ServerHello(added));
+        let listed = || {
+            let state = ExecutionState::plain(Phase::Running);
+            let (id, instance) = (ContainerId("1".into()), w.instance.clone());
+            let found = ListedContainer { id, instance, state, processes: Vec::new(), ended_at: None, in_pod: false };
+            SchedulerEvent::Listed { runtime: w.workload.runtime.clone(), result: Ok(vec![found]) }
+        };
+        for events in [vec![hello(vec![]), listed()], vec![listed(), hello(vec![])]] {
+            let mut told = Told::new();
+            events.into_iter().for_each(|event| told.event(event));
+            told.plan(&[&w], &[]);
+            told.plan(&[], &[(&w, &["user"])]);
+            assert!(told.may_stop(&w), "nobody wanted it");
+        }
+        for events in [vec![hello(vec![w.clone()]), listed()], vec![listed(), hello(vec![w.clone()])]] {
+            let mut told = Told::new();
+            events.into_iter().for_each(|event| told.event(event));
+            told.plan(&[], &[(&w, &["user"])]);
+            assert!(!told.may_stop(&w), "it was wanted");
+        }
     }
 
     /// Seed 1331: a delete is about what was wanted when it came, not about what an earlier one lets stop.

@@ -6,6 +6,7 @@ use super::cluster::Cluster;
 use super::disturbances::Disturbances;
 use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
+use super::modes;
 use super::settled::unsettled;
 use super::trace::Trace;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
@@ -14,10 +15,9 @@ use crate::model::messages::{ReadState, RequestContent, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::runtime_config::RuntimeConfig;
-use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use crate::model::workload::{AddCondition, ConfigItem, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
-use crate::server::ServerLoop;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +115,9 @@ impl Scenario {
             }
             self.random = fastrand::Rng::with_seed(seed.wrapping_add(round as u64));
             self.cluster.trace.line(|| format!("round {round}"));
+            if self.happens(self.disturbances.modes) {
+                self.client_switches();
+            }
             match self.random.u8(0..7) {
                 0 | 1 => self.something_breaks(),
                 2 => self.workload_asks(),
@@ -136,14 +139,15 @@ impl Scenario {
         let (mut waited, mut settled) = (Duration::ZERO, Duration::ZERO);
         let mut reason = None;
         while waited < SETTLED_AFTER && settled < STAYS_SETTLED {
-            let end = self.cluster.clock.now() + LOOK_INTERVAL;
-            self.cluster.run_until(end);
+            // Not in step with reports that come as regularly: their messages would always be on their way.
+            let interval = LOOK_INTERVAL + Duration::from_millis(self.random.u64(0..1000));
+            self.cluster.run_until(self.cluster.clock.now() + interval);
             if let Some(violation) = self.cluster.violations.first() {
                 return Some(violation.clone());
             }
-            waited += LOOK_INTERVAL;
+            waited += interval;
             reason = unsettled(&mut self.cluster);
-            settled = if reason.is_none() { settled + LOOK_INTERVAL } else { Duration::ZERO };
+            settled = if reason.is_none() { settled + interval } else { Duration::ZERO };
         }
         reason.map(|reason| format!("not settled after {} s: {reason}", waited.as_secs()))
     }
@@ -177,7 +181,7 @@ impl Scenario {
             if !self.past.is_empty() && self.happens(manifests) {
                 let other = self.past[self.random.usize(..self.past.len())].clone();
                 // What a workload asked for may have been refused, as a cycle.
-                if ServerLoop::new().start_with(other.clone()).is_ok() {
+                if modes::new_server(self.cluster.has_modes).start_with(other.clone()).is_ok() {
                     self.cluster.manifest = other;
                 }
             }
@@ -250,6 +254,31 @@ impl Scenario {
         }
     }
 
+    /// Only what is in one of both modes is concerned.
+    fn client_switches(&mut self) {
+        let Some(server) = &self.cluster.server else { return };
+        let mut desired = server.view().desired.clone();
+        let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
+        let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
+        self.cluster.trace.line(|| format!("commander: switches to '{mode}'"));
+        desired.configs.insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
+        let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
+        let update = UpdateState { new_state: Some(Ok(tree)), masks: vec![modes::ITEM_MASK.to_owned()] };
+        match self.cluster.ask(RequestContent::UpdateState(update)) {
+            Some(Ok(())) => self.past.push(desired.clone()),
+            Some(Err(text)) => self.cluster.violations.push(format!("a switch was refused: {text}")),
+            None => return,
+        }
+        let changes =
+            |(name, workload)| was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true));
+        let changed: BTreeSet<Name> =
+            desired.workloads.iter().filter(|entry| changes(*entry)).map(|(name, _)| name.clone()).collect();
+        if changed != self.cluster.last_changed {
+            let told = &self.cluster.last_changed;
+            self.cluster.violations.push(format!("the switch concerns {changed:?}, the server changed {told:?}"));
+        }
+    }
+
     /// A change of the present state, and the state that it leads to.
     fn next_update(&mut self) -> Option<(UpdateState, DesiredState)> {
         let server = self.cluster.server.as_ref()?;
@@ -302,8 +331,10 @@ impl Scenario {
 
     /// What a workload may ask: mostly everything.
     fn any_access(&self) -> ControlInterfaceAccess {
+        // No pipes can be made here, and what has some is not prepared without them.
+        let without = if self.disturbances.prepares > 0 { 7 } else { 1 };
         let (operation, masks): (Operation, &[&str]) = match self.peek(10) {
-            0 => return ControlInterfaceAccess::default(),
+            number if number < without => return ControlInterfaceAccess::default(),
             1 | 2 => (Operation::Read, &["agents", "desiredState.workloads.w2"]),
             _ => (Operation::ReadWrite, &["*"]),
         };
@@ -323,12 +354,22 @@ impl Scenario {
         workload.restart_policy = RestartPolicy::ALL[self.random.usize(..3)];
         self.set_dependencies(index, &mut workload);
         workload.control_interface_access = self.any_access();
+        self.retag(&mut workload);
         workload
+    }
+
+    /// Only while there is a mode.
+    fn retag(&mut self, workload: &mut Workload) {
+        let desired = self.cluster.server.as_ref().map(|server| server.view().desired);
+        if self.cluster.has_modes && desired.is_some_and(|desired| modes::mode(desired).is_some()) {
+            modes::retag(workload, &mut self.random);
+        }
     }
 
     /// One thing about it is different.
     fn changed(&mut self, index: usize, known: &Workload) -> Workload {
         let mut workload = known.clone();
+        self.retag(&mut workload);
         match self.random.u8(0..12) {
             0..5 => workload.runtime_config = self.any_config(),
             5 | 6 => workload.agent = self.any_agent(),
@@ -373,7 +414,9 @@ impl Scenario {
             (Some(block), guard) => format!("{block}, update: {guard} }}"),
         };
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
-        format!("{program} : {number}{removes_itself}{lifecycle}").into()
+        // Only what its engine understands can be prepared.
+        let image = if self.disturbances.prepares > 0 { "\nimage: x" } else { "" };
+        format!("{program} : {number}{removes_itself}{image}{lifecycle}").into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.

@@ -6,6 +6,7 @@
 use super::cluster::{Cluster, Node};
 use super::engine::{Container, removes_itself};
 use super::life::RUNTIMES;
+use super::wishes::not_in_force;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -25,6 +26,9 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
         return Some(reason);
     }
     let server = cluster.server.as_ref()?;
+    if let Some(wrong) = not_in_force(server) {
+        return Some(wrong);
+    }
     let view = server.view();
     let effective: Effective = view.effective.clone();
     let states: States =
@@ -139,6 +143,8 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
         Some(Phase::FailedExecFailed) => {
             phase == Phase::FailedExecFailed && (policy == RestartPolicy::Never || config.contains("maxRestarts"))
         }
+        // It is only prepared.
+        Some(Phase::PendingStarting) => phase == Phase::PendingWaitingToStart && !may_start(added, states),
         Some(_) => false,
         None => match phase {
             Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),

@@ -96,6 +96,52 @@ impl RuntimeConnector for SimConnector {
         self.run_or_clean_up(Action::Run(new.clone()), new, None, limit, watch)
     }
 
+    fn prepare_image(
+        &mut self,
+        workload: &Workload,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        self.call(Action::Image(workload.agent.clone()), limit, watch).map(drop)
+    }
+
+    fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+        check(new)?;
+        Ok(vec![new.workload.runtime_config.to_string()])
+    }
+
+    fn create_only(
+        &mut self,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<ContainerId, RuntimeError> {
+        check(new)?;
+        self.run_or_clean_up(Action::Create(new.clone()), new, None, limit, watch)
+    }
+
+    fn init(
+        &mut self,
+        id: &ContainerId,
+        new: &NewContainer,
+        limit: Option<Duration>,
+        watch: &mut dyn CallWatch,
+    ) -> Result<(), RuntimeError> {
+        self.run_or_clean_up(Action::Init(id.clone(), new.clone()), new, Some(id), limit, watch).map(drop)
+    }
+
+    fn note(&mut self, instance: &InstanceName, _id: &ContainerId) {
+        self.engine.forget_record(instance);
+    }
+
+    fn note_prepared(&mut self, instance: &InstanceName, record: &str) {
+        self.engine.keep_record(instance, record);
+    }
+
+    fn prepared_record(&self, instance: &InstanceName) -> Option<String> {
+        self.engine.record(instance)
+    }
+
     fn start(
         &mut self,
         id: &ContainerId,

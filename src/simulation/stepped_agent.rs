@@ -9,22 +9,26 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
+use crate::agent::preparation::job::PreparationJob;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{EngineSource, Engines, NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{
+    EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
+};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
-use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::{CONTROL_MESSAGE_MAX, PREPARE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -35,6 +39,9 @@ use tempfile::TempDir;
 #[derive(Default)]
 pub struct SteppedLoops {
     loops: Vec<WorkloadControlLoop<ManualClock>>,
+    jobs: VecDeque<Box<PreparationJob<ManualClock>>>,
+    /// Jobs do not begin.
+    pub hold_jobs: bool,
     /// Makes the next starts fail, as if the system had no more threads.
     pub refuse: bool,
 }
@@ -51,6 +58,14 @@ impl WorkloadThreads<ManualClock> for SteppedLoops {
         self.loops.push(*control_loop);
         Ok(())
     }
+
+    fn start_job(&mut self, _workload: &str, job: Box<PreparationJob<ManualClock>>) -> io::Result<()> {
+        if self.refuse {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.jobs.push_back(job);
+        Ok(())
+    }
 }
 
 impl SteppedLoops {
@@ -62,6 +77,10 @@ impl SteppedLoops {
             worked |= step != Step::Idle;
             step != Step::Ended
         });
+        if let Some(job) = self.jobs.pop_front_if(|_| !self.hold_jobs) {
+            job.run();
+            worked = true;
+        }
         worked
     }
 
@@ -116,6 +135,7 @@ impl SteppedChecker {
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
+                WatchCommand::ListWatched { .. } => {} // Samples are taken by a thread, which is not there.
             }
         }
         let containers = self.engine.containers();
@@ -150,6 +170,8 @@ pub struct AgentOptions {
     pub facts: NodeFacts,
     /// Runtimes besides podman.
     pub others: Vec<(&'static str, FakeEngine)>,
+    /// How starts are prepared.
+    pub prepare: PrepareSettings,
 }
 
 impl AgentOptions {
@@ -165,6 +187,7 @@ impl AgentOptions {
             parallel_starts: 100,
             facts: NodeFacts::default(),
             others: Vec::new(),
+            prepare: PrepareSettings { level: PrepareLevel::None, max: PREPARE_MAX, cores: 8, boot: "boot 1".into() },
         }
     }
 }
@@ -213,8 +236,9 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let runtime = RuntimeManager::new(engines, context, random, SteppedLoops::default(), options.rerun)
-            .on_node(options.facts);
+        let loops = SteppedLoops::default();
+        let runtime =
+            RuntimeManager::new(engines, context, random, loops, options.rerun, options.prepare).on_node(options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);
@@ -259,7 +283,7 @@ impl SteppedAgent {
             self.manager.on_event(event);
             worked = true;
         }
-        if self.manager.due() <= self.clock.now() {
+        if self.manager.due() <= self.clock.now() || self.manager.has_room() {
             self.manager.tick();
             worked = true;
         }
@@ -303,6 +327,8 @@ pub struct AgentRig {
     pub folder: TempDir,
     /// Paths of the node.
     pub paths: Arc<Mutex<BTreeSet<String>>>,
+    /// How its starts are prepared.
+    pub prepare: PrepareSettings,
     /// How reports name an instance.
     pub label: fn(&InstanceName) -> String,
 }
@@ -338,8 +364,9 @@ impl AgentRig {
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
         change(&mut options);
+        let prepare = options.prepare.clone();
         let agent = SteppedAgent::start(options, &engine, &clock);
-        Self { agent, engine, clock, folder, paths, label: |instance| instance.workload.to_string() }
+        Self { agent, engine, clock, folder, paths, prepare, label: |instance| instance.workload.to_string() }
     }
 
     /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
@@ -355,7 +382,8 @@ impl AgentRig {
     /// The agent is killed and comes again, and the server wants the same.
     pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
         let answers = self.agent.answers.clone();
-        let options = node_options(self.folder.path(), &self.paths);
+        let mut options = node_options(self.folder.path(), &self.paths);
+        options.prepare = self.prepare.clone();
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
         self.agent.hello(wanted);

@@ -5,7 +5,6 @@ use super::disturbances::{Disturbances, LATEST, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use crate::platform::clock::{Clock, SystemClock};
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ const FOUND_SINCE: [u64; 16] = [
     2013391, 2023933,
 ];
 /// Seeds that have found something with all kinds of faults, less what is named.
-const FOUND_LESS: [(u64, &str); 9] = [
+const FOUND_LESS: [(u64, &str); 11] = [
     (
         2037184,
         "checks_fail,delete_fails,list_lies,manifests,paths,pauses,removals,server_kills,strange_ends,self_removals,\
@@ -30,6 +29,8 @@ const FOUND_LESS: [(u64, &str); 9] = [
     ),
     (5000207, ""),
     (5211295, ""),
+    (5323308, ""),
+    (5417861, ""),
     (3002773, ""),
     (3005533, ""),
     (3012384, ""),
@@ -58,19 +59,17 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn found_without(seed: u64) -> LeftOut {
-    let latest = || LATEST.iter().map(|name| (*name).to_owned());
+    let latest = LATEST.map(str::to_owned);
     if let Some((_, names)) = FOUND_LESS.iter().find(|(found, _)| *found == seed) {
         let mut left_out = left_out(names).expect("names of faults and rounds");
-        left_out.faults.extend(latest());
+        left_out.faults.extend(latest);
         return left_out;
     }
     let newer = if FOUND.contains(&seed) { NEWER.as_slice() } else { &[] };
     let newest = if !newer.is_empty() || FOUND_SINCE.contains(&seed) { NEWEST.as_slice() } else { &[] };
-    let mut faults: BTreeSet<String> = newer.iter().chain(newest).map(|name| (*name).to_owned()).collect();
-    if !faults.is_empty() {
-        faults.extend(latest());
-    }
-    LeftOut { faults, ..LeftOut::default() }
+    let latest = latest.into_iter().filter(|_| !newest.is_empty());
+    let older = newer.iter().chain(newest).map(|name| (*name).to_owned());
+    LeftOut { faults: older.chain(latest).collect(), ..LeftOut::default() }
 }
 
 /// Names of faults and numbers of rounds, with commas between them.

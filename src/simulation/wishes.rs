@@ -4,6 +4,7 @@
 //! Thread: the one of the test.
 
 use super::guards::pending;
+use super::modes;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
@@ -66,6 +67,7 @@ impl Wishes {
     pub fn judge(&mut self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
         let wished = update.map(|update| after(&before.desired, update));
         let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
+        let wished = wished.filter(|wished| !server.has_modes() || modes::is_allowed(wished));
         let is = server.view().desired;
         let wanted = wished.as_ref().unwrap_or(&before.desired);
         // One whose clock has run out by then is undone at once.
@@ -75,11 +77,10 @@ impl Wishes {
         }
         let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
         self.note_ended(before, server);
-        self.forget_gone(server);
         wrong
     }
 
-    /// Whatever has ended since then stops now.
+    /// What was wanted before and is not any more may go on for a while.
     pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         for (_, ended) in ended {
@@ -87,6 +88,7 @@ impl Wishes {
             let InstanceName { workload, agent, .. } = ended.instance.clone();
             self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
         }
+        self.forget_gone(server);
     }
 
     /// Instances without a state have stopped.
@@ -164,14 +166,14 @@ impl Wishes {
     }
 }
 
-/// What agents are told is what is desired, but for what is being staged: there are no templates and no hooks here.
+/// What agents are told is what is desired and in the mode, but for what is being staged: there are no templates here, and
+/// one simple hook.
 pub fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
     let pending = pending(server);
     let in_force = |name: &Name| {
         let desired = view.desired.workloads.get(name);
-        let expected = desired
-            .map(|workload| AddedWorkload { instance: workload.instance_name(name), workload: workload.clone() });
+        let expected = desired.map(|workload| modes::expected(view.desired, name, workload, server.has_modes()));
         view.effective.get(name) == expected.as_ref() || pending.contains(name)
     };
     let all = view.desired.workloads.keys().chain(view.effective.keys()).all(in_force);
@@ -203,6 +205,11 @@ fn after(desired: &DesiredState, update: &UpdateState) -> DesiredState {
     }
     let mut wished = desired.clone();
     for mask in &update.masks {
+        if mask == modes::ITEM_MASK {
+            let item = new.configs.get(modes::ITEM).expect("clients delete no mode").clone();
+            wished.configs.insert(modes::ITEM.to_owned(), item);
+            continue;
+        }
         let name: Name = mask.strip_prefix("desiredState.workloads.").expect("masks name workloads").into();
         match new.workloads.get(&name) {
             Some(workload) => _ = wished.workloads.insert(name, workload.clone()),

@@ -53,6 +53,14 @@ pub struct ClientOptions {
     pub message_max: usize,
 }
 
+impl ClientOptions {
+    /// Whether the connection is one over TCP without TLS.
+    #[must_use]
+    pub fn has_no_tls(&self) -> bool {
+        self.security == Security::Insecure && !self.url.is_socket()
+    }
+}
+
 /// The server could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {

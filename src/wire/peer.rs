@@ -26,7 +26,7 @@ pub enum PeerHello {
         name: String,
         /// Its tags.
         tags: BTreeMap<String, String>,
-        /// What it can do beyond the common protocol.
+        /// What its program does beyond what every agent does.
         capabilities: AgentCapabilities,
     },
     /// A commander on the deprecated CLI service.

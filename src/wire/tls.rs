@@ -35,7 +35,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The three do not belong together.
-    #[error("certificate, key and CA do not fit together: {0}")]
+    #[error("certificate, key and CA do not belong together: {0}")]
     Mismatch(String),
     /// The other side, or what it sent, was refused.
     #[error("{0}")]
@@ -62,6 +62,14 @@ pub struct PeerCertificate {
     pub dns_names: Vec<String>,
 }
 
+/// The error for a certificate and a key that cannot be used together.
+fn unusable_key(error: &rustls::Error) -> TlsError {
+    TlsError::Mismatch(match error {
+        rustls::Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
+        other => other.to_string(),
+    })
+}
+
 #[cfg(feature = "server")]
 impl ServerTls {
     /// Reads the PEM texts.
@@ -80,7 +88,7 @@ impl ServerTls {
             .map_err(|error| mismatch(&error))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
-            .map_err(|error| mismatch(&error))?;
+            .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0; // Connections last for days, so resumption would only cost memory.
@@ -118,7 +126,7 @@ impl ClientTls {
             .map_err(|error| mismatch(&error))?
             .with_root_certificates(roots(&pem.ca)?)
             .with_client_auth_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
-            .map_err(|error| mismatch(&error))?;
+            .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Self(Arc::new(config)))

@@ -54,6 +54,7 @@ pub static TO_SERVER: Shape = shape::<grpc::ToServer>(
         (7, &LOG_ENTRIES_TO_SERVER),
         (8, &LOGS_STOP_TO_SERVER),
         (1001, &PREPARED),
+        (1000, &USAGE_TO_SERVER),
     ],
 );
 /// Number of the field in both that holds a request, and of its id in that.
@@ -76,6 +77,13 @@ static LOG_ENTRY: Shape = shape::<base::LogEntry>(2, &[(1, &INSTANCE)]);
 static LOGS_STOP_TO_SERVER: Shape = shape::<grpc::LogsStopResponse>(2, &[(2, &LOGS_STOP)]);
 static LOGS_STOP: Shape = shape::<base::LogsStopResponse>(1, &[(1, &INSTANCE)]);
 static INSTANCE: Shape = shape::<base::WorkloadInstanceName>(3, &[]);
+static USAGE_TO_SERVER: Shape = shape::<grpc::UsageResponse>(2, &[(2, &AGENT_USAGE)]);
+static AGENT_USAGE: Shape = shape::<base::AgentUsage>(4, &[(2, &NODE_USAGE), (3, &USAGE_OF_WORKLOAD_ENTRY)]);
+static NODE_USAGE: Shape = shape::<base::NodeUsage>(4, &[]);
+static USAGE_OF_WORKLOAD_ENTRY: Shape = entry(&[(2, &USAGE_OF_WORKLOAD)]);
+static USAGE_OF_WORKLOAD: Shape = shape::<base::InstanceUsageMap>(1, &[(1, &WORKLOAD_USAGE_ENTRY)]);
+static WORKLOAD_USAGE_ENTRY: Shape = entry(&[(2, &WORKLOAD_USAGE)]);
+static WORKLOAD_USAGE: Shape = shape::<base::WorkloadUsage>(8, &[]);
 
 static REQUEST: Shape =
     shape::<base::Request>(6, &[(2, &UPDATE_STATE), (3, &READ_STATE), (4, &LOGS), (5, &EMPTY), (6, &EMPTY)]);
@@ -85,8 +93,20 @@ static LOGS: Shape = shape::<base::LogsRequest>(5, &[(1, &INSTANCE)]);
 
 static COMPLETE_STATE: Shape = shape::<base::CompleteState>(
     4,
-    &[(1, &STATE), (2, &WORKLOAD_STATES), (3, &AGENTS), (4, &STATE), (1002, &TIMINGS), (1003, &UPDATES)],
+    &[
+        (1, &STATE),
+        (2, &WORKLOAD_STATES),
+        (3, &AGENTS),
+        (4, &STATE),
+        (1000, &USAGE),
+        (1001, &MODES),
+        (1002, &TIMINGS),
+        (1003, &UPDATES),
+    ],
 );
+static USAGE: Shape = shape::<base::UsageMap>(1, &[(1, &AGENT_USAGE_ENTRY)]);
+static AGENT_USAGE_ENTRY: Shape = entry(&[(2, &AGENT_USAGE)]);
+static MODES: Shape = shape::<base::Modes>(5, &[]);
 static TIMINGS: Shape = shape::<base::Timings>(3, &[(3, &TIMINGS_OF_AGENT_ENTRY)]);
 static TIMINGS_OF_AGENT_ENTRY: Shape = entry(&[(2, &TIMINGS_OF_AGENT)]);
 static TIMINGS_OF_AGENT: Shape = shape::<base::TimingsOfAgent>(1, &[(1, &TIMINGS_OF_WORKLOAD_ENTRY)]);

@@ -44,13 +44,13 @@ const WITH_VALUE: &[&str] = &[
 ];
 
 /// First words of commands that have two.
-const GROUPS: &[&str] = &["container", "kube", "pod", "volume"];
+const GROUPS: &[&str] = &["container", "image", "kube", "pod", "volume"];
 
 /// One command line: `podman <general options> <command> <options> <positional>`.
 pub struct Invocation {
     pub command: String,
     options: Vec<(String, Option<String>)>,
-    /// For `run`: image and command; otherwise container names or ids.
+    /// For `run` and `create`: image and command; otherwise container names or ids.
     pub positional: Vec<String>,
     /// What came on stdin, of commands that read a manifest.
     pub input: String,
@@ -63,7 +63,7 @@ pub fn parse(argv: &[String]) -> Invocation {
     let mut positional: Vec<String> = Vec::new();
     let mut words = argv.iter();
     while let Some(word) = words.next() {
-        let ends_options = command == "run" && !positional.is_empty();
+        let ends_options = is_create(&command) && !positional.is_empty();
         if ends_options || !word.starts_with('-') {
             if command.is_empty() {
                 command.clone_from(word);
@@ -97,7 +97,12 @@ fn read_input() -> String {
 
 /// `-t` is a time for `stop`, but means a terminal for `run`.
 fn takes_value(command: &str, option: &str) -> bool {
-    WITH_VALUE.contains(&option) && !(command == "run" && option == "-t")
+    WITH_VALUE.contains(&option) && !(is_create(command) && option == "-t")
+}
+
+/// Whether a command makes a container.
+fn is_create(command: &str) -> bool {
+    matches!(command, "run" | "create")
 }
 
 impl Invocation {
@@ -125,16 +130,18 @@ impl Invocation {
     }
 
     pub fn image(&self) -> Option<&str> {
-        (self.command == "run").then(|| self.positional.first().map(String::as_str)).flatten()
+        let about_image =
+            is_create(&self.command) || matches!(&*self.command, "pull" | "image exists" | "image inspect");
+        about_image.then(|| self.positional.first().map(String::as_str)).flatten()
     }
 
     /// The workload this command is about: from the label of a `run`, otherwise from the container named.
     pub fn workload(&self, store: &Store) -> Option<String> {
-        if self.command == "run" {
+        if is_create(&self.command) {
             let name = self.labels().into_iter().rev().find(|(key, _)| key == "name")?.1;
             return name.split('.').next().map(str::to_owned);
         }
-        if matches!(self.command.as_str(), "start" | "stop" | "rm" | "kill" | "logs") {
+        if matches!(self.command.as_str(), "start" | "init" | "stop" | "rm" | "kill" | "logs") {
             return store.find(self.positional.first()?)?.workload();
         }
         let first = self.positional.first();

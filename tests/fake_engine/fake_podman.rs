@@ -104,7 +104,13 @@ fn perform(store: &Store, invocation: &Invocation, behave: Option<&str>, only_cr
     match invocation.command.as_str() {
         "--version" | "-v" => Answer::ok("podman version 4.3.1\n"),
         "run" => run(store, invocation, behave, only_create),
+        "create" => run(store, invocation, behave, true),
+        "init" => each_container(invocation, store, |id| initialise(store, id)),
         "start" => start(store, invocation),
+        "image exists" | "image inspect" if image_is_there(invocation) => Answer::ok(""),
+        "image exists" | "image inspect" => Answer::error(1, ""),
+        "pull" if image_is_there(invocation) => Answer::ok(""),
+        "pull" => Answer::error(ENGINE_ERROR, no_such_image(invocation.image().unwrap_or_default())),
         "ps" => list(store, invocation),
         "kube play" => pods::play(store, &invocation.input, only_create),
         "kube down" => pods::down(store, &invocation.input),
@@ -128,20 +134,38 @@ fn run(store: &Store, invocation: &Invocation, behave: Option<&str>, only_create
         return Answer::error(ENGINE_ERROR, "an image is required");
     };
     let Some(behaviour) = container::Behaviour::parse(behave.unwrap_or(image)) else {
-        let text = format!("initializing source docker://{image}:latest: pinging container registry: no such host");
-        return Answer::error(ENGINE_ERROR, text);
+        return Answer::error(ENGINE_ERROR, no_such_image(image));
     };
     let id = match store.create(invocation, image, &behaviour) {
         Ok(id) => id,
         Err(text) => return Answer::error(ENGINE_ERROR, text),
     };
     if only_create {
-        return Answer::ok("");
+        return Answer::ok(format!("{id}\n"));
     }
     match container::launch(store, &id) {
         Ok(()) => Answer::ok(format!("{id}\n")),
         Err(text) => Answer::error(126, text),
     }
+}
+
+fn no_such_image(image: &str) -> String {
+    format!("initializing source docker://{image}:latest: pinging container registry: no such host")
+}
+
+fn image_is_there(invocation: &Invocation) -> bool {
+    invocation.image().is_some_and(|image| container::Behaviour::parse(image).is_some())
+}
+
+fn initialise(store: &Store, id: &str) -> Result<(), (i32, String)> {
+    let mut fits = false;
+    store.change(id, |container| {
+        fits = container.state == "created";
+        if fits {
+            "initialized".clone_into(&mut container.state);
+        }
+    });
+    if fits { Ok(()) } else { Err((ENGINE_ERROR, format!("container {id} has already been created in runtime"))) }
 }
 
 fn start(store: &Store, invocation: &Invocation) -> Answer {

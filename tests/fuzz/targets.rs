@@ -196,7 +196,7 @@ impl Cluster {
         let agent = |name: &str| PeerHello::Agent {
             name: name.to_owned(),
             tags: [("k".to_owned(), "v".to_owned())].into(),
-            capabilities: AgentCapabilities::default(),
+            capabilities: Default::default(),
         };
         let hello = match index {
             0 => agent("agent_A"),

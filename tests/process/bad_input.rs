@@ -271,6 +271,30 @@ fn environment_variables_do_not_count_as_words_of_the_command_line() {
     assert_eq!(shown, run(&["delete", "workload", "-q"], &[]));
 }
 
+#[test]
+fn a_wrong_variable_is_named_and_an_option_for_the_server_after_the_command_too() {
+    let cluster = Cluster::prepare();
+    let ank = |arguments: &[&str], variable: Option<(&str, &str)>| {
+        let mut command = clean_command(env!("CARGO_BIN_EXE_ank"), cluster.folder());
+        command.args(arguments).envs(variable);
+        let output = command.output().expect("ank starts");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    let insecure = "tip: the value is that of the environment variable ANK_INSECURE";
+    let url = "hint: write it in the variable ANK_SERVER_URL as http://";
+    let server = "tip: for the server write '--server-url <URL>', or '-s <URL>' before the command";
+    for (arguments, variable, code, text) in [
+        (&["get", "agents"][..], Some(("ANK_INSECURE", "1")), 2, insecure),
+        (&["get", "agents"], Some(("ANK_SERVER_URL", "")), 1, url),
+        (&["get", "agents", "-s", "http://127.0.0.1:1"], None, 2, server),
+        (&["apply", "-s", "http://127.0.0.1:1", "f.yaml"], None, 2, server),
+    ] {
+        let (ended, error) = ank(arguments, variable);
+        assert_eq!(ended, Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(text), "{arguments:?}: {error}");
+    }
+}
+
 /// Runs a server or an agent that has to end by itself, and gives its exit code and log.
 fn ends(cluster: &Cluster, mut command: Command, name: &str) -> (i32, String) {
     let mut process = Process::start(&mut command, cluster.folder(), name);
@@ -310,7 +334,7 @@ fn the_environment_wins_over_the_file_and_no_filter_hides_why_the_server_ends() 
         // With the manifest that exists the decision about TLS is reached; options still win over the environment.
         ("ANKSERVER_INSECURE", "false", &["-m", "empty.yaml"][..], 1, no_certificates),
         ("ANKSERVER_INSECURE", "true", &["--no-insecure", "-m", "empty.yaml"], 1, no_certificates),
-        ("ANKSERVER_INSECURE", "yes", &[], 2, "error: "),
+        ("ANKSERVER_INSECURE", "yes", &[], 2, "tip: the value is that of the environment variable ANKSERVER_INSECURE"),
         ("ANKSERVER_CRT_PEM", "nosuch.pem", &[], 1, "ERROR] Failed to load certificate files!: '"),
         ("RUST_LOG", "ank_server=off", &[], 1, manifest),
         ("RUST_LOG", "off", &[], 1, manifest),
@@ -355,17 +379,26 @@ fn server_refuses_what_it_cannot_start_with() {
     ]);
     cluster.write("cycle.yaml", &cycle);
     cluster.write("no.yaml", "a: [\n");
-    cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {agent: a}}\n");
+    cluster.write("fields.yaml", "apiVersion: v1\nworkloads: {w: {runtme: r, agent: a}}\n");
     cluster.write("version.yaml", "apiVersion: v9\nworkloads: {}\n");
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["-k", "-m", "nosuch.yaml"], 1, "Could not read the startup config: '"),
-        (&["-k", "-m", "no.yaml"], 1, "Invalid tags format in startup manifest: '"),
-        (&["-k", "-m", "fields.yaml"], 1, "Parsing start config failed with error: '"),
+        (&["-k", "-m", "no.yaml"], 1, "Invalid tags format in startup manifest: ''no.yaml': "),
+        (
+            &["-k", "-m", "fields.yaml"],
+            1,
+            "fields.yaml: unknown key 'workloads.w.runtme' is ignored at line 2 column 17, did you mean 'runtime'?",
+        ),
+        (
+            &["-k", "-m", "fields.yaml"],
+            1,
+            "Parsing start config failed with error: ''fields.yaml': workloads.w: missing",
+        ),
         (&["-k", "-m", "version.yaml"], 1, "server error: 'Unsupported API version. Received 'v9', expected 'v1'"),
         (
             &["-k", "-m", "cycle.yaml"],
             1,
-            "server error: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a'",
+            "server error: 'workload dependency 'a' is part of a cycle. It is: a -> b -> a (startup manifest 'cycle.yaml')'",
         ),
         (&[], 1, "Missing certificate files: '"),
         (&["-k", "--ca_pem", "nosuch.pem"], 1, "Failed to load certificate files!: '"),

@@ -93,6 +93,11 @@ fn a_lost_connection_ends_events_with_an_error_unless_they_reconnect() {
     assert_eq!(first(&ends), "error: Failed to get events: 'Command failed: 'Connection to server interrupted''");
     assert_eq!(ended(&mut watch), 1);
     assert_eq!(first(&watch), "error: Failed to watch workloads: 'Command failed: 'Connection to server interrupted''");
+    for process in [&ends, &watch] {
+        let stderr = process.stderr();
+        let stopped = stderr.ends_with("; start the server again if it was stopped, or see its log\n");
+        assert!(stopped && !stderr.contains("TLS"), "{stderr}");
+    }
     cluster.start_server(&[]);
     // The state as it is after the new connection.
     wait_until("a new connection", || stays.stdout().lines().count() == 2);

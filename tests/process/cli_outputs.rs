@@ -94,6 +94,8 @@ fn help_fits_the_terminal() {
         "rollback",
         "logs",
         "graph",
+        "blame",
+        "top",
     ];
     for to in To::ALL {
         let mut all = String::new();

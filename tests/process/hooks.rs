@@ -121,7 +121,12 @@ fn a_veto_refuses_an_update_and_a_start() {
     let status = server.wait(LIMIT).expect("the server ends");
     let log = server.stderr();
     assert_eq!(exit_code(status), 1, "{log}");
-    assert!(log.contains(&format!("server error: 'Mutating hook 'no' vetoed the state change: '{reason}''")), "{log}");
+    assert!(
+        log.contains(&format!(
+            "server error: 'Mutating hook 'no' vetoed the state change: '{reason}' (startup manifest '"
+        )),
+        "{log}"
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod support;
 
 mod apply;
 mod bad_input;
+mod blame;
 mod cli_follow;
 mod cli_outputs;
 mod containerd;
@@ -29,10 +30,12 @@ mod hooks;
 mod kill;
 mod lifecycle;
 mod logs;
+mod modes;
 #[cfg(feature = "multicall")]
 mod multicall;
 mod panics;
 mod persistence;
+mod prepare;
 mod python_client;
 mod restarts;
 mod rollback;
@@ -42,4 +45,5 @@ mod socket;
 mod state_output;
 mod tls;
 mod updates;
+mod usage;
 mod yaml_bombs;

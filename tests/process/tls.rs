@@ -112,6 +112,16 @@ fn an_agent_that_is_not_in_its_certificate_is_refused_and_told_why() {
 }
 
 #[test]
+fn an_agent_without_tls_names_the_likely_cause_and_reports_no_lost_server_each_second() {
+    let (mut cluster, _) = secure_cluster(&["-algorithm", "ED25519"]);
+    cluster.certificates = None;
+    cluster.start_agent("agent_A");
+    let log = |cluster: &Cluster| cluster.agents["agent_A"].stderr();
+    cluster.wait_for("the cause", || log(&cluster).contains("; the server may expect TLS").then_some(()));
+    assert!(!log(&cluster).contains("ServerGone"), "{}", log(&cluster));
+}
+
+#[test]
 fn mistakes_of_ank_are_explained_and_the_server_goes_on() {
     let (cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
     let ask = |certificate: &str, ca: &str| get_agents_with(&cluster, &folder, certificate, ca);

@@ -32,7 +32,7 @@ pub fn agent(url: &str, name: &str) -> Connection {
     open(
         url,
         Service::Agent,
-        ToServer::AgentHello { agent, version, tags: [].into(), capabilities: AgentCapabilities::default() },
+        ToServer::AgentHello { agent, version, tags: [].into(), capabilities: Default::default() },
     )
 }
 

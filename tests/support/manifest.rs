@@ -12,7 +12,7 @@ pub struct Workload {
     runtime: String,
     restart: Option<&'static str>,
     dependencies: Vec<(String, &'static str)>,
-    tag: Option<String>,
+    tags: Vec<(&'static str, String)>,
     /// Rules of the control interface, each as `allow` or `deny` and a line of YAML.
     rules: Vec<(&'static str, String)>,
     config: String,
@@ -25,7 +25,7 @@ pub fn workload(name: &str, image: &str) -> Workload {
         runtime: "podman".to_owned(),
         restart: None,
         dependencies: Vec::new(),
-        tag: None,
+        tags: Vec::new(),
         rules: Vec::new(),
         config: format!("image: {image}"),
     }
@@ -64,8 +64,12 @@ impl Workload {
     }
 
     /// A tag that changes nothing else.
-    pub fn tag(mut self, value: &str) -> Self {
-        self.tag = Some(value.to_owned());
+    pub fn tag(self, value: &str) -> Self {
+        self.tagged("tag", value)
+    }
+
+    pub fn tagged(mut self, key: &'static str, value: &str) -> Self {
+        self.tags.push((key, value.to_owned()));
         self
     }
 
@@ -116,8 +120,9 @@ fn write_workload(text: &mut String, workload: &Workload) -> std::fmt::Result {
     for (name, condition) in &workload.dependencies {
         writeln!(text, "      {name}: {condition}")?;
     }
-    if let Some(tag) = &workload.tag {
-        writeln!(text, "    tags: {{tag: {tag}}}")?;
+    if !workload.tags.is_empty() {
+        let tags: Vec<String> = workload.tags.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        writeln!(text, "    tags: {{{}}}", tags.join(", "))?;
     }
     if !workload.rules.is_empty() {
         let of = |kind: &str| -> Vec<&str> {

@@ -30,6 +30,8 @@ pub struct Change {
     /// For example `Running(Ok)` or `Removed`.
     pub state: String,
     pub info: String,
+    /// Number of the message that it came in.
+    pub message: usize,
 }
 
 impl Recorder {
@@ -102,14 +104,17 @@ impl Drop for Recorder {
 }
 
 fn record(mut receiver: ClientReceiver, changes: &Mutex<Vec<Change>>) {
+    let mut number = 0;
     while let Ok(message) = receiver.receive() {
         let FromServer::WorkloadStates(states) = message else { continue };
+        number += 1;
         let new = states.into_iter().map(|state| Change {
             workload: state.instance.workload.to_string(),
             agent: state.instance.agent.to_string(),
             id: state.instance.id.to_string(),
             state: state.state.phase.to_string(),
             info: state.state.additional_info.to_string(),
+            message: number,
         });
         changes.lock().expect("the recorder does not panic").extend(new);
     }

@@ -88,6 +88,29 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
 }
 
 #[test]
+fn start_times_tell_the_start_of_a_container_from_what_it_does_until_it_is_ready() {
+    let podman = Podman::new();
+    let (cluster, shared) = cluster(&podman);
+    let ready = format!("ready: {{ file: {}/db, periodMs: 50, deadlineMs: 120000 }}", shared.display());
+    let database = shell("db", &shared, &format!("sleep 2; touch /shared/db; {PATIENT}"), "", &ready);
+    let web = shell("web", &shared, PATIENT, &needs("db"), "");
+    let output = cluster.ank_with_input(&["apply", "-"], &manifest(&[database, web]));
+    assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    let text = cluster.ank(&["blame", "-o", "json"]).success();
+    let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let [web, db] = ["web", "db"].map(|name| {
+        let workloads = document["workloads"].as_array().expect("a list");
+        workloads.iter().find(|one| one["workload"] == name).unwrap_or_else(|| panic!("no {name} in {text}"))
+    });
+    let number = |one: &serde_json::Value, key: &str| one[key].as_u64().unwrap_or_else(|| panic!("no {key} in {text}"));
+    // The file is there two seconds after the container runs, which is seen at the latest after the first check.
+    assert!(number(db, "readyMs") > 500 && number(db, "startMs") > 0, "{text}");
+    assert_eq!(number(db, "startMs") + number(db, "readyMs"), number(db, "runningAtMs") - number(db, "startingAtMs"));
+    assert_eq!((web["waitedFor"].as_str(), web["readyMs"].as_u64()), (Some("db"), None), "{text}");
+    assert!(number(web, "waitedMs") >= number(db, "readyMs"), "{text}");
+}
+
+#[test]
 fn a_pod_is_ready_when_a_command_in_its_container_says_so() {
     let podman = Podman::new();
     let (cluster, _) = cluster(&podman);
@@ -239,7 +262,7 @@ fn a_misspelt_key_is_refused_by_ank_and_behind_a_template_by_the_server() {
         (text("", "redy"), "line 9"),
         (
             text("    configs: { k: key }\n", "{{k}}"),
-            "Workload 'db': lifecycle.redy: unknown key, did you mean 'ready'? at line 3",
+            "Workload 'db': lifecycle.redy: unknown key, did you mean 'ready'? (line 3",
         ),
     ] {
         let output = cluster.ank_with_input(&["apply", "-"], &text);

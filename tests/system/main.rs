@@ -10,7 +10,10 @@ mod support;
 
 mod control;
 mod lifecycle;
+mod modes;
 mod podman;
 mod podman_kube;
+mod prepare;
 mod states;
 mod store;
+mod usage;

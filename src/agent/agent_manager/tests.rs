@@ -7,6 +7,7 @@ use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with};
+use crossbeam_channel::bounded;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -295,10 +296,10 @@ fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_
     let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted: vec![deleted(&gated, &[])] });
     for takes_back in [plan, FromServer::ServerHello(vec![])] {
         let mut rig = silent(&[], std::slice::from_ref(&gated));
-        assert_eq!(rig.agent.manager.sizes(), [0, 0, 0, 1, 1]);
+        assert_eq!(rig.agent.manager.sizes(), [0, 0, 0, 1, 1, 0]);
         rig.agent.receive(takes_back);
         rig.says_what_it_has();
-        assert_eq!(rig.agent.manager.sizes(), [0; 5]);
+        assert_eq!(rig.agent.manager.sizes(), [0; 6]);
     }
 }
 
@@ -347,4 +348,35 @@ fn the_load_is_reported_with_each_hello_and_every_two_seconds_after_it() {
     std::fs::write(rig.folder.path().join("stat"), "cpu  130 0 0 270 0 0 0 0 0 0\n").unwrap();
     rig.agent.hello(&[]);
     assert_eq!(loads(&rig), [50], "of the time without a connection");
+}
+
+#[test]
+fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
+    let mut rig = Rig::silent(FakeEngine::new());
+    let shown = |rig: &mut Rig| {
+        let (reply, overview) = bounded(1);
+        rig.agent.manager.on_event(SchedulerEvent::Overview(reply));
+        let Overview { connected, workloads } = overview.try_recv().unwrap();
+        let of_one = |one: WorkloadOverview| {
+            let config = ["a", "b"]
+                .into_iter()
+                .find(|config| InstanceName::new(&one.instance.workload, config, "agent_A") == one.instance);
+            format!("{}:{} {} {}", one.instance.workload, config.unwrap(), one.runtime, one.state.unwrap_or("-"))
+        };
+        (connected, workloads.into_iter().map(of_one).collect::<Vec<_>>())
+    };
+    assert_eq!(shown(&mut rig), (false, vec![]));
+    let used = workload("used", |_| {});
+    rig.agent.hello(&[used.clone(), needing("waits", "far", AddCondition::Running), workload("gone", |_| {})]);
+    let all = ["gone:a podman Running", "used:a podman Running", "waits:a podman Pending"].map(str::to_owned);
+    assert_eq!(shown(&mut rig), (true, all.to_vec()));
+    // A successor waits behind its predecessor, and what is to go is not shown.
+    rig.foreign("user", Phase::Running);
+    let gone = workload("gone", |_| {}).instance;
+    let new = wanted_with("used", "b", |_| {});
+    rig.change(&[new], &[deleted_after(&used.instance, &["user"]), deleted_after(&gone, &["user"])]);
+    let all = ["used:b podman -", "waits:a podman Pending"].map(str::to_owned);
+    assert_eq!(shown(&mut rig), (true, all.to_vec()));
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    assert!(!shown(&mut rig).0);
 }

@@ -10,6 +10,7 @@ use super::sockets::{SocketIo, Wake};
 use super::table::ProbeTable;
 use super::{Outcome, ProbeOrder, ProbeReport, Probes};
 use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
+use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::private_folder::PrivateFolder;
 use crate::platform::sync::Mutex;
@@ -20,7 +21,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Passes orders to the thread that probes.
@@ -124,6 +125,13 @@ impl Probes for Prober {
 
 fn wake_up(wake: &OwnedFd) {
     let _ = rustix::io::write(wake, &[0]); // Full means that it is being woken already.
+}
+
+/// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of the instance.
+#[must_use]
+pub fn notify_socket_path(agent_folder: &Path, instance: &InstanceName) -> PathBuf {
+    let digits = InstanceName::new("", &instance.to_string(), "").id;
+    agent_folder.join("notify").join(&digits[..digits.len().min(16)])
 }
 
 /// Makes a notify socket at `path`; an older one there is removed.

@@ -3,7 +3,8 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::{RuntimeManager, WorkloadThreads};
+use super::preparing::is_prepared;
+use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
@@ -18,9 +19,6 @@ use crate::runtime::container_records::leave_strangers;
 use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A container with the name of its runtime.
-pub type Existing = (Name, ListedContainer);
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Takes all workloads that the server wants and all containers that exist and have no object yet; returns what is
@@ -122,8 +120,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     fn is_noted(&self, (runtime, container): &Existing) -> bool {
-        let engine = self.engine(runtime);
-        engine.is_some_and(|engine| engine.connector.is_noted(&container.instance, &container.id))
+        self.engine(runtime).is_some_and(|Engine { connector, .. }| {
+            connector.is_noted(&container.instance, &container.id) || is_prepared(&*connector, container)
+        })
     }
 
     /// Whether the object of that name accounts for the container. Instances of two runtimes may have the same id.
@@ -192,6 +191,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        self.take_prepared(&added, &mut candidates);
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);

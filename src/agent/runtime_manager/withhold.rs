@@ -7,7 +7,7 @@ use crate::agent::conditions::{Conditions, NodeFacts};
 use crate::agent::probes::short_info;
 use crate::agent::workload_scheduler::Change;
 use crate::agent::workload_state_store::WorkloadStateStore;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
@@ -88,6 +88,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let wanted = self.wanted_workloads();
         let withheld = with_dependents(self.conditions.closed(), &wanted);
         let before = std::mem::replace(&mut self.scheduler.withheld, withheld.clone());
+        before.keys().chain(withheld.keys()).for_each(|name| self.preparations.touch(name));
         let mut reports = Vec::new();
         for (name, why) in &withheld {
             if let Some(added) = wanted.get(name) {
@@ -130,11 +131,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         match self.scheduler.get(name) {
             // It does not run: only the reason may be a new one.
             Some(Change { deleted: None, .. }) => {
+                let state = self.scheduler.waiting_to_start(instance);
                 let shown = store.get(instance);
-                let stale = shown
-                    .is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && &*shown.additional_info != why);
-                let state = ExecutionState::with_info(Phase::PendingWaitingToStart, why);
-                return if stale { vec![WorkloadState::new(instance.clone(), state)] } else { Vec::new() };
+                let stale =
+                    shown.is_some_and(|shown| shown.phase == Phase::PendingWaitingToStart && *shown != state.state);
+                return if stale { vec![state] } else { Vec::new() };
             }
             Some(_) => return Vec::new(),
             None => {}

@@ -53,8 +53,10 @@ fn defaults_are_those_of_the_specification() {
     assert!(settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::Always);
     assert_eq!(settings.parallel_starts, 6);
+    assert_eq!((settings.prepare, settings.prepare_max, settings.cores), (PrepareLevel::None, 4, 3));
     assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
     assert_eq!(settings.tags, BTreeMap::new());
+    assert_eq!(settings.metrics, None);
     assert_eq!(settings.warnings, [""; 0]);
     let one_core = Machine { cores: 1, ..rig.machine.clone() };
     let arguments = ["ank-agent", "-x", &rig.config("version = 'v1'"), "-n", "A", "-k"].map(OsString::from);
@@ -69,8 +71,8 @@ fn every_key_of_the_config_file_is_used() {
     let config = format!(
         "name = 'A'\nserver_url = 'https://server:1'\nrun_folder = '{}'\ninsecure = true\nruntimes = ['podman', 'x']\n\
          create_timeout = 90\nretry_limit = 0\nrestart_backoff = false\nrerun_finished = 'boot'\n\
-         max_parallel_starts = 9\nlisting_interval = 5\nmax_message_size = 5000000\n\
-         max_control_message_size = 8192\nretry_limits = 1\n[tags]\nzone = 'a'\n",
+         max_parallel_starts = 9\nprepare = 'init'\nprepare_max = 64\nlisting_interval = 5\nmax_message_size = 5000000\n\
+         max_control_message_size = 8192\nmetrics = '/run/a.prom'\nmetrics_interval = 7\nretry_limits = 1\n[tags]\nzone = 'a'\n",
         base.display()
     );
     let settings = rig.settings(&config, "");
@@ -82,9 +84,12 @@ fn every_key_of_the_config_file_is_used() {
     assert!(!settings.restart_backoff);
     assert_eq!(settings.rerun, RerunFinished::EndedBefore(1000));
     assert_eq!(settings.parallel_starts, 9);
+    assert_eq!((settings.prepare, settings.prepare_max), (PrepareLevel::Init, 64));
     assert_eq!(settings.control_message_max.0, 8192);
     assert_eq!(settings.listing_interval, Duration::from_secs(5));
     assert_eq!(settings.message_max, MessageSize(5_000_000));
+    let metrics = settings.metrics.expect("a path is given");
+    assert_eq!((metrics.path, metrics.interval), ("/run/a.prom".to_owned().try_into().unwrap(), 7.try_into().unwrap()));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
     assert!(settings.warnings.contains(&"Configured runtime 'x' is not supported.".to_owned()));
@@ -136,12 +141,25 @@ fn fatal_errors_have_the_documented_texts() {
         ),
         ("runtimes = ['docker']", "-k -n A", "Invalid runtime configuration: '"),
         ("", "-n A", "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
+        (
+            "",
+            "-n A -s http://there:1",
+            "Missing certificate files: 'Either provide mTLS config via the '--ca_pem', '--crt_pem' and '--key_pem' options \
+             or deactivate mTLS with the '--insecure' option! Missing: '--ca_pem', '--crt_pem', '--key_pem'. The URL \
+             'http://there:1' needs '--insecure''",
+        ),
         ("", "-k -n A -s server", "Failed to create communications client.: 'Wrong server address format: 'server'.'"),
         ("", "-k -n A --ca_pem /does/not/exist", "Failed to load certificate files!: '"),
         ("ca_pem = 'a'\nca_pem_content = 'b'", "-k", "Config file could not be parsed: 'Conflicting certificates: "),
         ("rerun_finished = 'never'", "-k -n A", not_parsed),
         ("listing_interval = 0", "-k -n A", not_parsed),
         ("retry_limit = -1", "-k -n A", not_parsed),
+        ("prepare = 'all'", "-k -n A", not_parsed),
+        ("prepare = 'INIT'", "-k -n A", not_parsed),
+        ("prepare_max = 65", "-k -n A", not_parsed),
+        ("prepare_max = -1", "-k -n A", not_parsed),
+        ("metrics = 'unix:///run/a.prom'", "-k -n A", not_parsed),
+        ("metrics_interval = 0", "-k -n A", not_parsed),
     ] {
         let error = rig.error(config, arguments);
         assert!(error.starts_with(text), "{config} {arguments}: {error}");

@@ -109,7 +109,7 @@ impl Bench {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let command = WatchCommand::Watch { instance: instance(name), id, in_burst, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, restarts: 0, in_burst, reply };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
@@ -562,6 +562,33 @@ fn a_pod_is_watched_by_all_its_processes() {
 }
 
 #[test]
+fn what_is_watched_is_told_without_a_listing() {
+    let mut bench = Bench::new();
+    let (reply, watched) = bounded(1);
+    let id = ContainerId("web".into());
+    let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
+    let command = WatchCommand::Watch { instance: of_web, id, restarts: 3, in_burst: false, reply: ignored };
+    bench.checker.on_event(CheckerEvent::Command(command));
+    let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
+        bench.checker.on_event(CheckerEvent::Command(WatchCommand::ListWatched { reply: reply.clone() }));
+        let pids = |one: &WatchedInstance| one.processes.iter().map(|process| process.pid).collect();
+        let of_one = |one: &WatchedInstance| (one.instance.workload.to_string(), one.restarts, pids(one));
+        watched.try_recv().unwrap().iter().map(of_one).collect()
+    };
+    assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![])], "no listing has shown its process");
+    bench.answer_listing(vec![running("web", 7)]);
+    assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![7])]);
+    bench.expect_no_listing();
+    bench.end(7);
+    assert_eq!(told(&mut bench), [("web".to_owned(), 3, vec![])]);
+    bench.unwatch("web");
+    assert_eq!(told(&mut bench), []);
+    let full = WatchCommand::ListWatched { reply: reply.clone() };
+    reply.send(Vec::new()).unwrap();
+    bench.checker.on_event(CheckerEvent::Command(full)); // It never waits for whoever asked.
+}
+
+#[test]
 fn the_threads_report_and_end_with_their_sender() {
     let ample = SECOND * 60;
     let engine = FakeEngine::new();
@@ -573,7 +600,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let (instance, in_burst) = (instance("web"), false);
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    commands.send(WatchCommand::Watch { instance, id: id.clone(), in_burst, reply }).unwrap();
+    commands.send(WatchCommand::Watch { instance, id: id.clone(), restarts: 0, in_burst, reply }).unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));

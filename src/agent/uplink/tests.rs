@@ -75,7 +75,11 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
             let tags = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
             assert_eq!(
                 hello,
-                PeerHello::Agent { name: "agent_A".to_owned(), tags, capabilities: AgentCapabilities::default() }
+                PeerHello::Agent {
+                    name: "agent_A".to_owned(),
+                    tags,
+                    capabilities: AgentCapabilities { tells_usage: true, prepares: false },
+                }
             );
             outbox
         }

@@ -6,6 +6,7 @@
 use super::search::leave_strangers_of;
 use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
+use crate::agent::preparation::handover::Remains;
 use crate::agent::wish_slot::Wish;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::platform::clock::Clock;
@@ -34,6 +35,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.unwatch();
         self.container = None;
         self.leftovers = Leftovers::None;
+        self.released(after);
+    }
+
+    /// Nothing is left of the container, nor of what was prepared.
+    pub(super) fn released(&mut self, after: AfterDelete) {
+        match self.release_prepared() {
+            Remains::Wait => return self.stage = Stage::Releasing(after),
+            Remains::Container(container) => {
+                self.container = Some(container.id);
+                return self.try_delete(after);
+            }
+            Remains::Nothing => {}
+        }
         if self.must_wait_until_gone() {
             return self.wait_until_gone(after);
         }

@@ -6,12 +6,11 @@
 
 use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
-use crate::agent::probes::prober::notify_socket;
+use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::limits::MISSING_TARGET_RETRY;
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
-use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::logging::may_log;
 use crate::runtime::ProbeTarget;
@@ -39,6 +38,15 @@ pub(super) enum Unprepared {
     ForGood(String),
     /// Another try may succeed, when a disk has room again for example.
     ForNow(String),
+}
+
+impl Unprepared {
+    /// The reason.
+    pub(super) fn cause(self) -> String {
+        match self {
+            Self::ForGood(cause) | Self::ForNow(cause) => cause,
+        }
+    }
 }
 
 /// One instance from its start to its end: created, starting, ready (which stays), ended.
@@ -153,15 +161,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------------------ start
 
-    /// Makes the socket that the workload notifies, if it does. Its path must be short, so it is not in the workload's
-    /// folder.
+    /// Makes the socket that the workload notifies, if it does.
     pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
         self.lifecycle.notify = None;
         if !self.lifecycle.spec.wants_notify() {
             return Ok(None);
         }
-        let digits = InstanceName::new("", &self.instance.to_string(), "").id;
-        let path = self.context.folder.join("notify").join(&digits[..digits.len().min(16)]);
+        let path = notify_socket_path(&self.context.folder, &self.instance);
         match notify_socket(&path) {
             Ok(socket) => {
                 self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
@@ -467,7 +473,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if restart.is_some() && at.is_none() {
             let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
-            state.additional_info = short_info(format!("No more restarts: {last}")).into();
+            state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();
             warn!("No more restarts of workload '{}': '{}'", self.instance.workload, state.additional_info);
         }
         self.report(state);
@@ -522,7 +528,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
-            let info = short_info(format!("No more restarts: {cause}"));
+            let info = short_info(format!("{NO_MORE_RESTARTS}{cause}"));
             self.report(ExecutionState::with_info(Phase::FailedExecFailed, info));
             return;
         };

@@ -22,7 +22,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.watching = true;
         let in_burst = self.context.slots.in_use();
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
-        let command = WatchCommand::Watch { instance, id, in_burst, reply };
+        let restarts = self.starts.saturating_sub(1);
+        let command = WatchCommand::Watch { instance, id, restarts, in_burst, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 

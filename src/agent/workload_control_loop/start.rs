@@ -3,6 +3,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot. Gives: states to the scheduler (may block there).
 
+use super::prepared::{NotStarted, Undecided};
 use super::readiness::{Origin, Unprepared};
 use super::{Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
@@ -39,14 +40,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return self.search(start);
         }
         match self.context.slots.try_take() {
-            Some(slot) => self.start(start, slot),
+            Some(slot) => self.start(start, Some(slot)),
             None => self.stage = Stage::WaitingForSlot(start, self.context.slots.request(self.slot.waker())),
         }
     }
 
-    pub(super) fn start(&mut self, start: Start, slot: StartSlot) {
+    /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
+    pub(super) fn start(&mut self, start: Start, mut slot: Option<StartSlot>) {
         self.stage = Stage::Idle;
         let Some(workload) = self.wanted.clone() else { return };
+        let container = match self.take_prepared() {
+            Ok(container) => container,
+            Err(Undecided) => return self.await_preparation(start, slot),
+        };
+        if let Some(container) = container {
+            match self.start_prepared(start, container, &workload, slot) {
+                Ok(id) => return self.on_started(id),
+                Err(NotStarted::Cancelled) => return self.expect_leftovers(),
+                Err(NotStarted::CreateAnew(kept)) => slot = kept,
+            }
+        }
         let new = match self.prepare(workload) {
             Ok(new) => new,
             Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
@@ -54,16 +67,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         self.restarts.starting(self.context.clock.now());
         match self.call_engine(start, &new, slot) {
-            Ok(id) => {
-                self.failed_creates = 0;
-                self.leftovers = Leftovers::None;
-                if self.lifecycle.is_ready_when_created() {
-                    self.restarts.running(self.context.clock.now());
-                }
-                info!("Successfully created workload '{}'.", self.instance.workload);
-                self.watch(id);
-                self.lifecycle_started(Origin::Created);
-            }
+            Ok(id) => self.on_started(id),
             Err(RuntimeError::Cancelled) => {
                 // The command that cancelled it comes next; whatever was created until now must go then.
                 self.expect_leftovers();
@@ -86,6 +90,18 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    fn on_started(&mut self, id: ContainerId) {
+        self.failed_creates = 0;
+        self.leftovers = Leftovers::None;
+        if self.lifecycle.is_ready_when_created() {
+            self.restarts.running(self.context.clock.now());
+        }
+        info!("Successfully created workload '{}'.", self.instance.workload);
+        self.starts = self.starts.saturating_add(1);
+        self.watch(id);
+        self.lifecycle_started(Origin::Created);
+    }
+
     /// Opens the control interface, writes the files and returns what to create.
     fn prepare(&mut self, workload: Arc<Workload>) -> Result<NewContainer, Unprepared> {
         self.open_control_interface()
@@ -105,7 +121,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         })
     }
 
-    fn call_engine(&mut self, start: Start, new: &NewContainer, slot: StartSlot) -> Result<ContainerId, RuntimeError> {
+    fn call_engine(
+        &mut self,
+        start: Start,
+        new: &NewContainer,
+        slot: Option<StartSlot>,
+    ) -> Result<ContainerId, RuntimeError> {
         let Some(engine) = &mut self.engine else {
             return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
         };

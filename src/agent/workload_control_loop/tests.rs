@@ -39,6 +39,8 @@ struct Rig {
     watch_commands: Vec<&'static str>,
     /// Takes the states of the newest watch.
     reply: Option<StateReply>,
+    /// The restarts that it was told with it.
+    restarts: u32,
 }
 
 const RETRY_LIMIT: u32 = 3;
@@ -85,6 +87,7 @@ impl Rig {
             listings,
             watch_commands,
             reply: None,
+            restarts: 0,
         }
     }
 
@@ -106,6 +109,7 @@ impl Rig {
             existing: OnExisting::Replace,
             search_first: false,
             others: Vec::new(),
+            prepared: None,
         }
     }
 
@@ -175,10 +179,11 @@ impl Rig {
                     reply(connector.list());
                     listed = true;
                 }
-                WatchCommand::Watch { reply, .. } => {
+                WatchCommand::Watch { reply, restarts, .. } => {
                     self.watch_commands.push("Watch");
-                    self.reply = Some(reply);
+                    (self.reply, self.restarts) = (Some(reply), restarts);
                 }
+                WatchCommand::ListWatched { .. } => panic!("no sample is taken"),
                 WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }
@@ -964,6 +969,32 @@ fn without_restart_backoff_every_restart_is_immediate() {
         rig.observe(ExecutionState::exited(1));
     }
     assert_eq!(rig.engine.take_calls().len(), 10);
+}
+
+#[test]
+fn starts_after_the_first_are_counted_until_an_update() {
+    let mut rig = Rig::with(|context| context.restart_backoff = false);
+    let counted = |rig: &mut Rig| {
+        rig.watch_commands();
+        rig.restarts
+    };
+    rig.always("a");
+    assert_eq!(counted(&mut rig), 0);
+    for count in 1..4 {
+        rig.observe(ExecutionState::exited(1));
+        assert_eq!(counted(&mut rig), count);
+    }
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.want_with("b", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.until_due();
+    assert_eq!(counted(&mut rig), 0, "a failed create is no start");
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(counted(&mut rig), 1);
+    rig.hold("a", ExecutionState::plain(Phase::Running));
+    rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = RestartPolicy::Always);
+    assert_eq!(counted(&mut rig), 0, "taken over");
+    rig.observe(ExecutionState::exited(1));
+    assert_eq!(counted(&mut rig), 1);
 }
 
 #[test]

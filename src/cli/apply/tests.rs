@@ -9,7 +9,8 @@ fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, 
     let names = ["a.yaml", "b.yaml", "c.yaml"];
     let inputs: Vec<Input> =
         texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
-    let arguments = ManifestArguments { agent: agent.map(str::to_owned), delete, manifests: Vec::new() };
+    let arguments =
+        ManifestArguments { agent: agent.map(str::to_owned), delete, ignore_modes: false, manifests: Vec::new() };
     let played = play(None, [], |_, _, output| merge(&inputs, &arguments, output));
     (played.result, played.out, played.err)
 }
@@ -100,8 +101,9 @@ fn wrong_manifests_give_the_documented_texts() {
         ),
         (
             "workloads: {}".to_owned(),
-            "Manifest schema validation failed:\n'': \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
+            "Manifest schema validation failed:\nthe manifest: \"apiVersion\" is a required property (a.yaml, line 1 column 1)",
         ),
+        (String::new(), "Manifest schema validation failed:\n'a.yaml' is empty"),
         (
             "apiVersion: v2".to_owned(),
             "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml, line 1 column 13)",

@@ -43,16 +43,47 @@ fn accepted_words_mean_the_same() {
         ("logs -fn -t 5 a -s 2026-01-31T12:00:00Z", "logs --follow --names --tail 5 --since=2026-01-31T12:00:00Z a"),
         ("logs a -u 2026-01-31T12:00:00Z -k", "-k logs --until 2026-01-31T12:00:00Z a"),
         ("get events -c m -o json n", "get events --include-current-state -ojson m n"),
-        ("get events --until a.b=c=d", "get events --until=a.b=c=d"),
+        ("get events --until agents.A.tags.b=c=d", "get events --until=agents.A.tags.b=c=d"),
         ("get agents --context car --no-quiet --wait", "--no-quiet --wait --context=car get agents"),
         ("graph -o dot a", "graph a -o=dot"),
         ("get updates", "get update"),
         ("diff f -d --agent A -ojson", "diff -d --agent=A -o json f"),
         ("apply f --dry-run -o json", "apply --dry-run -o=json f"),
+        ("graph --timing", "graph --timing -o text"),
+        ("blame -o svg a b", "blame a -osvg b"),
     ] {
         let arguments = shown(words);
         assert!(!arguments.starts_with("error"), "{words}: {arguments}");
         assert_eq!(arguments, shown(same_as), "{words}");
+    }
+}
+
+#[test]
+fn a_wait_for_what_can_never_happen_is_refused() {
+    for (until, reason) in [
+        ("foo=bar", "no part of the state is called 'foo'"),
+        (
+            "desiredState.wrkloads.a.agent=b",
+            "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?",
+        ),
+        (
+            "desiredState.workloads.*.agnet=b",
+            "no part of 'desiredState.workloads.*' is called 'agnet', did you mean 'agent'?",
+        ),
+        ("workloadStates.*.w.*.state=Runing", "no workload has the state 'Runing', did you mean 'Running'?"),
+        ("workloadStates.*.w.*.subState=OK", "no workload has the subState 'OK', did you mean 'Ok'?"),
+    ] {
+        let error = read(&format!("get events --until {until}")).unwrap_err().to_string();
+        assert!(error.contains(reason), "{until}: {error}");
+    }
+    for until in [
+        "workloadStates.*.w.*.state=Running",
+        "workloadStates.A.w.*.additionalInfo=x",
+        "*.workloads.w.agent=A",
+        "desiredState.configs.c.d=e",
+        "desiredState.workloads.w.dependencies.*=ADD_COND_RUNNING",
+    ] {
+        read(&format!("get events --until {until}")).unwrap();
     }
 }
 
@@ -108,6 +139,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("get update -o json", "error: unexpected argument '-o' found"),
         ("apply f --dry-run --rollback", "error: the argument '--dry-run' cannot be used with '--rollback'"),
         ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
+        ("blame -o yaml", "error: invalid value 'yaml' for '-o <FORMAT>'"),
         ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
         (
@@ -210,7 +242,10 @@ fn help_keeps_the_lines_that_tools_read() {
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert_eq!(commands, ["get", "set", "delete", "run", "apply", "diff", "rollback", "logs", "graph", "help"]);
+    assert_eq!(
+        commands,
+        ["get", "set", "delete", "run", "apply", "diff", "rollback", "logs", "mode", "graph", "blame", "top", "help"]
+    );
 }
 
 #[test]
@@ -228,7 +263,7 @@ fn short_and_long_help_are_the_same_and_complete() {
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
         ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
-        ("graph -h", "  -o <FORMAT>  Format of the output [default: text] [possible values: text, dot, mermaid]"),
+        ("graph -h", "  -o <FORMAT>        Format of the output [default: text] [possible values: text, dot, mermaid]"),
     ] {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");

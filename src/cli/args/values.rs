@@ -3,6 +3,11 @@
 //! Thread: `main`, plain functions.
 
 use super::Until;
+use crate::limits::{TOP_INTERVAL_HIGHEST, TOP_INTERVAL_LOWEST};
+use crate::model::execution_state::Phase;
+use crate::model::field_path::parts;
+use crate::model::fields::selects_nothing;
+use crate::model::nearest::nearest;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,8 +26,27 @@ pub(super) fn parse_tag(text: &str) -> Result<(String, String), String> {
 /// Splits `<mask>=<value>` at the first `=`.
 pub(super) fn parse_until(text: &str) -> Result<Until, String> {
     match text.split_once('=') {
-        Some((mask, value)) if !mask.is_empty() => Ok(Until { mask: mask.to_owned(), value: value.to_owned() }),
+        Some((mask, value)) if !mask.is_empty() => {
+            check_until(&parts(mask), value)?;
+            Ok(Until { mask: mask.to_owned(), value: value.to_owned() })
+        }
         _ => Err("expected a field and a value, for example 'workloadStates.*.web.*.state=Running'".to_owned()),
+    }
+}
+
+/// Refuses a field that no state has, and a state that no workload has: the wait for it would never end.
+fn check_until(path: &[&str], value: &str) -> Result<(), String> {
+    if let Some(reason) = selects_nothing(path) {
+        return Err(reason);
+    }
+    let known =
+        || Phase::ALL.into_iter().map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state });
+    match path {
+        ["workloadStates", _, _, _, "state" | "subState"] if !known().any(|known| known == value) => {
+            let meant = nearest(value, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
+            Err(format!("no workload has the {} '{value}'{meant}", path[4]))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -39,6 +63,15 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let number: u64 = number.parse().map_err(|_| "expected a whole number".to_owned())?;
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+/// The time between two samples.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if (TOP_INTERVAL_LOWEST..=TOP_INTERVAL_HIGHEST).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("expected a time from 500ms to 1h".to_owned())
 }
 
 /// A time that the runtimes accept: RFC 3339, for example `2026-01-31T12:00:00Z`.

@@ -167,16 +167,29 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
         "desiredState.workloads",
         "desiredState.workloads.*.agent",
         "effectiveState.workloads.wbe.agent",
+        "effectiveState.workloads.wbe",
         "desiredState.configs.c",
+        "desiredState..x",
+        "desiredState.wrkloads",
+        "desiredState.workloads.web.tags",
+        "desiredState.workloads.web.foo",
+        "desiredState.workloads.web.agent.x",
+        "desiredState.workloads.web",
     ]
     .map(str::to_owned);
-    let steps = [Step::State(Node::empty())];
+    let web = Node::map([("web", Node::map([("agent", Node::text("A"))]))]);
+    let steps = [Step::State(Node::map([("desiredState", Node::map([("workloads", web)]))]))];
     let played = play(None, steps, |server, _, output| super::state(server, &masks, Format::Json, output));
-    assert_eq!(played.out, "{}\n");
     assert_eq!(
         played.err,
         "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \
          'desiredState'?\nwarn: mask '' selects nothing: no part of the state is called ''\nwarn: agent 'nobody' does not \
-         exist\nwarn: workload 'wbe' does not exist\nwarn: config 'c' does not exist\n"
+         exist\nwarn: mask 'effectiveState.workloads.wbe.agent' selects nothing\nwarn: workload 'wbe' does not exist\nwarn: \
+         config 'c' does not exist\nwarn: mask 'desiredState..x' selects nothing: no part of 'desiredState' is called ''\n\
+         warn: mask 'desiredState.wrkloads' selects nothing: no part of 'desiredState' is called 'wrkloads', did you mean \
+         'workloads'?\nwarn: mask 'desiredState.workloads.web.tags' selects nothing\nwarn: mask \
+         'desiredState.workloads.web.foo' selects nothing: no part of 'desiredState.workloads.web' is called 'foo'\nwarn: \
+         mask 'desiredState.workloads.web.agent.x' selects nothing: no part of 'desiredState.workloads.web.agent' is \
+         called 'x'\n"
     );
 }

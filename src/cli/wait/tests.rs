@@ -357,3 +357,19 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
     state.on_states(&[waits("camera.1.A", "inactive: /dev/x does not exist")]);
     assert_eq!(state.outstanding(), [&instance("web.1.A")]);
 }
+
+#[test]
+fn what_waits_for_a_workload_outside_of_the_mode_is_done() {
+    let listed = [("web", "1", "A", Phase::PendingInitial), ("db", "1", "", Phase::NotScheduled)];
+    let mut now = state(&["A"], &listed);
+    let_need(&mut now, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
+    let place = ["workloadStates", "", "db", "1"]
+        .iter()
+        .fold(&mut now, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
+    place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text("not in mode 'park'"));
+    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), &Node::empty(), &now);
+    assert!(!state.is_settled());
+    state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
+    assert!(state.is_settled());
+    assert_eq!(info_of(&state, "web.1.A"), "waits for 'db' to run, it is NotScheduled (not in mode 'park')");
+}

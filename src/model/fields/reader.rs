@@ -300,7 +300,7 @@ impl Reader<'_> {
         let path = at.steps();
         if self.rules == Rules::State && path.len() == 1 {
             let meant = nearest(key, known).map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
-            self.noted::<()>(at.problem(format!("unknown field{meant}")));
+            self.noted::<()>(at.problem(format!("unknown key{meant}")));
         } else if self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
             self.found.unknown.push(UnknownKey { path, nearest: nearest(key, known), location: None });
         }

@@ -67,6 +67,10 @@ fn what_is_left_out_has_the_documented_default() {
     let restart = read("restart: {}").unwrap().restart.unwrap();
     let bounds = (restart.backoff, restart.backoff_max, restart.window, restart.max_restarts);
     assert_eq!(bounds, (Duration::from_millis(500), seconds(300), seconds(60), None));
+    assert_eq!(
+        (read("restart: {}").unwrap().prepare, read("prepare: INIT").unwrap().prepare),
+        (None, Some(PrepareLevel::Init))
+    );
     let terms = Terms { healthy: seconds(10), deadline: seconds(120) };
     let update = Update { stage: PrepareLevel::Create, when: None, terms, on_failure: None };
     assert_eq!(read("update: {}").unwrap().update, Some(update));
@@ -82,7 +86,7 @@ fn what_is_left_out_has_the_documented_default() {
 #[test]
 fn what_is_not_known_is_an_error_with_line_and_suggestion() {
     for (block, expected) in [
-        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? at line 3 column 3"),
+        ("redy: { file: /a }", "lifecycle.redy: unknown key, did you mean 'ready'? (line 3 column 3 of runtimeConfig)"),
         ("ready: { fil: /a }", "lifecycle.ready.fil: unknown key, did you mean 'file'?"),
         ("ready: { tcp: { prt: 1 } }", "lifecycle.ready.tcp.prt: unknown key, did you mean 'port'?"),
         ("ready: { file: /a, deadlineMS: 1 }", "lifecycle.ready.deadlineMS: unknown key, did you mean 'deadlineMs'?"),
@@ -119,6 +123,8 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
         ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
         ("precondition: { tagEquals: [a] }", "lifecycle.precondition.tagEquals: a list found, expected a mapping"),
+        ("prepare: create", "unknown value 'create', expected NONE, IMAGE, CREATE or INIT"),
+        ("prepare: true", "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT"),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
         ("update: { stage: INIT }", "lifecycle.update.stage: an initialised container would hold memory and ports"),
         ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
@@ -129,6 +135,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ),
         ("update: { healthyMs: 86400001 }", "expected a whole number from 0 to 86400000"),
         ("update: { deadlineMs: 999 }", "expected a whole number from 1000 to 86400000"),
+        ("update: { deadlineMs: 10000 }", "'deadlineMs' (10000) must be greater than 'healthyMs' (10000)"),
         ("update: { deadline: 1 }", "lifecycle.update.deadline: unknown key, did you mean 'deadlineMs'?"),
     ] {
         let error = read(block).unwrap_err().to_string();

@@ -58,13 +58,20 @@ pub(super) fn read(at: &At<'_>) -> Result<Update, Problem> {
     let stage = at.optional("stage").map(|at| stage(&at)).transpose()?;
     let on_failure = at.optional("onFailure").map(|at| at.member("ROLLBACK or KEEP", OnFailure::parse)).transpose()?;
     let lowest = u64::try_from(UPDATE_DEADLINE_LOWEST.as_millis()).unwrap_or_default();
+    let terms = Terms {
+        healthy: milliseconds(at, "healthyMs", UPDATE_HEALTHY_MS, 0)?,
+        deadline: milliseconds(at, "deadlineMs", UPDATE_DEADLINE_MS, lowest)?,
+    };
+    if terms.deadline <= terms.healthy {
+        let [deadline, healthy] = [terms.deadline, terms.healthy].map(|time| time.as_millis());
+        return at.problem(format!(
+            "no instance could ever be healthy in time: 'deadlineMs' ({deadline}) must be greater than 'healthyMs' ({healthy})"
+        ));
+    }
     Ok(Update {
         stage: stage.unwrap_or(PrepareLevel::Create),
         when: at.optional("when").map(|at| condition(&at)).transpose()?,
-        terms: Terms {
-            healthy: milliseconds(at, "healthyMs", UPDATE_HEALTHY_MS, 0)?,
-            deadline: milliseconds(at, "deadlineMs", UPDATE_DEADLINE_MS, lowest)?,
-        },
+        terms,
         on_failure,
     })
 }

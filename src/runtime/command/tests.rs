@@ -239,3 +239,26 @@ fn a_recorded_call_is_on_record_exactly_while_it_runs() {
     assert_eq!(output.lines().nth(1), Some("sh"));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn the_reason_of_a_failure_is_the_last_line_that_the_engine_wrote() {
+    let failed = |text: &str| RuntimeError::Failed(text.to_owned());
+    for (error, max, expected) in [
+        (
+            failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"),
+            160,
+            "Error: no such image",
+        ),
+        (failed("one line"), 160, "one line"),
+        (failed("Error: '\u{fc}\u{fc}'. Execution of 'x'"), 9, "Error: '"),
+        (RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()), 160, "No answer within 30s"),
+        (
+            RuntimeError::NotInstalled("Error: 'No such file'. Could not spawn command 'x'.".to_owned()),
+            160,
+            "Error: 'No such file'",
+        ),
+        (RuntimeError::Unsupported(String::new()), 160, ""),
+    ] {
+        assert_eq!(error.reason(max), expected);
+    }
+}

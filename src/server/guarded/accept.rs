@@ -18,6 +18,7 @@ use crate::model::workload::RestartPolicy;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
+use crate::server::modes::Modes;
 use crate::server::plan::Difference;
 use crate::server::prepare::PreparedUpdate;
 use crate::server::update::UpdateError;
@@ -35,12 +36,15 @@ pub(super) struct Before {
     dependents: BTreeMap<Name, OnFailure>,
 }
 
-/// The response to an update with this difference.
-fn answer(difference: &Difference) -> ResponseContent {
-    ResponseContent::UpdateStateSuccess {
-        added: difference.added.iter().map(|added| added.instance.to_string()).collect(),
-        deleted: difference.deleted.iter().map(ToString::to_string).collect(),
+/// The response to an update with this difference, of which a part was carried out at once with this response.
+fn answer(difference: &Difference, at_once: ResponseContent) -> ResponseContent {
+    let mut added: BTreeSet<String> = difference.added.iter().map(|added| added.instance.to_string()).collect();
+    let mut deleted: BTreeSet<String> = difference.deleted.iter().map(ToString::to_string).collect();
+    if let ResponseContent::UpdateStateSuccess { added: begun, deleted: ended } = at_once {
+        added.extend(begun);
+        deleted.extend(ended);
     }
+    ResponseContent::UpdateStateSuccess { added: added.into_iter().collect(), deleted: deleted.into_iter().collect() }
 }
 
 impl Open {
@@ -48,7 +52,8 @@ impl Open {
     fn note_answered(&mut self, difference: &Difference, states: &WorkloadStates) {
         self.answered_added.retain(|instance| states.get(instance).is_some());
         self.answered_deleted.retain(|instance| states.get(instance).is_some());
-        self.answered_added.extend(difference.added.iter().map(|added| added.instance.clone()));
+        let scheduled = difference.added.iter().map(|added| &added.instance).filter(|added| !added.agent.is_empty());
+        self.answered_added.extend(scheduled.cloned());
         self.answered_deleted.extend(difference.deleted.iter().cloned());
     }
 }
@@ -115,12 +120,15 @@ impl ServerLoop {
         let workloads = &self.workloads;
         let is_open =
             |name: &&Name| self.guarded.open.values().any(|open| open.record.unit.workloads.contains_key(*name));
-        let users = change.configs.keys().flat_map(|key| workloads.config_users.of(key)).filter(is_open);
+        // The mode is no part of any update: a switch is not judged, and nothing that is put back switches.
+        let mode_item = workloads.modes.as_ref().map(Modes::item);
+        let configs = || change.configs.keys().filter(|key| mode_item != Some(key.as_str()));
+        let users = configs().flat_map(|key| workloads.config_users.of(key)).filter(is_open);
         let names: BTreeSet<&Name> =
             change.workloads.keys().chain(rendered.names()).chain(for_agents.names()).chain(users).collect();
         let (rendered, for_agents) = (rendered.by_name(), for_agents.by_name());
         let forms = |name: &Name| {
-            let (old, effective) = (workloads.before_hooks().get(name), workloads.effective.get(name));
+            let (old, effective) = (workloads.before_hooks().get(name), workloads.before_modes().get(name));
             let desired = workloads.desired.workloads.get(name).cloned();
             let before = Form { desired, rendered: old.cloned(), effective: effective.cloned() };
             let after = Form {
@@ -134,10 +142,7 @@ impl ServerLoop {
             let before = workloads.desired.configs.get(key).cloned();
             (key.clone(), (before, change.config(&workloads.desired, key).cloned()))
         };
-        Touch {
-            workloads: names.into_iter().map(forms).collect(),
-            configs: change.configs.keys().map(config).collect(),
-        }
+        Touch { workloads: names.into_iter().map(forms).collect(), configs: configs().map(config).collect() }
     }
 
     /// Makes room for one more open update, which takes the place of the `joined` ones.
@@ -170,9 +175,9 @@ impl ServerLoop {
         left: &BTreeSet<Name>,
     ) -> (ResponseContent, Changes) {
         let now = self.now();
-        let answer = answer(&prepared.for_agents);
+        let answered = self.workloads.seen_in_mode(&prepared.for_agents);
         let mut open = self.joined(joined, unit);
-        open.note_answered(&prepared.for_agents, &self.workloads.states);
+        open.note_answered(&answered, &self.workloads.states);
         left.iter().for_each(|name| open.trial.remove(name));
         touch.workloads.keys().for_each(|name| _ = open.staging.pending.remove(name));
         if open.record.unit.is_empty() {
@@ -206,9 +211,9 @@ impl ServerLoop {
             open.staging.pending.insert(name.clone(), Pending { new, staged: staged.get(name).cloned() });
         }
         self.begin_staging(open);
-        let changes = self.commit_of_names(prepared, left);
+        let (at_once, changes) = self.commit_of_names(prepared, left);
         self.send_lists();
-        (answer, changes)
+        (answer(&answered, at_once), changes)
     }
 
     /// Keeps an update that waits until everything is staged.
@@ -223,11 +228,11 @@ impl ServerLoop {
     }
 
     /// Makes the new state the desired one, and carries out no more of it than what is about these workloads.
-    fn commit_of_names(&mut self, prepared: PreparedUpdate, names: &BTreeSet<Name>) -> Changes {
-        let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
+    fn commit_of_names(&mut self, prepared: PreparedUpdate, names: &BTreeSet<Name>) -> (ResponseContent, Changes) {
+        let PreparedUpdate { rendered, for_agents, .. } = prepared;
         let is_one = |name: &Name| names.contains(name);
         let (rendered, for_agents) = (rendered.of_names(is_one), for_agents.of_names(is_one));
-        self.commit(PreparedUpdate { change, rendered, for_agents, failed }).1
+        self.commit(PreparedUpdate { rendered, for_agents, ..prepared })
     }
 
     /// The update that takes the place of these, with all that they wait for and judge.
@@ -372,7 +377,8 @@ impl ServerLoop {
 
     /// How a new instance is to be staged, if its agent can: one that replaces another on the same agent, and whose block
     /// says so.
-    fn stage_of(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> Option<StagedInstance> {
+    fn stage_of(&self, added: &AddedWorkload) -> Option<StagedInstance> {
+        let AddedWorkload { instance, workload } = &self.workloads.seen(added);
         let old = self.workloads.effective.get(&instance.workload)?;
         let block = block_of(workload).filter(|block| block.stage != PrepareLevel::None || block.when.is_some())?;
         let on_failure = self.guarded.on_failure(Some(&block));
@@ -433,14 +439,13 @@ impl ServerLoop {
         let rendered = pending.iter().map(|(name, pending)| (name, pending.new.rendered.as_ref()));
         let rendered = Difference::to(workloads.before_hooks(), rendered);
         let effective = pending.iter().map(|(name, pending)| (name, pending.new.effective.as_ref()));
-        let for_agents = Difference::to(&workloads.effective, effective);
+        let for_agents = Difference::to(workloads.before_modes(), effective);
         let changed: BTreeSet<Name> = on_failures.into_keys().collect();
         if let Some(before_hooks) = &mut self.workloads.before_hooks {
             rendered.carry_out(before_hooks);
         }
-        if !for_agents.is_empty() {
-            self.carry_out(for_agents, Changes::default());
-        }
+        let (_, changes) = self.carry_out_in_mode(for_agents, Changes::default());
+        self.publish(&changes);
         self.begin_trial(number, &changed, &before);
         self.guarded.has_changed = true;
         self.guarded.is_outdated = true;

@@ -100,7 +100,7 @@ impl ServerLoop {
                 open.staging.pending.contains_key(name).then(|| Form {
                     desired: None,
                     rendered: self.workloads.before_hooks().get(name).cloned(),
-                    effective: self.workloads.effective.get(name).cloned(),
+                    effective: self.workloads.before_modes().get(name).cloned(),
                 })
             };
             (open.record.number, Arc::new(node(&open.record, in_force)))
@@ -227,7 +227,7 @@ impl ServerLoop {
             let new = Form {
                 desired: workloads.desired.workloads.get(name).cloned(),
                 rendered: workloads.before_hooks().get(name).cloned(),
-                effective: workloads.effective.get(name).cloned(),
+                effective: workloads.before_modes().get(name).cloned(),
             };
             (name.clone(), new)
         };
@@ -235,13 +235,11 @@ impl ServerLoop {
         let rendered = in_force.iter().map(|(name, form)| (name, form.rendered.as_ref()));
         let rendered = Difference::to(self.workloads.before_hooks(), rendered);
         let effective = in_force.iter().map(|(name, form)| (name, form.effective.as_ref()));
-        let for_agents = Difference::to(&self.workloads.effective, effective);
+        let for_agents = Difference::to(self.workloads.before_modes(), effective);
         if let Some(before_hooks) = &mut self.workloads.before_hooks {
             rendered.carry_out(before_hooks);
         }
-        if !for_agents.is_empty() {
-            self.carry_out(for_agents, Changes::default());
-        }
+        self.carry_out_in_mode(for_agents, Changes::default());
         self.stage_again(open, new);
     }
 

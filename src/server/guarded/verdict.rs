@@ -15,7 +15,7 @@ use crate::server::ServerLoop;
 use crate::server::connections::removed;
 use crate::server::dependencies::find_cycle;
 use crate::server::plan::Difference;
-use crate::server::prepare::{Failed, PreparedUpdate};
+use crate::server::prepare::PreparedUpdate;
 use crate::server::templates::RenderError;
 use crate::server::update::{StateChange, UpdateError};
 use std::time::Instant;
@@ -76,6 +76,11 @@ impl GuardedUpdates {
             let failure = open.trial.report(instance, state, now);
             open.failures.extend(failure);
         }
+    }
+
+    /// Whether a failure of this instance undoes an update.
+    pub fn would_undo(&self, instance: &InstanceName) -> bool {
+        self.open.values().any(|open| open.trial.would_undo(instance))
     }
 
     /// An instance is not in force any more. A dependent is not judged then; a workload that the update touches has a new
@@ -213,9 +218,11 @@ impl ServerLoop {
         let why = cut_reason(workload, &self.with_dependents(workload, why));
         if let Err(error) = self.check_way_back(&change) {
             log::error!("Update {number} ({}) cannot be undone: {error}", unit.names());
-            let Some(open) = self.guarded.close(number) else { return };
-            self.guarded.end(open.record, UpdatePhase::Stuck, Some(format!("{why}; cannot be undone: {error}")));
-            return self.send_lists();
+            let Some(Open { record, .. }) = self.guarded.close(number) else { return };
+            let names: Vec<Name> = unit.workloads.keys().chain(record.dependents.keys()).cloned().collect();
+            self.guarded.end(record, UpdatePhase::Stuck, Some(format!("{why}; cannot be undone: {error}")));
+            self.send_lists();
+            return self.essential_failed_for_good(&names);
         }
         log::warn!("Update {number} ({}) failed and is undone: {why}", unit.names());
         let Some(Open { mut record, answered_added, answered_deleted, .. }) = self.guarded.close(number) else {
@@ -233,8 +240,8 @@ impl ServerLoop {
         let prepared = PreparedUpdate {
             change,
             rendered: Difference::to(self.workloads.before_hooks(), rendered),
-            for_agents: Difference::to(&self.workloads.effective, effective),
-            failed: Failed::new(),
+            for_agents: Difference::to(self.workloads.before_modes(), effective),
+            ..PreparedUpdate::default()
         };
         let (_, changes) = self.commit(prepared);
         self.guarded.has_changed = true;
@@ -280,6 +287,7 @@ impl ServerLoop {
                 return Err(UpdateError::Invalid(format!("{error} (workload '{name}')")));
             }
         }
+        self.workloads.check_modes(change)?;
         let workload = |name: &str| change.workload(desired, name).map(|workload| -> &Workload { workload });
         find_cycle(workload, change.workloads.keys()).map_or(Ok(()), |cycle| Err(UpdateError::Cycle(cycle)))
     }

@@ -227,11 +227,7 @@ impl Run {
             let (_, old) = self.agents.remove(index);
             self.clients.retain(|client| client.peer != old);
         }
-        let peer = self.cluster.open(PeerHello::Agent {
-            name: name.clone(),
-            tags,
-            capabilities: AgentCapabilities::default(),
-        });
+        let peer = self.cluster.open(PeerHello::Agent { name: name.clone(), tags, capabilities: Default::default() });
         self.agents.push((name, peer));
     }
 

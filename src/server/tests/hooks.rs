@@ -20,11 +20,11 @@ impl Cluster {
     }
 
     /// What the hooks were asked, if anything.
-    fn asked(&self) -> Option<WorkloadPlan> {
+    pub(super) fn asked(&self) -> Option<WorkloadPlan> {
         self.plans.try_recv().ok()
     }
 
-    fn answer(&mut self, outcome: HookOutcome) {
+    pub(super) fn answer(&mut self, outcome: HookOutcome) {
         self.server.on_event(ServerEvent::Hooks(outcome));
     }
 
@@ -63,7 +63,7 @@ fn text(workload: &str, agent: &str) -> String {
 }
 
 /// What a hook does that moves a workload to another agent.
-fn move_to(plan: &mut WorkloadPlan, workload: &str, agent: &str) {
+pub(super) fn move_to(plan: &mut WorkloadPlan, workload: &str, agent: &str) {
     for added in plan.added.iter_mut().filter(|added| &*added.instance.workload == workload) {
         added.instance.agent = agent.into();
         Arc::make_mut(&mut added.workload).agent = agent.into();

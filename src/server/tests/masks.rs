@@ -263,7 +263,7 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         cluster.open(PeerHello::Agent {
             name: "A".into(),
             tags: [("old".into(), "1".into())].into(),
-            capabilities: AgentCapabilities::default(),
+            capabilities: Default::default(),
         });
         cluster.update(new_state, &masks).unwrap();
         let tags = &cluster.server.peers.agents.get("A").unwrap().attributes.tags;

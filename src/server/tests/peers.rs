@@ -85,7 +85,7 @@ fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
     let hello = |value: &str| PeerHello::Agent {
         name: "A".into(),
         tags: [("k".into(), value.into())].into(),
-        capabilities: AgentCapabilities::default(),
+        capabilities: Default::default(),
     };
     let agent = cluster.open(hello("1"));
     cluster.send(agent, ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 5, free_memory: 6 }));
@@ -308,7 +308,7 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
             agent: "x".into(),
             version: "1.0.0".into(),
             tags: BTreeMap::new(),
-            capabilities: AgentCapabilities::default(),
+            capabilities: Default::default(),
         },
         ToServer::CommanderHello { version: String::new() },
         ToServer::LogEntries { request_id: String::new(), entries: vec![] },
@@ -383,11 +383,8 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = crate::wire::outbox::outbox();
-    let hello = PeerHello::Agent {
-        name: "agent_A".to_owned(),
-        tags: BTreeMap::new(),
-        capabilities: AgentCapabilities::default(),
-    };
+    let hello =
+        PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new(), capabilities: Default::default() };
     let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));

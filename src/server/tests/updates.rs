@@ -668,7 +668,7 @@ fn a_lifecycle_block_is_checked_after_rendering_and_refused_with_workload_and_li
     };
     let mut cluster = Cluster::with_manifest(&manifest(&[]));
     let error = cluster.update(&state("deadlinMs"), &[]).unwrap_err();
-    let expected = "Workload 'db': lifecycle.ready.deadlinMs: unknown key, did you mean 'deadlineMs'? at line 3";
+    let expected = "Workload 'db': lifecycle.ready.deadlinMs: unknown key, did you mean 'deadlineMs'? (line 3";
     assert!(error.contains(expected), "{error}");
     cluster.update(&state("deadlineMs"), &[]).unwrap();
 }

@@ -98,7 +98,9 @@ impl Container {
     /// What a listing says.
     pub(super) fn shown(&self, now: Instant) -> ExecutionState {
         match self.doing {
-            Doing::Created => ExecutionState::with_info(Phase::PendingStarting, "created"),
+            Doing::Created { initialised } => {
+                ExecutionState::with_info(Phase::PendingStarting, if initialised { "initialized" } else { "created" })
+            }
             Doing::Ended { shown_from, .. } if shown_from > now => ExecutionState::plain(Phase::Running),
             Doing::Ended { .. } if self.strange_until.is_some_and(|until| until > now) => {
                 ExecutionState::with_info(Phase::FailedUnknown, "stopped")

@@ -2,7 +2,7 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Action, Caller, Container, World};
+use super::{Action, Call, Caller, Container, World};
 use crate::limits::FIRST_LISTING_MAX;
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, NewContainer};
@@ -13,7 +13,9 @@ impl World {
     pub(super) fn check_start(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let name = &new.instance.workload;
         for call in self.calls.values() {
-            if let Action::Run(other) | Action::Start(_, other) = &call.action
+            if let Action::Run(other) | Action::Start(_, other) | Action::Create(other) | Action::Init(_, other) =
+                &call.action
+                && (other.instance == new.instance || matches!(call.action, Action::Run(_) | Action::Start(..)))
                 && other.instance.workload == *name
                 && call.ends_at > self.clock.now()
             {
@@ -24,7 +26,13 @@ impl World {
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;
-            if container.instance.workload == *name && !itself && !known && !self.is_given_up(caller, container) {
+            let waits = container.is_prepared() && container.instance != new.instance;
+            if container.instance.workload == *name
+                && !itself
+                && !known
+                && !waits
+                && !self.is_given_up(caller, container)
+            {
                 let text =
                     format!("'{}' is created while a container of '{}' exists", new.instance, container.instance);
                 self.violations.push(text);
@@ -34,6 +42,46 @@ impl World {
         let given_up = others.filter(|(_, other)| self.is_given_up(caller, other));
         let given_up: Vec<_> = given_up.map(|(id, _)| (caller.life, id.clone())).collect();
         self.given_up.extend(given_up);
+    }
+
+    /// Never a create beside another one that only waits, nor while the same instance is being started or prepared. What an
+    /// earlier life of the agent has prepared may be on its way out.
+    pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
+        let now = self.clock.now();
+        let of_instance = |call: &Call| match &call.action {
+            Action::Run(other) | Action::Start(_, other) | Action::Create(other) | Action::Init(_, other) => {
+                other.instance == new.instance && call.ends_at > now
+            }
+            _ => false,
+        };
+        if self.calls.values().any(of_instance) {
+            self.violations.push(format!("'{}' is prepared while it is being started or prepared", new.instance));
+        }
+        for (id, container) in &self.containers {
+            let itself = matches!(action, Action::Init(own, _) if own == id);
+            let same = container.instance == new.instance;
+            let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
+            let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
+            if waits && !itself && !known {
+                let text =
+                    format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
+                self.violations.push(text);
+            }
+        }
+    }
+
+    /// Never two containers of a workload that run, or did.
+    pub(super) fn check_alone(&mut self, caller: &Caller, itself: Option<&ContainerId>, new: &NewContainer) {
+        let of_workload = |(id, other): &(&ContainerId, &Container)| {
+            other.instance.workload == new.instance.workload
+                && itself != Some(*id)
+                && !other.is_prepared()
+                && !self.may_stay(caller, id, other)
+        };
+        if let Some((_, other)) = self.containers.iter().find(of_workload) {
+            let text = format!("two containers at the same time: '{}' and '{}'", other.instance, new.instance);
+            self.violations.push(text);
+        }
     }
 
     /// No node has the tag that an activation names here.

@@ -33,6 +33,7 @@ pub fn read(message: grpc_api::FromServer) -> Result<FromServer, ConvertError> {
             request: read_logs_request(request.logsRequest.unwrap_or_default()),
         },
         Some(FromServerEnum::LogsCancelRequest(cancel)) => FromServer::LogsCancel { request_id: cancel.requestId },
+        Some(FromServerEnum::UsageRequest(request)) => FromServer::UsageRequest { number: request.number },
         Some(FromServerEnum::Prepare(prepare)) => FromServer::Prepare(read_added_all(&prepare.addedWorkloads)?),
         _ => return Err(ConvertError("a message without content".to_owned())),
     })
@@ -58,6 +59,9 @@ pub fn write(message: FromServer) -> grpc_api::FromServer {
             requestId: request_id,
             ..Default::default()
         }),
+        FromServer::UsageRequest { number } => {
+            FromServerEnum::UsageRequest(grpc_api::UsageRequest { number, ..Default::default() })
+        }
         FromServer::Prepare(added) => FromServerEnum::Prepare(grpc_api::Prepare {
             addedWorkloads: added.iter().map(write_added).collect(),
             ..Default::default()

@@ -9,10 +9,12 @@
 #[cfg(feature = "agent")]
 pub mod control;
 pub mod from_server;
+mod modes;
 pub mod state;
 mod timings;
 pub mod to_server;
 mod updates;
+mod usage;
 pub mod values;
 
 use crate::model::node::Node;

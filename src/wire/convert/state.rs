@@ -5,7 +5,8 @@
 //! Thread: whichever reads or writes the stream.
 
 use super::values::{known, read_phase, write_phase};
-use super::{ConvertError, timings, updates, write_map};
+use super::{ConvertError, write_map};
+use super::{modes, timings, updates, usage};
 use crate::model::access_rules::Operation;
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
@@ -49,7 +50,12 @@ pub fn read(state: &base::CompleteState) -> Result<Node, ConvertError> {
 pub fn read_sent(state: &base::CompleteState) -> Result<Node, ConvertError> {
     let mut tree = read(state)?;
     let updates = state.updates.as_ref().map(|updates| updates::read(updates, read_state)).transpose()?;
-    let on_request = [("timings", state.timings.as_ref().map(timings::read)), ("updates", updates)];
+    let on_request = [
+        ("modes", state.modes.as_ref().map(modes::read)),
+        ("timings", state.timings.as_ref().map(timings::read)),
+        ("updates", updates),
+        ("usage", state.usage.as_ref().map(usage::read)),
+    ];
     if let Node::Map(entries) = &mut tree {
         entries.extend(on_request.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))));
     }
@@ -67,8 +73,10 @@ pub fn write(tree: &Node) -> base::CompleteState {
         workloadStates: part("workloadStates").map(write_workload_states).into(),
         agents: part("agents").map(agents).into(),
         effectiveState: part("effectiveState").map(write_state).into(),
-        updates: part("updates").map(|tree| updates::write(tree, write_state)).into(),
+        modes: part("modes").map(modes::write).into(),
         timings: part("timings").map(timings::write).into(),
+        usage: part("usage").map(usage::write).into(),
+        updates: part("updates").map(|tree| updates::write(tree, write_state)).into(),
         ..Default::default()
     }
 }

@@ -10,6 +10,7 @@ use crate::model::messages::*;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
+use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::model::workload::DeleteCondition;
 use crate::wire::schema::{ank_base as base, grpc_api};
 use protobuf::{EnumOrUnknown, Message, MessageField};
@@ -27,6 +28,29 @@ fn through_server(message: ToServer) -> ToServer {
 fn through_client(message: FromServer) -> FromServer {
     let bytes = from_server::write(message).write_to_bytes().unwrap();
     from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+}
+
+/// A sample with every value that can be known, and one without any.
+fn usage() -> AgentUsage {
+    let all = WorkloadUsage {
+        memory_bytes: Some(1),
+        inactive_file_bytes: Some(2),
+        memory_peak_bytes: Some(u64::MAX),
+        cpu_usec: Some(0),
+        pids: Some(5),
+        uptime_ms: Some(6),
+        restarts: Some(7),
+        missing: None,
+    };
+    let missing = WorkloadUsage { missing: Some("why".to_owned()), ..WorkloadUsage::default() };
+    let node = NodeUsage {
+        cores: Some(2),
+        cpu_busy_usec: Some(3),
+        memory_total_bytes: Some(4),
+        memory_available_bytes: Some(0),
+    };
+    let ids = [("1".into(), all), ("2".into(), missing), ("3".into(), WorkloadUsage::default())];
+    AgentUsage { sampled_usec: Some(9), node, workloads: [("web".into(), ids.into())].into(), missing: None }
 }
 
 fn states() -> Vec<WorkloadState> {
@@ -66,7 +90,7 @@ fn messages_to_the_server_arrive_unchanged() {
             agent: "A".into(),
             version: "1.1.0".into(),
             tags: [("k".into(), "v".into())].into(),
-            capabilities: AgentCapabilities { prepares: true },
+            capabilities: AgentCapabilities { tells_usage: true, prepares: true },
         },
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
@@ -85,6 +109,8 @@ fn messages_to_the_server_arrive_unchanged() {
             entries: vec![LogEntry { instance: instance(), message: "line".into() }],
         },
         ToServer::LogsStop { request_id: "r".into(), instance: instance() },
+        ToServer::UsageResponse { number: u64::MAX, usage: usage() },
+        ToServer::UsageResponse { number: 0, usage: AgentUsage::missing("x") },
         ToServer::Goodbye,
         ToServer::Empty,
     ] {
@@ -121,6 +147,8 @@ fn messages_from_the_server_arrive_unchanged() {
         ),
         ("agents", Node::map([("A", Node::map([("status", Node::map([("cpuUsage", Node::Number(1))]))]))])),
         ("updates", Node::map([("1", guarded_update()), ("2", Node::empty())])),
+        ("usage", Node::map([("A", usage().node()), ("B", AgentUsage::missing("late").node())])),
+        ("modes", modes()),
         ("timings", timings()),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
@@ -131,6 +159,7 @@ fn messages_from_the_server_arrive_unchanged() {
         FromServer::WorkloadStates(states()),
         FromServer::LogsRequest { request_id: "r".into(), request: LogsRequest::default() },
         FromServer::LogsCancel { request_id: "r".into() },
+        FromServer::UsageRequest { number: 7 },
         response(ResponseContent::Error("no".into())),
         response(ResponseContent::CompleteState { state: state.clone(), altered: None }),
         response(ResponseContent::CompleteState {
@@ -148,6 +177,13 @@ fn messages_from_the_server_arrive_unchanged() {
     }
 }
 
+/// Modes with all that they can have.
+fn modes() -> Node {
+    let known = Node::List(["drive", "park"].map(Node::text).into());
+    let texts = ["configItem", "current", "onFailure", "cause"].map(|key| (key, Node::text(key)));
+    Node::map(texts.into_iter().chain([("known", known)]))
+}
+
 /// Times of one instance, with each of them.
 fn timings() -> Node {
     let keys = ["desired", "waiting", "starting", "started", "running", "ended", "starts"];
@@ -160,7 +196,7 @@ fn timings() -> Node {
 
 #[test]
 fn parts_on_request_are_unknown_in_new_states() {
-    let sent = Node::map([("timings", timings()), ("agents", Node::empty())]);
+    let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
     let message = state::write(&sent);
     assert_eq!(state::read_sent(&message), Ok(sent));
     assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));

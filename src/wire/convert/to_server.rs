@@ -3,6 +3,7 @@
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
 use super::state;
+use super::usage::{read_agent_usage, write_agent_usage};
 use super::values::{
     read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
@@ -22,10 +23,10 @@ use protobuf::MessageField;
 pub fn read(message: grpc_api::ToServer) -> ToServer {
     match message.ToServerEnum {
         Some(ToServerEnum::AgentHello(hello)) => ToServer::AgentHello {
-            capabilities: AgentCapabilities { prepares: hello.prepares },
             agent: hello.agentName,
             version: hello.protocolVersion,
             tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
+            capabilities: AgentCapabilities { tells_usage: hello.tellsUsage, prepares: hello.prepares },
         },
         Some(ToServerEnum::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
         Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
@@ -51,6 +52,10 @@ pub fn read(message: grpc_api::ToServer) -> ToServer {
         Some(ToServerEnum::Prepared(prepared)) => {
             ToServer::Prepared(prepared.instances.into_iter().map(read_prepared).collect())
         }
+        Some(ToServerEnum::UsageResponse(response)) => ToServer::UsageResponse {
+            number: response.number,
+            usage: read_agent_usage(response.usage.unwrap_or_default()),
+        },
         Some(ToServerEnum::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
     }
@@ -65,6 +70,7 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
             agentName: agent,
             protocolVersion: version,
             tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+            tellsUsage: capabilities.tells_usage,
             ..Default::default()
         }),
         ToServer::CommanderHello { version } => {
@@ -92,6 +98,11 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
                 workloadName: MessageField::some(write_instance_name(&instance)),
                 ..Default::default()
             }),
+            ..Default::default()
+        }),
+        ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
+            number,
+            usage: MessageField::some(write_agent_usage(&usage.node())),
             ..Default::default()
         }),
         ToServer::Prepared(instances) => ToServerEnum::Prepared(grpc_api::Prepared {

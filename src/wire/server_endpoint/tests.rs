@@ -8,8 +8,7 @@ use crate::limits::{
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AgentCapabilities, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer,
-    UpdateState,
+    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
@@ -94,7 +93,7 @@ fn agent(name: &str) -> ToServer {
         agent: name.to_owned(),
         version: VERSION.to_owned(),
         tags: BTreeMap::new(),
-        capabilities: AgentCapabilities::default(),
+        capabilities: Default::default(),
     }
 }
 
@@ -207,7 +206,7 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
             agent: "A".to_owned(),
             version: VERSION.to_owned(),
             tags,
-            capabilities: AgentCapabilities::default(),
+            capabilities: Default::default(),
         };
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
@@ -281,7 +280,7 @@ fn a_large_first_message_ends_the_connection_before_it_is_received() {
         agent: "A".to_owned(),
         version: VERSION.to_owned(),
         tags,
-        capabilities: AgentCapabilities::default(),
+        capabilities: Default::default(),
     };
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
@@ -497,7 +496,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         let (peer, hello, outbox) = opened(&events);
         assert_eq!(
             hello,
-            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: AgentCapabilities::default() },
+            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() },
             "{url}"
         );
         sender.send(ToServer::Goodbye).unwrap();
@@ -515,8 +514,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 #[test]
 fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let own = rustix::process::geteuid().as_raw();
-    let agent =
-        PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: AgentCapabilities::default() };
+    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() };
     let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
     let stranger = own + 1;
     for uid in [0, own] {

@@ -4,9 +4,7 @@
 
 use super::*;
 use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
-use crate::model::messages::{
-    AgentCapabilities, FromServer, Request, RequestContent, Response, ResponseContent, ToServer,
-};
+use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::wire::address::Security;
@@ -76,7 +74,7 @@ fn agent_hello() -> ToServer {
         agent: "agent_A".into(),
         version: VERSION.into(),
         tags: BTreeMap::new(),
-        capabilities: AgentCapabilities::default(),
+        capabilities: Default::default(),
     }
 }
 
@@ -259,7 +257,11 @@ fn unusable_texts_are_named_without_quoting_them() {
         ("no CA", PemTexts { ca: "secret".into(), ..good.clone() }, "the CA certificate cannot be used"),
         ("no certificate", PemTexts { certificate: "secret".into(), ..good.clone() }, "the certificate cannot be used"),
         ("no key", PemTexts { key: "secret".into(), ..good.clone() }, "the private key cannot be used"),
-        ("other key", PemTexts { key: other_key, ..good.clone() }, "certificate, key and CA do not fit together"),
+        (
+            "other key",
+            PemTexts { key: other_key, ..good.clone() },
+            "certificate, key and CA do not belong together: the private key is not that of the certificate",
+        ),
     ] {
         for error in [ServerTls::new(&pem).unwrap_err(), ClientTls::new(&pem).unwrap_err()] {
             let text = error.to_string();

@@ -7,7 +7,7 @@ use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
 use crate::server::ServerLoop;
 
-const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true };
+const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
 
 /// Two workloads that run on an agent which prepares.
 fn rig() -> Rig {

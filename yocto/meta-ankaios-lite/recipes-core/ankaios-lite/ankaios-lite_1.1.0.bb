@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "6f97ef301213fc5f6190ad96d23069d0d8bb2313"
+SRCREV = "dc305090e72db88b78b72168c9a79ccae934e003"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"

@@ -1,0 +1,164 @@
+//! The metrics file of the agent: the agent itself and what its workloads use.
+//!
+//! Thread: `metrics`, only with the key `metrics`; takes a sample each time, requests names and states from the scheduler,
+//! and may wait for both and for the disk.
+
+use super::events::{Overview, SchedulerEvent, WorkloadOverview};
+use super::resources;
+use super::settings::RUNTIMES;
+use super::usage::{Sample, UsageSampler};
+use crate::limits::METRICS_WAIT_MAX;
+use crate::model::version::VERSION;
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::metrics_file::{self, Family, MetricsSettings, MetricsText, seconds};
+use crate::platform::threads::Thread;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::io;
+use std::time::Duration;
+
+const INFO: Family = Family::gauge("ankaios_agent_info", "The version of the agent; the value is always 1.");
+const CONNECTED: Family =
+    Family::gauge("ankaios_agent_server_connected", "Whether the agent is connected to the server.");
+const DURATION: Family =
+    Family::gauge("ankaios_agent_sample_duration_seconds", "How long it took to read what workloads use.");
+const STATE: Family =
+    Family::gauge("ankaios_workload_state", "The present state of the workload; the value is always 1.");
+const MEMORY: Family = Family::gauge(
+    "ankaios_workload_memory_bytes",
+    "Memory of the workload without the page cache that the kernel can take back at once.",
+);
+const PEAK: Family =
+    Family::gauge("ankaios_workload_memory_peak_bytes", "Highest memory of the workload, page cache included.");
+const PIDS: Family = Family::gauge("ankaios_workload_pids", "Processes and threads of the workload.");
+const START: Family =
+    Family::gauge("ankaios_workload_start_time_seconds", "When the workload was started, in seconds since 1970.");
+const CPU: Family =
+    Family::counter("ankaios_workload_cpu_seconds_total", "CPU time of the workload since it was started.");
+const RESTARTS: Family = Family::counter(
+    "ankaios_workload_restarts_total",
+    "How often this agent process has started the workload after the first time.",
+);
+
+/// Writes the metrics of `agent` until the other end of `stop` is dropped.
+///
+/// # Errors
+/// The operating system's reason when no thread can be had.
+pub fn start(
+    settings: MetricsSettings,
+    agent: String,
+    sampler: UsageSampler,
+    scheduler: Sender<SchedulerEvent>,
+    stop: Receiver<()>,
+) -> io::Result<Thread> {
+    metrics_file::start(settings, stop, move || {
+        let begin = SystemClock.now();
+        let sample = sampler.sample();
+        let took = SystemClock.now().saturating_duration_since(begin);
+        Some(text(&agent, &overview(&scheduler)?, &sample, took, resources::boot_time()))
+    })
+}
+
+/// Requests the overview from the scheduler; `None` when that ends, or is busy for long.
+fn overview(scheduler: &Sender<SchedulerEvent>) -> Option<Overview> {
+    let (reply, overview) = bounded(1);
+    scheduler.send_timeout(SchedulerEvent::Overview(reply), METRICS_WAIT_MAX).ok()?;
+    overview.recv_timeout(METRICS_WAIT_MAX).ok()
+}
+
+/// The metrics; what is unknown has no line. `boot_time` is in seconds since 1970.
+fn text(agent: &str, overview: &Overview, sample: &Sample, took: Duration, boot_time: Option<u64>) -> String {
+    let mut text = MetricsText::default();
+    let of_agent = [("agent", agent)];
+    text.add(&INFO, &[("agent", agent), ("version", VERSION)], 1);
+    text.add(&CONNECTED, &of_agent, u8::from(overview.connected));
+    text.add(&DURATION, &of_agent, seconds(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)));
+    for WorkloadOverview { instance, runtime, state } in &overview.workloads {
+        // A text of the manifest that names no runtime is no label value: everybody could add series by it.
+        let runtime = RUNTIMES.into_iter().find(|known| *known == &**runtime).unwrap_or("unsupported");
+        let labels = [("agent", agent), ("workload", &*instance.workload), ("runtime", runtime)];
+        if let Some(state) = state {
+            let [agent, workload, runtime] = labels;
+            text.add(&STATE, &[agent, workload, runtime, ("state", state)], 1);
+        }
+        let ids = sample.usage.workloads.get(&instance.workload);
+        let Some(usage) = ids.and_then(|ids| ids.get(&instance.id)) else { continue };
+        let memory = usage.memory_bytes.zip(usage.inactive_file_bytes).map(|(all, cache)| all.saturating_sub(cache));
+        let levels =
+            [(&MEMORY, memory), (&PEAK, usage.memory_peak_bytes), (&PIDS, usage.pids), (&RESTARTS, usage.restarts)];
+        for (family, level) in levels {
+            level.into_iter().for_each(|level| text.add(family, &labels, level));
+        }
+        let started = sample.started_ms.get(instance).zip(boot_time).map(|(ms, boot)| boot.saturating_add(ms / 1000));
+        started.into_iter().for_each(|started| text.add(&START, &labels, started));
+        usage.cpu_usec.into_iter().for_each(|usec| text.add(&CPU, &labels, seconds(usec)));
+    }
+    text.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::names::InstanceName;
+    use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
+
+    fn workload(name: &str, runtime: &str, state: Option<&'static str>) -> WorkloadOverview {
+        WorkloadOverview { instance: InstanceName::with_id(name, "id", "A"), runtime: runtime.into(), state }
+    }
+
+    #[test]
+    fn each_workload_has_a_line_for_what_is_known_of_its_effective_instance() {
+        let known = WorkloadUsage {
+            memory_bytes: Some(5000),
+            inactive_file_bytes: Some(1000),
+            memory_peak_bytes: Some(9000),
+            cpu_usec: Some(1_500_000),
+            pids: Some(3),
+            uptime_ms: Some(1),
+            restarts: Some(2),
+            missing: None,
+        };
+        let missing = WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() };
+        let old = WorkloadUsage { pids: Some(77), ..WorkloadUsage::default() };
+        let workloads = [
+            ("web".into(), [("id".into(), known), ("older".into(), old)].into()),
+            ("shared".into(), [("id".into(), missing)].into()),
+        ];
+        let sample = Sample {
+            usage: AgentUsage { workloads: workloads.into(), ..AgentUsage::default() },
+            started_ms: [(InstanceName::with_id("web", "id", "A"), 12_345)].into(),
+        };
+        let overview = Overview {
+            connected: true,
+            workloads: vec![
+                workload("web", "podman", Some("Running")),
+                workload("shared", "podman-kube", Some("Running")),
+                workload("waits", "a \"strange\" one", Some("Pending")),
+                workload("new", "podman", None),
+            ],
+        };
+        let shown = text("A", &overview, &sample, Duration::from_micros(740), Some(1000));
+        let lines: Vec<&str> = shown.lines().filter(|line| !line.starts_with('#')).collect();
+        let info = format!("ankaios_agent_info{{agent=\"A\",version=\"{VERSION}\"}} 1");
+        let web = r#"{agent="A",workload="web",runtime="podman"}"#;
+        assert_eq!(
+            lines,
+            [
+                info,
+                r#"ankaios_agent_sample_duration_seconds{agent="A"} 0.000740"#.to_owned(),
+                r#"ankaios_agent_server_connected{agent="A"} 1"#.to_owned(),
+                format!("ankaios_workload_cpu_seconds_total{web} 1.500000"),
+                format!("ankaios_workload_memory_bytes{web} 4000"),
+                format!("ankaios_workload_memory_peak_bytes{web} 9000"),
+                format!("ankaios_workload_pids{web} 3"),
+                format!("ankaios_workload_restarts_total{web} 2"),
+                format!("ankaios_workload_start_time_seconds{web} 1012"),
+                r#"ankaios_workload_state{agent="A",workload="shared",runtime="podman-kube",state="Running"} 1"#
+                    .to_owned(),
+                r#"ankaios_workload_state{agent="A",workload="waits",runtime="unsupported",state="Pending"} 1"#
+                    .to_owned(),
+                r#"ankaios_workload_state{agent="A",workload="web",runtime="podman",state="Running"} 1"#.to_owned(),
+            ]
+        );
+        assert!(shown.contains("# TYPE ankaios_workload_cpu_seconds_total counter\n"), "{shown}");
+    }
+}

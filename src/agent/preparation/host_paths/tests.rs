@@ -1,0 +1,85 @@
+//! Which paths a container names, and which of their changes count.
+
+use super::*;
+use crate::model::runtime_config::EngineConfig;
+use crate::model::workload::Workload;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+fn paths_of(options: &str) -> BTreeSet<String> {
+    let workload = Workload::new("A", "podman", &format!("image: /no/path\n{options}\ncommandArgs: [/bin/sh]"));
+    let read = workload.config();
+    let Ok(EngineConfig::Container(config)) = &read.engine else { panic!("{read:?}") };
+    let new = NewContainer {
+        instance: workload.instance_name("w"),
+        workload: Arc::new(workload.clone()),
+        control_interface: Some("/run/a/control_interface".into()),
+        files: vec![("/run/a/files/x".into(), "/x".to_owned())],
+        notify_socket: Some("/run/a/notify/1".into()),
+    };
+    named_paths(config, &new)
+}
+
+#[test]
+fn paths_are_the_pieces_of_all_options_and_the_agents_own() {
+    let options = "generalOptions: ['--root=/r']\ncommandOptions: ['-v', '/a:/b:ro', '--mount=type=bind,source=./c,target=/d', \
+                   '--device=/dev/null', '--env-file', /e, 'NAME=x/y']";
+    let expected = ["./c", "/a", "/b", "/d", "/dev/null", "/e", "/r", "/run/a/control_interface", "/run/a/files/x"];
+    assert_eq!(paths_of(options).iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn each_change_that_another_container_would_notice_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let make = |name: &str| fs::write(at(name), "content").unwrap();
+    ["file", "old", "touched", "replaced"].into_iter().for_each(make);
+    ["folder", "moved", "other"].into_iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+    symlink("/dev/null", at("device")).unwrap();
+    symlink(at("moved"), at("link")).unwrap();
+    type Change<'c> = &'c dyn Fn(&Path);
+    let changes: [(&str, Change<'_>); 8] = [
+        ("file", &|path| fs::write(path, "other content").unwrap()),
+        ("old", &|path| fs::remove_file(path).unwrap()),
+        ("touched", &|path| {
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+        }),
+        ("replaced", &|path| {
+            fs::rename(path, at("away")).unwrap();
+            fs::write(path, "content").unwrap();
+        }),
+        ("new", &|path| fs::write(path, "").unwrap()),
+        ("device", &|path| {
+            fs::remove_file(path).unwrap();
+            symlink("/dev/zero", path).unwrap();
+        }),
+        ("link", &|path| {
+            fs::remove_file(path).unwrap();
+            symlink(at("other"), path).unwrap();
+        }),
+        ("folder", &|path| {
+            fs::rename(path, at("gone")).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+    ];
+    for (name, change) in changes {
+        let path = at(name);
+        let before = look([path.display().to_string()].into()).unwrap();
+        assert_eq!(compare(&before), Ok(()), "{name}");
+        change(&path);
+        let expected = format!("'{}' has changed since the container was created", path.display());
+        assert_eq!(compare(&before), Err(expected), "{name}");
+    }
+    let before = look([folder.path().display().to_string()].into()).unwrap();
+    fs::write(at("one more"), "").unwrap();
+    assert_eq!(compare(&before), Ok(()), "what a folder holds is looked up by the container");
+}
+
+#[test]
+fn a_container_without_paths_needs_no_thread_to_look() {
+    assert_eq!(look(BTreeSet::new()), Some(HostPaths::new()));
+    assert_eq!(compare(&HostPaths::new()), Ok(()));
+}

@@ -1,0 +1,129 @@
+//! What the next agent has to know of a prepared container to start it.
+//!
+//! Thread: `prep:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the connector keeps the text.
+
+use super::host_paths::HostPaths;
+use super::prepared::PreparedContainer;
+use crate::agent::control_interface;
+use crate::agent::probes::prober::notify_socket_path;
+use crate::agent::workload_files::file_paths;
+use crate::model::messages::AddedWorkload;
+use crate::model::prepare_level::PrepareLevel;
+use crate::model::workload::Workload;
+use crate::runtime::{ContainerId, NewContainer, RuntimeConnector};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::{self, Write as _};
+use std::path::Path;
+
+/// The record of one container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// `None` while it is being created.
+    container: Option<String>,
+    level: String,
+    /// The boot in which it was prepared: another one has nothing of what was initialised, and other devices.
+    boot: String,
+    /// Digest of the workload and of the arguments of the create.
+    definition: String,
+    paths: HostPaths,
+}
+
+impl Record {
+    /// The record of a container that was created with `arguments` since this `boot`.
+    #[must_use]
+    pub fn new(container: &PreparedContainer, workload: &Workload, arguments: &[String], boot: &str) -> Self {
+        Self {
+            container: Some(container.id.0.to_string()),
+            level: container.level.as_str().to_owned(),
+            boot: boot.to_owned(),
+            definition: definition(workload, arguments),
+            paths: container.paths.clone(),
+        }
+    }
+
+    /// The record of a create that has not ended: it may have made a container, which the next agent removes.
+    #[must_use]
+    pub fn of_create(boot: &str) -> Self {
+        let (level, definition) = (PrepareLevel::None.as_str().to_owned(), String::new());
+        Self { container: None, level, boot: boot.to_owned(), definition, paths: HostPaths::new() }
+    }
+
+    /// The text to keep.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // Texts and numbers always can be written.
+    }
+
+    /// Reads a text that was kept; `None` for anything else.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Whether it is, or may be, about this container.
+    #[must_use]
+    pub fn may_be_of(&self, id: &ContainerId) -> bool {
+        self.container.as_ref().is_none_or(|container| *container == *id.0)
+    }
+
+    /// The container as it was prepared, when that is what is wanted of it now.
+    #[must_use]
+    pub fn container(
+        self,
+        added: &AddedWorkload,
+        agent_folder: &Path,
+        connector: &dyn RuntimeConnector,
+        boot: &str,
+    ) -> Option<PreparedContainer> {
+        let level = PrepareLevel::parse(&self.level).filter(|level| *level >= PrepareLevel::Create)?;
+        let new = new_container(agent_folder, added).ok()?;
+        let arguments = connector.create_arguments(&new).ok()?;
+        let fits = self.boot == boot && !boot.is_empty() && self.definition == definition(&added.workload, &arguments);
+        let id = ContainerId(self.container.filter(|_| fits)?.into());
+        Some(PreparedContainer { id, level, paths: self.paths })
+    }
+}
+
+/// What an instance is created with, when its folders and files have been made.
+///
+/// # Errors
+/// Why its files cannot be mounted.
+pub fn new_container(
+    agent_folder: &Path,
+    AddedWorkload { instance, workload }: &AddedWorkload,
+) -> Result<NewContainer, String> {
+    let folder = agent_folder.join(instance.folder());
+    let has_interface = control_interface::is_wanted(&workload.control_interface_access);
+    let config = workload.config();
+    let notifies = config.usable_lifecycle().is_some_and(|lifecycle| lifecycle.wants_notify());
+    Ok(NewContainer {
+        instance: instance.clone(),
+        workload: workload.clone(),
+        control_interface: has_interface.then(|| folder.join(control_interface::FOLDER)),
+        files: file_paths(&folder.join("files"), &workload.files).map_err(|error| error.to_string())?,
+        notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
+    })
+}
+
+/// SHA-256 of all that a workload says, and of the arguments that follow from it.
+fn definition(workload: &Workload, arguments: &[String]) -> String {
+    struct Digesting(Sha256);
+
+    impl fmt::Write for Digesting {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.update(text.as_bytes());
+            Ok(())
+        }
+    }
+
+    let mut digesting = Digesting(Sha256::new());
+    let _ = write!(digesting, "{workload:?} {arguments:?}"); // It cannot fail.
+    digesting.0.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,497 @@
+//! Preparations of a whole agent, driven event by event, with a fake engine.
+
+use super::*;
+use crate::model::execution_state::Phase;
+use crate::model::messages::FromServer;
+use crate::model::workload::{AddCondition, File, FileContent, Workload};
+use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
+use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use std::fs;
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn rig(level: PrepareLevel) -> AgentRig {
+    AgentRig::with(|options| options.prepare.level = level)
+}
+
+/// A workload that waits until `far` runs on another agent.
+fn needing(name: &str, options: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
+    wanted_with(name, &format!("image: x\ncommandOptions: [{options}]"), |workload| {
+        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        change(workload);
+    })
+}
+
+fn plain(name: &str) -> AddedWorkload {
+    needing(name, "", |_| {})
+}
+
+fn far(rig: &mut AgentRig, phase: Phase) {
+    let instance = InstanceName::with_id("far", "id", "agent_B");
+    let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+}
+
+fn only_delete(rig: &mut AgentRig, added: &AddedWorkload) {
+    rig.change(&[], &[deleted_after(&added.instance, &[])]);
+}
+
+const TRIGGERED: &str = "w Pending(Starting): 'Triggered at runtime.'";
+
+// [utest->swdd~agent-prepares-starts~1]
+#[test]
+fn what_waits_is_prepared_and_its_start_is_one_call() {
+    for (level, steps) in [
+        (PrepareLevel::None, &[][..]),
+        (PrepareLevel::Image, &["image image: x\ncommandOptions: []"]),
+        (PrepareLevel::Create, &["create-only w"]),
+        (PrepareLevel::Init, &["create-only w", "init w"]),
+    ] {
+        let mut rig = rig(level);
+        rig.add(&[plain("w")]);
+        assert_eq!(rig.engine.take_calls(), steps, "{level}");
+        let mut expected = vec!["w Pending(WaitingToStart)".to_owned()];
+        expected
+            .extend((level > PrepareLevel::None).then(|| format!("w Pending(WaitingToStart): 'prepared: {level}'")));
+        assert_eq!(rig.sent(), expected, "{level}");
+        rig.agent.pass(MINUTE);
+        assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
+        far(&mut rig, Phase::Running);
+        let start = if level < PrepareLevel::Create { "create w" } else { "start w" };
+        assert_eq!(rig.engine.take_calls(), [start], "{level}");
+        assert_eq!(rig.sent(), [TRIGGERED, "w Running(Ok)"], "{level}");
+        assert_eq!(rig.agent.manager.sizes()[5], 0, "{level}");
+    }
+}
+
+#[test]
+fn a_workload_says_for_itself_how_far_it_is_prepared() {
+    let of = |level: &str| {
+        wanted_with("w", &format!("image: x\nlifecycle: {{ prepare: {level} }}"), |workload| {
+            workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        })
+    };
+    let mut quiet = rig(PrepareLevel::Init);
+    quiet.add(&[of("NONE")]);
+    assert!(quiet.engine.take_calls().is_empty());
+    let mut eager = rig(PrepareLevel::None);
+    eager.add(&[of("CREATE")]);
+    assert_eq!(eager.engine.take_calls(), ["create-only w"]);
+}
+
+#[test]
+fn what_may_start_at_once_is_not_prepared() {
+    let mut rig = rig(PrepareLevel::Init);
+    far(&mut rig, Phase::Running);
+    rig.add(&[plain("w")]);
+    assert_eq!(rig.engine.take_calls(), ["create w"]);
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.add(&[plain("v")]);
+    rig.agent.pass(Duration::from_millis(500));
+    assert_eq!(rig.engine.take_calls(), ["create v", "create v"], "the pause of a retry is no time to prepare");
+}
+
+// ------------------------------------------------------------------ failures
+
+#[test]
+fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
+    for lost in [false, true] {
+        let mut rig = rig(PrepareLevel::Create);
+        rig.add(&[plain("w")]);
+        rig.engine.take_calls();
+        match lost {
+            true => rig.engine.remove(&rig.container_of("w")),
+            false => rig.engine.inject(Call::Start, [Fault::Fails]),
+        }
+        rig.engine.inject(Call::Create, [Fault::Fails]);
+        rig.sent();
+        far(&mut rig, Phase::Running);
+        assert_eq!(rig.engine.take_calls(), ["start w", "create w"]);
+        let failed = "w Pending(Starting): 'Retry 1: Error: the engine says no. Execution of 'fake \"call\"''";
+        assert_eq!(rig.sent(), [TRIGGERED, failed]);
+        rig.agent.pass(Duration::from_millis(500));
+        assert_eq!((rig.engine.take_calls(), rig.engine.containers().len()), (vec!["create w".to_owned()], 1));
+    }
+}
+
+#[test]
+fn a_start_that_the_engine_did_not_begin_removes_the_container_itself() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.add(&[plain("w")]);
+    rig.engine.inject(Call::Start, [Fault::IsMissing]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.engine.take_calls();
+    far(&mut rig, Phase::Running);
+    // What could not be removed has its name, so the create fails, and cleans up.
+    assert_eq!(rig.engine.take_calls(), ["start w", "delete w", "create w"]);
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.engine.only().1.state.phase, Phase::Running);
+}
+
+#[test]
+fn what_changed_since_the_create_is_created_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("settings");
+    fs::write(&path, "1").unwrap();
+    let mut rig = rig(PrepareLevel::Init);
+    rig.add(&[needing("w", &format!("'-v', '{}:/settings'", path.display()), |_| {})]);
+    fs::write(&path, "12").unwrap();
+    rig.engine.take_calls();
+    far(&mut rig, Phase::Running);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
+}
+
+#[test]
+fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.engine.inject(Call::CreateOnly, vec![Fault::Fails; 40]);
+    rig.add(&[plain("w")]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    let sent = rig.sent();
+    assert!(
+        sent[1].starts_with("w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"),
+        "{sent:?}"
+    );
+    rig.agent.pass(MINUTE * 60);
+    let tries = rig.engine.take_calls().len();
+    assert!((18..40).contains(&tries), "there is no limit of retries, only pauses: {tries}");
+    far(&mut rig, Phase::Running);
+    assert_eq!(rig.engine.take_calls(), ["create w"]);
+    assert!(rig.sent().ends_with(&["w Running(Ok)".to_owned()]));
+}
+
+#[test]
+fn what_the_engine_can_never_create_is_prepared_once() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+    rig.add(&[plain("w")]);
+    rig.agent.pass(MINUTE * 60);
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    assert_eq!(rig.sent()[1..], ["w Pending(WaitingToStart): 'prepare: it will never work'"]);
+    only_delete(&mut rig, &plain("w"));
+    rig.add(&[needing("w", "--rm", |_| {})]);
+    assert!(rig.engine.take_calls().contains(&"create-only w".to_owned()), "an update may help");
+}
+
+#[test]
+fn what_took_too_long_is_searched_before_the_next_attempt() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.engine.inject(Call::CreateOnly, [Fault::TimesOut]);
+    rig.add(&[plain("w")]);
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w", "create-only w"]);
+    assert_eq!(rig.engine.containers().len(), 1);
+}
+
+#[test]
+fn without_a_thread_it_is_tried_again_later() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.agent.manager.threads().refuse = true;
+    rig.add(&[plain("w")]);
+    assert!(rig.sent()[1].contains("prepare: no thread can be started: "));
+    rig.agent.manager.threads().refuse = false;
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+}
+
+#[test]
+fn files_that_cannot_be_written_fail_the_preparation() {
+    let mut rig = rig(PrepareLevel::Create);
+    let bad = File { mount_point: "/x/".to_owned(), content: FileContent::Data(String::new()) };
+    rig.add(&[needing("w", "", |workload| workload.files.push(bad))]);
+    assert!(rig.engine.take_calls().is_empty());
+    assert!(rig.sent()[1].contains("'prepare: Failed to create workload file: 'invalid mount point"));
+}
+
+#[test]
+fn files_are_written_once_for_what_is_prepared() {
+    let mut rig = rig(PrepareLevel::Create);
+    let file = File { mount_point: "/f".to_owned(), content: FileContent::Data("text".to_owned()) };
+    let added = needing("w", "", |workload| workload.files.push(file));
+    rig.add(std::slice::from_ref(&added));
+    let path = rig.folder.path().join(added.instance.folder()).join("files/f");
+    let written = fs::metadata(&path).unwrap().modified().unwrap();
+    far(&mut rig, Phase::Running);
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "start w"]);
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), written);
+}
+
+// -------------------------------------------------------- deletes and updates
+
+#[test]
+fn a_delete_of_what_is_prepared_removes_it_and_then_reports_the_end() {
+    let mut rig = rig(PrepareLevel::Init);
+    let added = plain("w");
+    rig.add(std::slice::from_ref(&added));
+    rig.sent();
+    rig.engine.take_calls();
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    only_delete(&mut rig, &added);
+    let stuck = "w Stopping(DeleteFailed): 'Error: the engine says no. Execution of 'fake \"call\"''";
+    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["delete w".to_owned()], vec![stuck.to_owned()]));
+    let folder = rig.folder.path().join(added.instance.folder());
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "delete w"]);
+    assert_eq!(rig.sent().last().unwrap(), "w Removed");
+    assert!(!folder.exists() && rig.engine.containers().is_empty());
+}
+
+#[test]
+fn an_add_waits_until_what_was_prepared_before_is_gone() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.add(&[plain("w")]);
+    rig.engine.set_stuck("w", true);
+    only_delete(&mut rig, &plain("w"));
+    rig.engine.take_calls();
+    rig.sent();
+    far(&mut rig, Phase::Running);
+    rig.add(&[plain("w")]);
+    assert!(rig.engine.take_calls().is_empty(), "there would be two");
+    assert_eq!(rig.sent()[..2], ["w Removed", TRIGGERED]);
+    rig.engine.set_stuck("w", false);
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
+    assert_eq!(rig.engine.only().1.state.phase, Phase::Running);
+}
+
+#[test]
+fn an_update_begins_anew_and_the_same_again_changes_nothing() {
+    let mut rig = rig(PrepareLevel::Create);
+    let (old, new) = (plain("w"), needing("w", "--rm", |_| {}));
+    rig.add(std::slice::from_ref(&old));
+    rig.agent.hello(std::slice::from_ref(&old));
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    rig.sent();
+    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &[])]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create-only w"]);
+    let states = ["w Removed", "w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"];
+    assert_eq!(rig.sent(), states);
+    assert_eq!(rig.engine.only().1.instance, new.instance);
+}
+
+#[test]
+fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
+    let mut rig = rig(PrepareLevel::Init);
+    let old = wanted_with("w", "image: old", |_| {});
+    rig.add(std::slice::from_ref(&old));
+    let user = |phase| {
+        move |rig: &mut AgentRig| {
+            let instance = InstanceName::with_id("user", "id", "agent_B");
+            let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+            rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+        }
+    };
+    user(Phase::Running)(&mut rig);
+    rig.engine.take_calls();
+    rig.sent();
+    let new = wanted_with("w", "image: new", |_| {});
+    rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    assert_eq!(rig.sent(), ["w Stopping(WaitingToStop)"]);
+    user(Phase::Succeeded)(&mut rig);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "start w"]);
+    assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)", "w Removed", TRIGGERED, "w Running(Ok)"]);
+}
+
+#[test]
+fn a_precondition_that_stops_holding_takes_the_container_away() {
+    let mut rig = rig(PrepareLevel::Init);
+    rig.paths.lock().unwrap().insert("/key".to_owned());
+    let config = "image: x\nlifecycle: { precondition: { pathExists: /key } }";
+    rig.add(&[wanted_with("w", config, |workload| {
+        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+    })]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "init w"]);
+    rig.paths.lock().unwrap().clear();
+    rig.agent.pass(Duration::from_secs(2));
+    assert_eq!(rig.engine.take_calls(), ["delete w".to_owned(), format!("image {config}")]);
+    let last = "w Pending(WaitingToStart): 'precondition: /key does not exist; prepared: IMAGE'";
+    assert_eq!(rig.sent().last().unwrap(), last);
+    rig.paths.lock().unwrap().insert("/key".to_owned());
+    rig.agent.pass(Duration::from_secs(2));
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "init w"]);
+    assert_eq!(rig.sent().last().unwrap(), "w Pending(WaitingToStart): 'prepared: INIT'");
+}
+
+#[test]
+fn an_inactive_workload_is_not_prepared() {
+    let mut rig = rig(PrepareLevel::Init);
+    rig.add(&[wanted_with("w", "image: x\nlifecycle: { activation: { tagEquals: { zone: b } } }", |_| {})]);
+    assert!(rig.engine.take_calls().is_empty());
+}
+
+// ----------------------------------------------------------- under way, bounds
+
+#[test]
+fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
+    let mut rig = rig(PrepareLevel::Init);
+    rig.agent.manager.threads().hold_jobs = true;
+    rig.add(&[plain("w")]);
+    far(&mut rig, Phase::Running);
+    assert_eq!((rig.engine.take_calls(), rig.sent().last().unwrap().as_str()), (vec![], TRIGGERED));
+    rig.agent.pass(Duration::from_secs(20));
+    let age =
+        |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
+    assert_eq!(rig.sent(), [age(10), age(20)]);
+    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.run();
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "start w"]);
+    assert_eq!(rig.sent(), ["w Running(Ok)"]);
+}
+
+#[test]
+fn a_start_whose_preparation_fails_goes_on_with_a_create() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.agent.manager.threads().hold_jobs = true;
+    rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
+    rig.add(&[plain("w")]);
+    far(&mut rig, Phase::Running);
+    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.run();
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "create w"]);
+}
+
+#[test]
+fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.agent.manager.threads().hold_jobs = true;
+    rig.add(&[plain("w")]);
+    far(&mut rig, Phase::Running);
+    rig.sent();
+    only_delete(&mut rig, &plain("w"));
+    assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)"]);
+    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.run();
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w"]);
+    assert_eq!((rig.sent(), rig.engine.containers().len()), (vec!["w Removed".to_owned()], 0));
+    assert_eq!(rig.agent.manager.sizes()[..2], [0, 0]);
+}
+
+#[test]
+fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
+    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2));
+    let needs = |name: &str, other: &str| {
+        wanted_with(name, "image: x", |workload| {
+            workload.dependencies.insert(other.to_owned(), AddCondition::Running);
+        })
+    };
+    rig.add(&[needs("a", "far"), needs("b", "other"), needs("c", "other"), needs("d", "other")]);
+    let calls = rig.engine.take_calls();
+    let of = |verb: &str| calls.iter().filter_map(|call| call.strip_prefix(verb)).collect::<Vec<_>>();
+    assert_eq!((of("create-only "), of("init ")), (vec!["a", "b", "c", "d"], vec!["a", "b"]));
+    far(&mut rig, Phase::Running);
+    assert_eq!(rig.engine.take_calls(), ["start a", "init c"]);
+    only_delete(&mut rig, &needs("b", "other"));
+    assert_eq!(rig.engine.take_calls(), ["delete b", "init d"]);
+}
+
+#[test]
+fn preparations_wait_for_a_free_core_first_come_first_served() {
+    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.cores) = (PrepareLevel::Create, 1));
+    rig.agent.manager.threads().hold_jobs = true;
+    rig.add(&[plain("a"), plain("b"), plain("c")]);
+    only_delete(&mut rig, &plain("b"));
+    rig.add(&[plain("b")]);
+    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.run();
+    assert_eq!(rig.engine.take_calls(), ["create-only a", "create-only c", "create-only b"]);
+}
+
+// -------------------------------------------------------------- agent restart
+
+/// The states that the engine's container of `w` may be in, with the calls of a new agent whose `w` still waits, and then
+/// may start.
+#[test]
+fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
+    let added = plain("w");
+    type Change<'c> = &'c dyn Fn(&mut AgentRig);
+    let changes: [(&str, Change<'_>, &[&str], &str); 5] = [
+        ("unchanged", &|_| (), &[], "start w"),
+        (
+            "another boot",
+            &|rig| rig.prepare.boot = "boot 2".into(),
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
+        (
+            "init is lost",
+            &|rig| {
+                let created = ExecutionState::with_info(Phase::PendingStarting, "created");
+                rig.engine.set_state(&rig.container_of("w"), created);
+            },
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
+        (
+            "no record",
+            &|rig| rig.engine.set_record(&plain("w").instance, "?".to_owned()),
+            &["delete w", "create-only w", "init w"],
+            "start w",
+        ),
+        ("not prepared any more", &|rig| rig.prepare.level = PrepareLevel::None, &["delete w"], "create w"),
+    ];
+    for (what, change, waiting, start) in changes {
+        let mut rig = rig(PrepareLevel::Init);
+        rig.add(std::slice::from_ref(&added));
+        change(&mut rig);
+        rig.engine.take_calls();
+        rig.restart_agent(std::slice::from_ref(&added));
+        assert_eq!(rig.engine.take_calls(), [&["list"], waiting].concat(), "{what}");
+        far(&mut rig, Phase::Running);
+        assert_eq!(rig.engine.take_calls().last().map(String::as_str), Some(start), "{what}");
+        assert_eq!(rig.engine.only().1.state.phase, Phase::Running, "{what}");
+        assert!(!rig.sent().iter().any(|state| state.contains("Stopping")), "{what}");
+    }
+}
+
+#[test]
+fn the_next_agent_starts_what_may_start_by_then_or_removes_what_is_not_wanted() {
+    let mut wanted = rig(PrepareLevel::Create);
+    let added = plain("w");
+    wanted.add(std::slice::from_ref(&added));
+    wanted.engine.take_calls();
+    let now = wanted_with("w", "image: x\ncommandOptions: []", |_| {});
+    wanted.restart_agent(&[now]);
+    assert_eq!(wanted.engine.take_calls(), ["list", "delete w", "create w"], "it is another definition");
+
+    let mut unwanted = rig(PrepareLevel::Create);
+    unwanted.add(std::slice::from_ref(&added));
+    unwanted.restart_agent(&[]);
+    assert!(unwanted.engine.containers().is_empty());
+}
+
+#[test]
+fn a_container_that_an_earlier_create_left_without_a_record_is_removed() {
+    let engine = FakeEngine::new();
+    let added = plain("w");
+    engine.add(&added.instance, ExecutionState::with_info(Phase::PendingStarting, "created"));
+    let mut rig = AgentRig::silent_with(engine, |options| options.prepare.level = PrepareLevel::Create);
+    rig.agent.hello(std::slice::from_ref(&added));
+    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "create-only w"]);
+}
+
+#[test]
+fn the_next_agent_finds_old_and_new_of_an_update_that_waited() {
+    let mut rig = rig(PrepareLevel::Create);
+    let old = wanted_with("w", "image: old", |_| {});
+    rig.add(std::slice::from_ref(&old));
+    let new = plain("w");
+    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["w2"])]);
+    rig.engine.take_calls();
+    assert_eq!(rig.engine.containers().len(), 1, "nobody has to be waited for");
+    let mut rig = self::rig(PrepareLevel::Create);
+    rig.add(std::slice::from_ref(&old));
+    let user = wanted_with("w2", "image: user", |workload| {
+        workload.dependencies.insert("w".to_owned(), AddCondition::Running);
+    });
+    rig.add(std::slice::from_ref(&user));
+    let next = wanted_with("w", "image: new", |_| {});
+    rig.change(std::slice::from_ref(&next), &[deleted_after(&old.instance, &["w2"])]);
+    assert_eq!(rig.engine.containers().len(), 3);
+    rig.engine.take_calls();
+    rig.restart_agent(&[next.clone(), user]);
+    let calls = rig.engine.take_calls();
+    assert_eq!(calls, ["list", "delete w", "start w"]);
+    assert!(rig.engine.containers().values().all(|container| container.state.phase == Phase::Running));
+}

@@ -1,0 +1,185 @@
+//! What the workloads of this agent and its node use, read from the kernel's files on request only.
+//!
+//! Between two requests there is no thread, no timer and no open file. The state checkers have the main process of each
+//! container; [`cgroups`] finds the rest.
+//!
+//! Thread: `usage` takes one sample, sends it and ends; [`UsageRequests`] belongs to `scheduler`. The thread `metrics`
+//! takes samples as well.
+//! Takes: requests of the server, processes from the state checkers. Gives: a sample to `uplink` (never waits).
+
+pub mod cgroups;
+
+use super::resources::{self, TICKS_PER_SECOND};
+use super::state_checker::{WatchCommand, WatchedInstance};
+use super::uplink_outbox::LogOutbox;
+use crate::limits::{STACK_SMALL, USAGE_PROCESSES_MAX};
+use crate::model::messages::ToServer;
+use crate::model::names::InstanceName;
+use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
+use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::logging::may_log;
+use crate::platform::sync::Mutex;
+use crate::platform::threads;
+use cgroups::{CgroupReader, ContainerUsage, Hierarchies, Reading};
+use crossbeam_channel::{Sender, bounded};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
+#[derive(Debug)]
+pub struct UsageRequests {
+    outbox: LogOutbox,
+    sampler: Arc<UsageSampler>,
+    /// The number of the newest request, as long as a thread takes the sample for it.
+    newest: Arc<Mutex<Option<u64>>>,
+}
+
+impl UsageRequests {
+    /// Samples by `sampler` are put into `outbox`, behind what is more important.
+    #[must_use]
+    pub fn new(outbox: LogOutbox, sampler: UsageSampler) -> Self {
+        Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
+    }
+
+    /// Responds to the request `number` with a sample; never waits for it.
+    // [impl->swdd~usage-on-request~1]
+    pub fn request(&self, number: u64) {
+        if self.newest.lock().replace(number).is_some() {
+            return; // The sample under way is sent as the response to this one.
+        }
+        let (newest, outbox, sampler) = (self.newest.clone(), self.outbox.clone(), self.sampler.clone());
+        let thread = threads::spawn("usage", STACK_SMALL, move || {
+            let usage = sampler.sample().usage;
+            if let Some(number) = newest.lock().take() {
+                let _ = outbox.put(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
+            }
+        });
+        if let Err(error) = thread {
+            self.newest.lock().take();
+            if may_log("requests for usage") {
+                log::warn!("Not responding to a request for usage: no thread can be had: '{error}'.");
+            }
+        }
+    }
+}
+
+/// Takes samples.
+#[derive(Debug)]
+pub struct UsageSampler {
+    /// `/`, or a recorded tree.
+    top: PathBuf,
+    /// The inboxes of the state checkers.
+    checkers: Vec<Sender<WatchCommand>>,
+    /// Longest wait for them.
+    wait_max: Duration,
+    /// Read with the first sample.
+    hierarchies: OnceLock<Hierarchies>,
+}
+
+/// One sample.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// What is sent to the server.
+    pub usage: AgentUsage,
+    /// When the main process of each instance was started, in milliseconds since boot; of several containers the oldest.
+    pub started_ms: BTreeMap<InstanceName, u64>,
+}
+
+impl UsageSampler {
+    /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
+    #[must_use]
+    pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
+        Self { top: top.to_owned(), checkers, wait_max: USAGE_PROCESSES_MAX, hierarchies: OnceLock::new() }
+    }
+
+    /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of one that did not reply
+    /// are not in it.
+    #[must_use]
+    pub fn sample(&self) -> Sample {
+        self.sample_of(&self.watched(), since(ClockId::Boottime))
+    }
+
+    /// The instances that the state checkers watch, with their processes.
+    fn watched(&self) -> Vec<WatchedInstance> {
+        let until = SystemClock.now() + self.wait_max;
+        let (reply, replies) = bounded(self.checkers.len());
+        for checker in &self.checkers {
+            let _ = checker.send_deadline(WatchCommand::ListWatched { reply: reply.clone() }, until); // Not in time: left out.
+        }
+        drop(reply);
+        std::iter::from_fn(|| replies.recv_deadline(until).ok()).flatten().collect()
+    }
+
+    fn hierarchies(&self) -> Option<&Hierarchies> {
+        let read = || Hierarchies::read(&self.top).ok().map(|read| self.hierarchies.get_or_init(|| read));
+        self.hierarchies.get().or_else(read)
+    }
+
+    fn sample_of(&self, watched: &[WatchedInstance], since_boot: Duration) -> Sample {
+        let sampled_usec = u64::try_from(since(ClockId::Monotonic).as_micros()).ok();
+        let node = resources::node_usage(&self.top.join("proc"));
+        let mut sample =
+            Sample { usage: AgentUsage { sampled_usec, node, ..AgentUsage::default() }, ..Sample::default() };
+        let unreadable = Hierarchies::default();
+        let hierarchies = self.hierarchies().unwrap_or(&unreadable);
+        let mut cgroups = CgroupReader::new(&self.top, hierarchies);
+        for WatchedInstance { instance, restarts, processes } in watched {
+            let readings = processes.iter().map(|process| cgroups.read(process)).collect();
+            let (usage, started_ms) = usage_of(readings, *restarts, since_boot);
+            let of_workload = sample.usage.workloads.entry(instance.workload.clone()).or_default();
+            of_workload.insert(instance.id.clone(), usage);
+            sample.started_ms.extend(started_ms.map(|started| (instance.clone(), started)));
+        }
+        sample
+    }
+}
+
+fn since(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default() // Neither of the clocks used here is ever negative.
+}
+
+/// What an instance with these containers uses, and when it was started. A value that one of several lacks is unknown of
+/// all of them.
+fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (WorkloadUsage, Option<u64>) {
+    if readings.contains(&Reading::NoCgroup) {
+        return (WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() }, None);
+    }
+    let usages =
+        readings.into_iter().filter_map(|one| if let Reading::Usage(usage) = one { Some(usage) } else { None });
+    let restarts = Some(restarts.into());
+    let Some(all) = usages.reduce(together) else {
+        return (WorkloadUsage { restarts, ..WorkloadUsage::default() }, None);
+    };
+    let started_ms = all.start_ticks.map(|ticks| ticks.saturating_mul(1000 / TICKS_PER_SECOND));
+    let uptime_ms = started_ms.and_then(|started| u64::try_from(since_boot.as_millis()).ok()?.checked_sub(started));
+    let usage = WorkloadUsage {
+        memory_bytes: all.memory,
+        inactive_file_bytes: all.inactive_file,
+        memory_peak_bytes: all.memory_peak,
+        cpu_usec: all.cpu_usec,
+        pids: all.pids,
+        uptime_ms,
+        restarts,
+        missing: None,
+    };
+    (usage, started_ms)
+}
+
+/// What two containers use together. Their peaks were not at the same time.
+fn together(one: ContainerUsage, other: ContainerUsage) -> ContainerUsage {
+    let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
+    ContainerUsage {
+        memory: sum(one.memory, other.memory),
+        inactive_file: sum(one.inactive_file, other.inactive_file),
+        memory_peak: None,
+        cpu_usec: sum(one.cpu_usec, other.cpu_usec),
+        pids: sum(one.pids, other.pids),
+        start_ticks: one.start_ticks.zip(other.start_ticks).map(|(a, b)| a.min(b)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! `ank mode`: the modes of the server, and the switch to one of them.
+//!
+//! Thread: `main`.
+
+use super::args::{Format, TableFormat};
+use super::error::{CliError, CommandError, meant_or};
+use super::output::Output;
+use super::rows::entries;
+use super::session::ServerLink;
+use super::state_output::state_text;
+use super::table::{Table, TooWide, one_line};
+use super::update::Update;
+use crate::model::modes::{MODES_TAG, mode_names};
+use crate::model::node::Node;
+
+/// The part of the complete state with the modes of the server.
+pub const PART: &str = "modes";
+
+/// The modes that a server has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerModes {
+    /// Key of the config item that holds the current mode.
+    pub item: String,
+    /// The current mode; `None` while the config item does not exist.
+    pub current: Option<String>,
+    /// The current mode, the one for failures and those that workloads name; sorted.
+    pub known: Vec<String>,
+    /// The mode that a failed essential workload leads to.
+    pub on_failure: Option<String>,
+    /// Why the server switched by itself, until a client switches.
+    pub cause: Option<String>,
+}
+
+impl ServerModes {
+    /// The modes in `state`, a complete state that was read with [`PART`]; `None` when the server has none.
+    #[must_use]
+    pub fn in_state(state: &Node) -> Option<Self> {
+        let modes = state.get(PART)?;
+        let text = |key| modes.get(key).and_then(Node::as_text).map(str::to_owned);
+        let known = modes.get("known").and_then(Node::as_list).unwrap_or_default();
+        Some(Self {
+            item: text("configItem")?,
+            current: text("current"),
+            known: known.iter().filter_map(Node::as_text).map(str::to_owned).collect(),
+            on_failure: text("onFailure"),
+            cause: text("cause"),
+        })
+    }
+
+    /// Whether `mode` is one of the known ones.
+    #[must_use]
+    pub fn knows(&self, mode: &str) -> bool {
+        self.known.iter().any(|known| known == mode)
+    }
+}
+
+fn no_modes() -> CommandError {
+    CommandError::input("This server has no modes.", "set 'mode_config' in ank-server.conf")
+}
+
+/// The modes in the tags of the workloads in `part` of a complete state, with each workload that names them.
+pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
+    entries(state.at(&[part, "workloads"])).flat_map(|(name, workload)| {
+        let tag = workload.at(&["tags", MODES_TAG]).and_then(Node::as_text).unwrap_or_default();
+        mode_names(tag).map(|mode| (name.as_str(), mode))
+    })
+}
+
+/// Prints the modes of the server, which one is current, and how many workloads name each.
+///
+/// # Errors
+/// The server has no modes or does not respond, or standard output cannot be written.
+pub fn show(link: &mut impl ServerLink, format: TableFormat, output: &mut Output<'_>) -> Result<(), CliError> {
+    let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
+    let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
+    if let Some(cause) = &modes.cause {
+        output.warn(one_line(cause));
+    }
+    if format == TableFormat::Json {
+        let message = state.get(PART).cloned().unwrap_or_default();
+        return Ok(output.result(&state_text(&message, Format::Json))?);
+    }
+    let row = |mode: &String| {
+        let mut workloads: Vec<&str> =
+            named(&state, "effectiveState").filter(|(_, named)| named == mode).map(|(name, _)| name).collect();
+        workloads.dedup(); // One that names it twice.
+        let is_current = modes.current.as_ref() == Some(mode);
+        [one_line(mode), if is_current { "yes".to_owned() } else { String::new() }, workloads.len().to_string()]
+    };
+    let table = Table { headings: ["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
+    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+}
+
+/// The update that switches to a mode.
+///
+/// # Errors
+/// The server has no modes or does not respond, or the mode is not known and may not be a new one.
+pub fn switch(link: &mut impl ServerLink, mode: &str, may_be_new: bool) -> Result<Update, CliError> {
+    let state = link.complete_state(&[PART])?;
+    let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
+    if !may_be_new && !modes.knows(mode) {
+        let otherwise =
+            format!("'--new' switches to it all the same; the known ones are '{}'", modes.known.join("', '"));
+        let hint = meant_or(mode, modes.known.iter().map(String::as_str), &otherwise);
+        return Err(CommandError::input(format!("Mode '{mode}' is not known."), hint).into());
+    }
+    let accepted = match &modes.current {
+        Some(current) if current == mode => format!("Mode '{mode}' is set already."),
+        Some(current) => format!("Switched from mode '{current}' to '{mode}'."),
+        None => format!("Switched to mode '{mode}'."),
+    };
+    let configs = Node::map([(modes.item.as_str(), Node::text(mode))]);
+    let new_state = Node::map([("desiredState", Node::map([("configs", configs)]))]);
+    let masks = vec![format!("desiredState.configs.{}", modes.item)];
+    Ok(Update { new_state, masks, accepted, ..Update::default() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What `ank mode` prints and sends.
+
+use super::*;
+use crate::cli::tests::{Played, Step, accepted, play, state};
+use crate::cli::update::Context;
+use crate::cli::{ExitCode, Waiting};
+use crate::model::execution_state::Phase;
+
+/// A state with modes, in which `nav` and `map` name some.
+fn with_modes(current: &str, cause: Option<&str>) -> Node {
+    let texts = [("configItem", Some("mode")), ("current", Some(current)), ("cause", cause)];
+    let known = ["drive", "limp", "park"].map(Node::text).to_vec();
+    let texts = texts.into_iter().filter_map(|(key, text)| Some((key, Node::text(text?))));
+    let modes = Node::map(texts.chain([("known", Node::List(known))]));
+    let workload = |tag: &str| Node::map([("tags", Node::map([(MODES_TAG, Node::text(tag))]))]);
+    let workloads = [("nav", workload("drive park drive")), ("map", workload("drive")), ("base", Node::empty())];
+    Node::map([(PART, modes), ("effectiveState", Node::map([("workloads", Node::map(workloads))]))])
+}
+
+fn error<T: std::fmt::Debug>(played: Played<T>) -> (String, String) {
+    let error = played.result.unwrap_err();
+    (error.to_string(), error.hint().unwrap_or_default())
+}
+
+#[test]
+fn the_table_has_a_row_for_each_known_mode_and_the_cause_is_a_warning() {
+    let show = |format, cause| {
+        play(None, [Step::State(with_modes("park", cause))], |server, _, output| show(server, format, output))
+    };
+    let played = show(TableFormat::Table, None);
+    let expected = "\
+MODE    CURRENT   WORKLOADS
+drive             2        \n\
+limp              0        \n\
+park    yes       1        \n";
+    assert_eq!((played.out.as_str(), played.err.as_str()), (expected, ""));
+    assert_eq!(played.server.reads[0], ["modes", "effectiveState.workloads.*.tags"]);
+    let played = show(TableFormat::Json, Some("it failed"));
+    assert!(played.err.contains("it failed"), "{}", played.err);
+    let json: serde_json::Value = serde_json::from_str(&played.out).unwrap();
+    let expected = serde_json::json!({
+        "configItem": "mode", "current": "park", "known": ["drive", "limp", "park"], "cause": "it failed"
+    });
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
+    let expected =
+        ("Command failed: 'This server has no modes.'".into(), "set 'mode_config' in ank-server.conf".into());
+    let empty = || [Step::State(Node::empty())];
+    let played = play(None, empty(), |server, _, output| show(server, TableFormat::Table, output));
+    assert_eq!(error(played), expected);
+    let played = play(None, empty(), |server, _, _| switch(server, "park", true));
+    assert!(played.server.updates.is_empty());
+    assert_eq!(error(played), expected);
+}
+
+#[test]
+fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
+    let switch = |mode: &str, may_be_new: bool| {
+        play(None, [Step::State(with_modes("park", None))], |server, _, _| switch(server, mode, may_be_new))
+    };
+    let text = |mode: &str| format!("Command failed: 'Mode '{mode}' is not known.'");
+    assert_eq!(error(switch("prak", false)), (text("prak"), "did you mean 'park'?".into()));
+    let hint = "'--new' switches to it all the same; the known ones are 'drive', 'limp', 'park'";
+    assert_eq!(error(switch("flash", false)), (text("flash"), hint.into()));
+    for (mode, may_be_new, accepted) in [
+        ("drive", false, "Switched from mode 'park' to 'drive'."),
+        ("park", false, "Mode 'park' is set already."),
+        ("flash", true, "Switched from mode 'park' to 'flash'."),
+    ] {
+        let update = switch(mode, may_be_new).result.unwrap();
+        assert_eq!((update.accepted.as_str(), update.masks), (accepted, vec!["desiredState.configs.mode".to_owned()]));
+        let item = update.new_state.at(&["desiredState", "configs", "mode"]);
+        assert_eq!(item.and_then(Node::as_text), Some(mode));
+    }
+}
+
+#[test]
+fn a_switch_that_was_accepted_is_reported_first() {
+    let update = |no_wait: bool| {
+        let running = || Step::State(state(&["A"], &[("nav", "1", "A", Phase::Running)]));
+        let before = (!no_wait).then(running);
+        let steps = before.into_iter().chain([Step::Accept(accepted(&[], &[]))]);
+        play(None, steps, |link, clock, output| {
+            let waiting = Waiting { no_wait, ..Waiting::default() };
+            let update = Update { masks: vec!["m".into()], accepted: "Switched.".into(), ..Update::default() };
+            Context { link, clock, output, waiting }.update_and_wait(update)
+        })
+    };
+    let played = update(false);
+    assert_eq!(played.result.unwrap(), ExitCode::Success);
+    assert_eq!(played.out, "Switched.\nApply successful. No workloads updated.\n");
+    assert_eq!(update(true).out, "");
+}

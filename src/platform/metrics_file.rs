@@ -1,0 +1,292 @@
+//! A file with metrics in the text format of Prometheus, replaced again and again.
+//!
+//! The textfile collector of node_exporter reads it, and `cat`. A file needs no listening socket and no access rules of its
+//! own. It is renamed over the old one, so that a reader never finds half of it; it is not brought to the disk.
+//!
+//! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
+
+use crate::limits::{METRICS_INTERVAL, METRICS_INTERVAL_HIGHEST_S, STACK_SMALL};
+use crate::platform::threads::{self, Thread};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What node_exporter reads in its folder.
+const EXTENSION: &str = "prom";
+/// Everybody may read it: there are no secrets in it, and node_exporter has a user of its own.
+const MODE: u32 = 0o644;
+
+/// Value of the key `metrics`: an absolute path that ends in `.prom`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct MetricsPath(PathBuf);
+
+impl TryFrom<String> for MetricsPath {
+    type Error = String;
+
+    fn try_from(path: String) -> Result<Self, String> {
+        let path = PathBuf::from(path);
+        if path.is_absolute() && path.extension().is_some_and(|extension| extension == EXTENSION) {
+            return Ok(Self(path));
+        }
+        Err(format!("'{}' is no absolute path that ends in '.{EXTENSION}', as '/run/ankaios/ank.prom'", path.display()))
+    }
+}
+
+/// Value of the key `metrics_interval`, in whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct MetricsInterval(Duration);
+
+impl Default for MetricsInterval {
+    fn default() -> Self {
+        Self(METRICS_INTERVAL)
+    }
+}
+
+impl TryFrom<u64> for MetricsInterval {
+    type Error = String;
+
+    fn try_from(seconds: u64) -> Result<Self, String> {
+        if (1..=METRICS_INTERVAL_HIGHEST_S).contains(&seconds) {
+            return Ok(Self(Duration::from_secs(seconds)));
+        }
+        Err(format!("1 to {METRICS_INTERVAL_HIGHEST_S} seconds are expected"))
+    }
+}
+
+/// Which file is written, and how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// The file.
+    pub path: MetricsPath,
+    /// Time between the begin of two writes, without the time that they take.
+    pub interval: MetricsInterval,
+}
+
+// --------------------------------------------------------------------- text
+
+/// A metric.
+#[derive(Debug)]
+pub struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+}
+
+impl Family {
+    /// A level, which goes up and down.
+    #[must_use]
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: "gauge", help }
+    }
+
+    /// A number that only grows while what it is about lives.
+    #[must_use]
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, kind: "counter", help }
+    }
+}
+
+/// Metrics in the text format 0.0.4, sorted by name and labels.
+#[derive(Debug, Default)]
+pub struct MetricsText(BTreeMap<&'static str, (&'static Family, BTreeSet<String>)>);
+
+impl MetricsText {
+    /// Adds one series. `labels` are in the order in which they are written; their values are names, so nothing in them needs
+    /// to be escaped.
+    pub fn add(&mut self, family: &'static Family, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{text}\"")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let (_, series) = self.0.entry(family.name).or_insert_with(|| (family, BTreeSet::new()));
+        series.insert(format!("{}{labels} {value}\n", family.name));
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn finish(&self) -> String {
+        let family = |(Family { name, kind, help }, series): &(&Family, BTreeSet<String>)| {
+            let series: String = series.iter().map(String::as_str).collect();
+            format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{series}")
+        };
+        self.0.values().map(family).collect()
+    }
+}
+
+/// Microseconds as seconds.
+#[must_use]
+pub fn seconds(microseconds: u64) -> String {
+    format!("{}.{:06}", microseconds / 1_000_000, microseconds % 1_000_000)
+}
+
+// --------------------------------------------------------------------- file
+
+/// Starts the thread that writes what `text` returns, first at once, until the other end of `stop` is dropped; then it removes
+/// the file. Nothing is written when there is no text.
+///
+/// # Errors
+/// The operating system's reason when no thread can be had.
+// [impl->swdd~metrics-file~1]
+pub fn start(
+    settings: MetricsSettings,
+    stop: Receiver<()>,
+    text: impl FnMut() -> Option<String> + Send + 'static,
+) -> io::Result<Thread> {
+    threads::spawn("metrics", STACK_SMALL, move || write_all(&settings, &stop, text))
+}
+
+fn write_all(settings: &MetricsSettings, stop: &Receiver<()>, mut text: impl FnMut() -> Option<String>) {
+    let MetricsSettings { path: MetricsPath(path), interval: MetricsInterval(interval) } = settings;
+    let mut failure = String::new();
+    loop {
+        match text().map(|text| replace(path, &text)) {
+            Some(Err(error)) if error.to_string() != failure => {
+                failure = error.to_string();
+                log::error!("Cannot write the metrics to '{}', trying again: {failure}.", path.display());
+            }
+            Some(Ok(())) => failure.clear(),
+            _ => {}
+        }
+        if stop.recv_timeout(*interval) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+    }
+    let _ = fs::remove_file(path); // It may never have been written.
+}
+
+/// Replaces the file as a whole. The new one is made anew, so that a link that somebody has put there is not followed.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = OsString::from(path);
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let _ = fs::remove_file(&new); // Left behind by a write that failed.
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&new)?;
+        file.set_permissions(Permissions::from_mode(MODE))?; // Whatever the umask is.
+        file.write_all(text.as_bytes())?;
+        fs::rename(&new, path)
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    const LEVEL: Family = Family::gauge("ankaios_test_level", "A level.");
+    const COUNT: Family = Family::counter("ankaios_test_count_total", "A count.");
+
+    #[test]
+    fn families_and_series_are_sorted_and_have_help_and_type() {
+        let mut text = MetricsText::default();
+        text.add(&LEVEL, &[("agent", "B"), ("state", "x")], 2);
+        text.add(&LEVEL, &[("agent", "A"), ("state", "x")], 1);
+        text.add(&COUNT, &[], seconds(1_000_020));
+        let expected = "# HELP ankaios_test_count_total A count.\n# TYPE ankaios_test_count_total counter\n\
+                        ankaios_test_count_total 1.000020\n\
+                        # HELP ankaios_test_level A level.\n# TYPE ankaios_test_level gauge\n\
+                        ankaios_test_level{agent=\"A\",state=\"x\"} 1\nankaios_test_level{agent=\"B\",state=\"x\"} 2\n";
+        assert_eq!(text.finish(), expected);
+    }
+
+    #[test]
+    fn only_absolute_paths_of_prom_files_and_intervals_in_bounds_are_taken() {
+        #[derive(Debug, Deserialize)]
+        struct Keys {
+            metrics: Option<MetricsPath>,
+            metrics_interval: Option<MetricsInterval>,
+        }
+        let read = |text: &str| toml::from_str::<Keys>(text);
+        let keys = read("metrics = '/run/a.prom'\nmetrics_interval = 3600").unwrap();
+        assert_eq!(keys.metrics, Some(MetricsPath("/run/a.prom".into())));
+        assert_eq!(keys.metrics_interval, Some(MetricsInterval(Duration::from_secs(3600))));
+        for wrong in [
+            "metrics = 'a.prom'",
+            "metrics = '/run/a'",
+            "metrics = '/run/.prom'",
+            "metrics = 'unix:///run/a.prom'",
+            "metrics = ''",
+            "metrics = true",
+            "metrics_interval = 0",
+            "metrics_interval = 3601",
+            "metrics_interval = -1",
+            "metrics_interval = '15'",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn settings(path: &Path) -> MetricsSettings {
+        MetricsSettings { path: MetricsPath(path.to_owned()), interval: MetricsInterval(Duration::ZERO) }
+    }
+
+    // [utest->swdd~metrics-file~1]
+    #[test]
+    fn the_file_is_there_at_once_readable_by_all_and_gone_in_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.prom");
+        let (running, stop) = bounded::<()>(0);
+        let mut running = Some(running);
+        let mut seen = Vec::new();
+        write_all(&settings(&path), &stop, || {
+            seen.push(fs::read_to_string(&path).unwrap_or_default());
+            match seen.len() {
+                2 => assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE),
+                3 => running = None,
+                _ => {}
+            }
+            (seen.len() < 3).then(|| format!("text {}", seen.len()))
+        });
+        assert_eq!(seen, ["", "text 1", "text 2"]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "neither the file nor a new one is left");
+    }
+
+    #[test]
+    fn a_reader_never_finds_half_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.prom");
+        let texts = ["x".repeat(60_000), "y".repeat(20)];
+        replace(&path, &texts[0]).unwrap();
+        let (read, written) = (path.clone(), texts.clone());
+        let (running, stop) = bounded::<()>(0);
+        let reader = threads::spawn("reader", STACK_SMALL, move || {
+            while stop.try_recv() != Err(crossbeam_channel::TryRecvError::Disconnected) {
+                let text = fs::read_to_string(&read).unwrap();
+                assert!(written.contains(&text), "{} bytes", text.len());
+            }
+            fs::write(read.with_extension("good"), "").unwrap();
+        });
+        for rewrite in 0..10_000 {
+            replace(&path, &texts[rewrite % 2]).unwrap();
+        }
+        drop(running);
+        assert!(threads::join_all(reader, Duration::from_secs(60)).is_empty());
+        assert!(path.with_extension("good").exists(), "the reader found something else");
+    }
+
+    #[test]
+    fn a_missing_folder_and_a_link_in_the_way_harm_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below/a.prom");
+        assert_eq!(replace(&path, "x").unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::create_dir(folder.path().join("below")).unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "untouched").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join("below/a.prom.new")).unwrap();
+        replace(&path, "x").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "x");
+    }
+}

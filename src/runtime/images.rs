@@ -1,0 +1,38 @@
+//! Images got before the containers that need them.
+//!
+//! Thread: `prep:<name>`. Owns: nothing; the engine keeps the images.
+
+use super::engine_cli::EngineCli;
+use super::{CallSequence, RuntimeError};
+use crate::limits::LISTING_MAX;
+use crate::model::runtime_config::ContainerConfig;
+use crate::model::shown_text::without_passwords;
+use std::time::Duration;
+
+/// Pulls the image of `config` if it is missing, with those of its options that choose the image. `exists` is the call
+/// that fails when it is, without its name; `limit` bounds each call.
+///
+/// # Errors
+/// As [`super::command::EngineCall::run`]; `Failed` when it is missing and may not be pulled.
+pub fn pull_missing(
+    cli: &EngineCli,
+    config: &ContainerConfig,
+    exists: &[&str],
+    limit: Option<Duration>,
+    watch: &mut CallSequence<'_>,
+) -> Result<(), RuntimeError> {
+    let call = cli.call(config.image_arguments(exists));
+    let call = call.shown_as(config.shown(|config| Ok(config.image_arguments(exists)))?);
+    let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
+    match call.limit(short).run(watch.next_call()) {
+        Err(RuntimeError::Failed(_)) if config.may_not_pull() => {
+            Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
+        }
+        Err(RuntimeError::Failed(_)) => {
+            let pull = cli.change(config.pull_arguments());
+            let pull = pull.shown_as(config.shown(|config| Ok(config.pull_arguments()))?);
+            pull.limit(limit).run(watch.next_call()).map(drop)
+        }
+        result => result.map(drop),
+    }
+}

@@ -1,0 +1,104 @@
+//! Essential workloads: when one of them has finally failed, the server writes the mode for failures into the config item.
+//!
+//! Thread: `server`; part of [`ServerLoop`]. Only with modes, and with a mode for failures. Switches of the server lead to
+//! that one mode and never from it, so there is at most one between two switches of clients.
+
+use super::ServerLoop;
+use super::modes::failure_text;
+use super::prepare::Occasion;
+use super::requester::RequestKey;
+use super::update::StateChange;
+use crate::model::execution_state::WorkloadState;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::ConfigItem;
+use crate::platform::logging::may_log;
+use std::collections::BTreeMap;
+
+/// Updates that waited for hooks when the server switched by itself. They came before and are carried out after: what they
+/// write into the config item is older than the failure.
+#[derive(Debug, Default)]
+pub struct Overtaken {
+    updates: Vec<RequestKey>,
+    /// Why the server switched.
+    cause: String,
+}
+
+impl ServerLoop {
+    /// The essential instances among those that an agent reports that have finally failed.
+    pub(super) fn new_failures(&mut self, states: &[WorkloadState]) -> Vec<WorkloadState> {
+        let Some(modes) = &mut self.workloads.modes else { return Vec::new() };
+        modes.new_failures(states, &self.workloads.effective)
+    }
+
+    /// Switches to the mode for failures unless that is the mode already. The failure of one that left meanwhile, because
+    /// another one of the same report failed before it, means nothing.
+    // [impl->swdd~server-modes-failure~1]
+    pub(super) fn essential_failed(&mut self, failure: &WorkloadState) {
+        if !self.workloads.is_wanted(&failure.instance) || self.guarded.would_undo(&failure.instance) {
+            return; // The update that it may be the fault of is undone first.
+        }
+        let Some(modes) = &self.workloads.modes else { return };
+        let (Some(old), Some(new)) = (modes.current(), modes.on_failure().map(str::to_owned)) else { return };
+        let text = failure_text(failure);
+        if *old == new {
+            if may_log(&failure.instance.agent) {
+                log::error!("{text}; the mode is '{new}' already.");
+            }
+            return;
+        }
+        let cause = format!("{text}; switching from mode '{old}' to '{new}'.");
+        log::error!("{cause}");
+        let updates = self.waiting.updates_in_line().cloned().collect();
+        self.overtaken = Overtaken { updates, cause: cause.clone() };
+        self.write_mode(new, cause);
+    }
+
+    /// The update of these workloads, whose failures led to nothing while they would undo it, could not be undone: what has
+    /// finally failed of them counts now.
+    pub(super) fn essential_failed_for_good(&mut self, names: &[Name]) {
+        for name in names {
+            let instance = self.workloads.effective.get(name).map(|added| added.instance.clone());
+            let noted =
+                |instance: &InstanceName| self.workloads.modes.as_ref().is_some_and(|modes| modes.has_failed(instance));
+            let Some(instance) = instance.filter(noted) else { continue };
+            if let Some(state) = self.workloads.states.get(&instance).cloned() {
+                self.essential_failed(&WorkloadState::new(instance, state));
+            }
+        }
+    }
+
+    /// An update has its response. If it came before the server switched by itself and has written another mode, the mode
+    /// for failures is written again.
+    pub(super) fn overtaken_done(&mut self, key: &RequestKey) {
+        let Overtaken { updates, cause } = &mut self.overtaken;
+        let Some(index) = updates.iter().position(|update| update == key) else { return };
+        updates.remove(index);
+        let cause = cause.clone();
+        let Some(modes) = &self.workloads.modes else { return };
+        let (Some(current), Some(target)) = (modes.current(), modes.on_failure().map(str::to_owned)) else { return };
+        if *current != target {
+            log::error!(
+                "{cause} An earlier update, which waited for hooks, wrote '{current}'; switching to '{target}' again."
+            );
+            self.write_mode(target, cause);
+        } else if let Some(modes) = &mut self.workloads.modes {
+            modes.cause = Some(cause);
+        }
+    }
+
+    /// Writes `mode` into the config item, as an update of a client would do.
+    fn write_mode(&mut self, mode: String, cause: String) {
+        let Some(modes) = &mut self.workloads.modes else { return };
+        modes.cause = Some(cause);
+        let configs = BTreeMap::from([(modes.item().to_owned(), Some(ConfigItem::Text(mode)))]);
+        let api_version = self.workloads.desired.api_version.clone();
+        let change = StateChange { api_version, configs, ..StateChange::default() };
+        match self.workloads.prepare(change, Occasion::Update) {
+            Ok(prepared) => {
+                let (_, unpublished) = self.commit(prepared);
+                self.publish(&unpublished);
+            }
+            Err(error) => log::error!("The mode cannot be written: {error}"),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Modes of the vehicle: a config item names the current mode, the tag `modes` of a workload the modes that it is in. A
+//! workload outside of the current mode is effective without an agent.
+//!
+//! Thread: `server`; a plain value, part of [`super::workloads::Workloads`]; there is none unless the settings name the
+//! config item. A switch costs what it changes: workloads are kept by the set of modes that they name.
+
+use super::plan::Difference;
+use super::settings::ModeSettings;
+use crate::limits::{EXCERPT_MAX, MODES_OF_WORKLOAD};
+use crate::model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
+use crate::model::messages::AddedWorkload;
+use crate::model::modes::{
+    ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NOT_ESSENTIAL, NOT_IN_MODE, is_essential, is_in_mode, mode_names, wrong_mode,
+};
+use crate::model::names::{InstanceName, Name, excerpt, is_name};
+use crate::model::node::Node;
+use crate::model::validation::NAME_RULE;
+use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
+use crate::platform::logging::may_log;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A state that modes do not allow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModeError {
+    /// The tag holds nothing.
+    #[error("Tag 'modes' of workload '{0}' names no mode; leave it out for every mode")]
+    NoName(Name),
+    /// A name in the tag is none of a mode.
+    #[error("Unsupported mode '{}' in tag 'modes' of workload '{workload}'. {NAME_RULE}", excerpt(mode))]
+    Name {
+        /// Which name.
+        mode: String,
+        /// Whose tag.
+        workload: Name,
+    },
+    /// The tag holds very many names.
+    #[error("Tag 'modes' of workload '{0}' names more than {MODES_OF_WORKLOAD} modes; leave it out for every mode")]
+    TooMany(Name),
+    /// A workload with the tag would be in no mode, since there is no current one.
+    #[error("Workload '{workload}' has the tag 'modes', but config item '{item}' does not exist")]
+    NoItem {
+        /// Whose tag.
+        workload: Name,
+        /// Which config item.
+        item: String,
+    },
+    /// The current mode is no name.
+    #[error("Config item '{0}' must be the name of a mode. {NAME_RULE}")]
+    Item(String),
+    /// A template could depend on the mode, so that a switch would change workloads.
+    #[error("Workload '{workload}' refers to config item '{item}'; no template may depend on the mode")]
+    Reference {
+        /// Which workload.
+        workload: Name,
+        /// Which config item.
+        item: String,
+    },
+    /// Neither essential nor not.
+    #[error("Tag 'essential' of workload '{0}' must be 'true' or 'false'")]
+    Essential(Name),
+}
+
+/// The modes of a server.
+#[derive(Debug)]
+pub struct Modes {
+    settings: ModeSettings,
+    /// The text of the config item; none without one.
+    current: Option<String>,
+    /// The info of workloads outside of the current mode, shared by their states.
+    info: Arc<str>,
+    /// All workloads as they are in their modes, with their own agents.
+    workloads: BTreeMap<Name, AddedWorkload>,
+    /// Those of them that are not in every mode, by their modes.
+    by_modes: BTreeMap<BTreeSet<String>, BTreeSet<Name>>,
+    /// Essential instances whose final failure was seen.
+    failed: BTreeSet<InstanceName>,
+    /// Why the server switched by itself, until a client writes the config item.
+    pub cause: Option<String>,
+    /// Switches since the start of the server.
+    pub switches: SwitchCounts,
+}
+
+/// How often the mode was switched.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SwitchCounts {
+    /// By clients.
+    pub client: u64,
+    /// By the server, because an essential workload had failed.
+    pub failure: u64,
+}
+
+/// The modes that a workload names; `None` for one that is in every mode.
+fn modes_of(workload: &Workload) -> Option<BTreeSet<String>> {
+    workload.tags.get(MODES_TAG).map(|value| mode_names(value).map(str::to_owned).collect())
+}
+
+fn text(item: Option<&ConfigItem>) -> Option<&str> {
+    if let Some(ConfigItem::Text(text)) = item { Some(text) } else { None }
+}
+
+impl Modes {
+    /// No workloads and no mode.
+    pub fn new(settings: ModeSettings) -> Self {
+        Self {
+            settings,
+            current: None,
+            info: "".into(),
+            workloads: BTreeMap::new(),
+            by_modes: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            cause: None,
+            switches: SwitchCounts::default(),
+        }
+    }
+
+    /// Key of the config item with the current mode.
+    pub fn item(&self) -> &str {
+        &self.settings.config_item
+    }
+
+    /// The current mode.
+    pub fn current(&self) -> Option<&str> {
+        self.current.as_deref()
+    }
+
+    /// The mode that a failed essential workload leads to.
+    pub fn on_failure(&self) -> Option<&str> {
+        self.settings.on_failure.as_deref()
+    }
+
+    /// The modes of all workloads, the current one and the one for failures.
+    pub fn known(&self) -> BTreeSet<&str> {
+        let named = self.by_modes.keys().flatten().map(String::as_str);
+        named.chain(self.current()).chain(self.on_failure()).collect()
+    }
+
+    /// What clients read of them.
+    pub fn node(&self) -> Node {
+        let text = |key, text: Option<&str>| Some((key, Node::text(text?)));
+        let known = Node::List(self.known().into_iter().map(Node::text).collect());
+        let entries = [
+            text("configItem", Some(self.item())),
+            text("current", self.current()),
+            Some(("known", known)),
+            text("onFailure", self.on_failure()),
+            text("cause", self.cause.as_deref()),
+        ];
+        Node::map(entries.into_iter().flatten())
+    }
+
+    /// All workloads with their own agents, in the current mode or not.
+    pub fn workloads(&self) -> &BTreeMap<Name, AddedWorkload> {
+        &self.workloads
+    }
+
+    /// Whether an update with these masks writes the config item, with the same text or another.
+    pub fn is_written_by(&self, masks: &[String]) -> bool {
+        let writes = |mask: &String| match mask.strip_prefix("desiredState") {
+            Some("" | ".configs") => true,
+            Some(below) => below.strip_prefix(".configs.") == Some(self.item()),
+            None => false,
+        };
+        masks.is_empty() || masks.iter().any(writes)
+    }
+
+    // ------------------------------------------------------------------ checks
+
+    /// Checks the config item.
+    ///
+    /// # Errors
+    /// [`ModeError::Item`].
+    pub fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), ModeError> {
+        match item {
+            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(ModeError::Item(self.item().to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what a workload says about modes. `has_item` is whether there will be a current mode.
+    ///
+    /// # Errors
+    /// [`ModeError`] of the first rule that it breaks.
+    // [impl->swdd~server-modes-are-checked~1]
+    pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), ModeError> {
+        let item = || self.item().to_owned();
+        if let Some(modes) = workload.tags.get(MODES_TAG) {
+            if mode_names(modes).next().is_none() {
+                return Err(ModeError::NoName(name.clone()));
+            }
+            if let Some(mode) = wrong_mode(modes) {
+                return Err(ModeError::Name { mode: mode.to_owned(), workload: name.clone() });
+            }
+            if mode_names(modes).nth(MODES_OF_WORKLOAD).is_some() {
+                return Err(ModeError::TooMany(name.clone()));
+            }
+            if !has_item {
+                return Err(ModeError::NoItem { workload: name.clone(), item: item() });
+            }
+        }
+        if workload.configs.values().any(|key| key == self.item()) {
+            return Err(ModeError::Reference { workload: name.clone(), item: item() });
+        }
+        let essential = self.on_failure().and(workload.tags.get(ESSENTIAL_TAG));
+        match essential {
+            Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => {
+                Err(ModeError::Essential(name.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the config item may go: hooks may have given the tag to a workload that `stays`.
+    ///
+    /// # Errors
+    /// [`ModeError::NoItem`].
+    pub fn check_hooked(&self, stays: impl Fn(&Name) -> bool) -> Result<(), ModeError> {
+        match self.by_modes.values().flatten().find(|name| stays(name)) {
+            Some(name) => Err(ModeError::NoItem { workload: name.clone(), item: self.item().to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    // --------------------------------------------------------------- switching
+
+    /// Adds a workload that has no agent because it failed at the start.
+    pub fn add_failed(&mut self, added: &AddedWorkload) {
+        let failed = Difference { added: vec![added.clone()], deleted: vec![] };
+        self.change(&failed);
+    }
+
+    /// Carries out `difference`, which is about workloads with their own agents, and the present config item. Returns what
+    /// that means for those in `effective`, and the workloads whose additional info may be another one now.
+    // [impl->swdd~server-modes-switch~1]
+    pub fn switch(
+        &mut self,
+        difference: &Difference,
+        item: Option<&ConfigItem>,
+        effective: &BTreeMap<Name, AddedWorkload>,
+    ) -> (Difference, BTreeSet<Name>) {
+        let mut touched = self.change(difference);
+        let mut infos = BTreeSet::new();
+        let mode = text(item);
+        if mode != self.current() {
+            let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
+            self.info = mode.map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'")).into();
+            self.log_switch(old.as_deref());
+            if old.is_some() {
+                let SwitchCounts { client, failure } = &mut self.switches;
+                *(if self.cause.is_some() { failure } else { client }) += 1;
+            }
+            for (modes, names) in &self.by_modes {
+                let [was_in, is_in] =
+                    [old.as_ref(), self.current.as_ref()].map(|mode| mode.is_none_or(|mode| modes.contains(mode)));
+                if was_in != is_in {
+                    touched.extend(names.iter().cloned());
+                } else if !is_in {
+                    infos.extend(names.iter().cloned());
+                }
+            }
+        }
+        let mut difference = Difference::default();
+        for name in &touched {
+            let (old, new) = (effective.get(name), self.workloads.get(name).map(|added| self.in_mode(added)));
+            if old == new.as_ref() {
+                continue;
+            }
+            if let Some(AddedWorkload { instance, .. }) = old {
+                if new.as_ref().is_none_or(|new| new.instance != *instance) {
+                    self.failed.remove(instance);
+                }
+                difference.deleted.push(instance.clone());
+            }
+            difference.added.extend(new);
+        }
+        infos.append(&mut touched);
+        (difference, infos)
+    }
+
+    /// Changes the workloads with their own agents. Returns their names.
+    fn change(&mut self, difference: &Difference) -> BTreeSet<Name> {
+        let Difference { added, deleted } = difference;
+        let names = added.iter().map(|added| &added.instance).chain(deleted).map(|instance| instance.workload.clone());
+        let touched: BTreeSet<Name> = names.collect();
+        for name in &touched {
+            let Some(modes) = self.workloads.get(name).and_then(|added| modes_of(&added.workload)) else { continue };
+            if let Some(names) = self.by_modes.get_mut(&modes) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.by_modes.remove(&modes);
+                }
+            }
+        }
+        difference.carry_out(&mut self.workloads);
+        for AddedWorkload { instance, workload } in added {
+            if let Some(modes) = modes_of(workload) {
+                self.by_modes.entry(modes).or_default().insert(instance.workload.clone());
+            }
+        }
+        touched
+    }
+
+    fn log_switch(&self, old: Option<&str>) {
+        let Some(mode) = self.current().filter(|_| may_log("switches of the mode")) else { return };
+        match old {
+            Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
+            None => log::info!("The mode is '{mode}'."),
+        }
+        if !self.by_modes.keys().any(|modes| modes.contains(mode)) {
+            log::warn!("No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run.");
+        }
+    }
+
+    fn is_inside(&self, workload: &Workload) -> bool {
+        self.current().is_none_or(|mode| is_in_mode(&workload.tags, mode))
+    }
+
+    /// The workload as it is effective now: outside of the current mode it has no agent.
+    // [impl->swdd~server-modes-outside-is-not-scheduled~1]
+    pub fn in_mode(&self, added: &AddedWorkload) -> AddedWorkload {
+        let AddedWorkload { instance, workload } = added;
+        if instance.agent.is_empty() || self.is_inside(workload) {
+            return added.clone();
+        }
+        let agent = Name::default();
+        let workload = Arc::new(Workload { agent: agent.clone(), ..Workload::clone(workload) });
+        AddedWorkload { instance: InstanceName { agent, ..instance.clone() }, workload }
+    }
+
+    /// The state of an instance without an agent.
+    pub fn unscheduled(&self, name: &Name) -> ExecutionState {
+        match self.workloads.get(name) {
+            Some(added) if !self.is_inside(&added.workload) => {
+                ExecutionState::with_info(Phase::NotScheduled, self.info.clone())
+            }
+            _ => ExecutionState::plain(Phase::NotScheduled),
+        }
+    }
+
+    // --------------------------------------------------------------- failures
+
+    /// Whether the final failure of an essential instance was seen.
+    pub fn has_failed(&self, instance: &InstanceName) -> bool {
+        self.failed.contains(instance)
+    }
+
+    /// Notes which effective instances have finally failed by these reports. Returns the essential ones that had not before,
+    /// if failures lead to a mode.
+    pub fn new_failures(
+        &mut self,
+        states: &[WorkloadState],
+        effective: &BTreeMap<Name, AddedWorkload>,
+    ) -> Vec<WorkloadState> {
+        if self.settings.on_failure.is_none() || self.current.is_none() {
+            return Vec::new();
+        }
+        let mut failures = Vec::new();
+        for report in states {
+            let WorkloadState { instance, state } = report;
+            let added = effective.get(&instance.workload).filter(|added| added.instance == *instance);
+            let Some(AddedWorkload { workload, .. }) = added.filter(|added| is_essential(&added.workload.tags)) else {
+                self.failed.remove(instance);
+                continue;
+            };
+            if is_final_failure(state, workload.restart_policy) {
+                if self.failed.insert(instance.clone()) {
+                    failures.push(report.clone());
+                }
+            } else if state.phase != Phase::AgentDisconnected {
+                self.failed.remove(instance);
+            }
+        }
+        failures
+    }
+}
+
+/// Whether nothing will restart a workload in this state by itself, or nothing has succeeded in that for long.
+fn is_final_failure(state: &ExecutionState, policy: RestartPolicy) -> bool {
+    match state.phase {
+        Phase::FailedExecFailed => {
+            policy == RestartPolicy::Never || state.additional_info.starts_with(NO_MORE_RESTARTS)
+        }
+        Phase::FailedLost | Phase::PendingStartingFailed => true,
+        _ => false,
+    }
+}
+
+/// What is logged, and shown as the cause, when the server switches because of a failure.
+pub fn failure_text(WorkloadState { instance, state }: &WorkloadState) -> String {
+    let mut state = state.clone();
+    state.cut_info(EXCERPT_MAX);
+    format!("Essential workload '{}' failed: '{state}'", instance.workload)
+}

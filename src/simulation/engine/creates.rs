@@ -1,0 +1,102 @@
+//! Makes and starts containers.
+//!
+//! Thread: the one of the test.
+
+use super::{Answer, Caller, Container, Doing, World, failed, removes_itself};
+use crate::model::execution_state::Phase;
+use crate::platform::clock::Clock;
+use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use std::time::Duration;
+
+impl World {
+    pub(super) fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
+        self.check_name(caller, new)?;
+        self.check_alone(caller, None, new);
+        let id = self.add(caller, new);
+        self.ready.starts_anew(new);
+        if half_done {
+            return Err(failed("the engine stopped in the middle"));
+        }
+        let doing = self.running(&new.workload);
+        self.containers.get_mut(&id).into_iter().for_each(|container| container.doing = doing.clone());
+        Ok(Answer::Id(id))
+    }
+
+    pub(super) fn create(
+        &mut self,
+        caller: &Caller,
+        new: &NewContainer,
+        half_done: bool,
+    ) -> Result<Answer, RuntimeError> {
+        self.check_name(caller, new)?;
+        let id = self.add(caller, new);
+        self.containers.get_mut(&id).into_iter().for_each(|created| created.prepared = true);
+        if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
+    }
+
+    pub(super) fn init(&mut self, id: &ContainerId) -> Result<Answer, RuntimeError> {
+        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        container.doing = Doing::Created { initialised: true };
+        Ok(Answer::Id(id.clone()))
+    }
+
+    fn check_name(&self, caller: &Caller, new: &NewContainer) -> Result<(), RuntimeError> {
+        let name = new.instance.short();
+        let is_named = |other: &Container| other.runtime == caller.runtime && other.instance.short() == name;
+        if self.containers.values().any(is_named) {
+            return Err(failed("the name is already in use"));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, caller: &Caller, new: &NewContainer) -> ContainerId {
+        self.created += 1;
+        let id = ContainerId(format!("{:064x}", self.created).into());
+        let missed = self.happens(self.faults.list_misses);
+        let listed_from = self.clock.now() + if missed { self.millis(0..90) } else { Duration::ZERO };
+        let container = Container {
+            runtime: caller.runtime.clone(),
+            instance: new.instance.clone(),
+            doing: Doing::Created { initialised: false },
+            pid: self.created,
+            started_by: caller.life,
+            listed_from,
+            leftover: true,
+            prepared: false,
+            denied_until: None,
+            stopped_by: None,
+            removes_itself: removes_itself(&new.workload.runtime_config),
+            vanishes_at: None,
+            strange_until: None,
+        };
+        self.removed_by_hand.remove(&new.instance);
+        self.containers.insert(id.clone(), container);
+        id
+    }
+
+    pub(super) fn start(
+        &mut self,
+        caller: &Caller,
+        id: &ContainerId,
+        new: &NewContainer,
+        fails: bool,
+    ) -> Result<Answer, RuntimeError> {
+        let doing = self.running(&new.workload);
+        self.created += 1;
+        let pid = self.created;
+        let Some(container) = self.containers.get_mut(id) else { return Err(failed("no such container")) };
+        if fails {
+            container.leftover = true;
+            return Err(failed("the container does not start"));
+        }
+        if container.phase() == Phase::Running {
+            return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
+        }
+        (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
+        container.prepared = false;
+        (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
+        self.check_alone(caller, Some(id), new);
+        self.ready.starts_anew(new);
+        Ok(Answer::Id(id.clone()))
+    }
+}

@@ -1,0 +1,122 @@
+//! Clusters with modes: what they change, the hook that assigns agents there, and what has to be in force.
+//!
+//! Thread: the one of the test. Worked out here once more: the server is judged by it.
+
+use crate::model::complete_state::DesiredState;
+use crate::model::messages::{AddedWorkload, UpdateState, WorkloadPlan};
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{ConfigItem, Workload};
+use crate::server::ServerLoop;
+use crate::server::mutating_hooks::{HookOutcome, MutatingHooks};
+use crate::server::settings::ModeSettings;
+use std::sync::Arc;
+
+/// The config item with the mode.
+pub const ITEM: &str = "mode";
+/// Its mask.
+pub const ITEM_MASK: &str = "desiredState.configs.mode";
+/// The modes that clients switch to; nothing names the last one.
+pub const MODES: [&str; 4] = ["drive", "park", LIMP, "off"];
+/// What failures lead to.
+pub const LIMP: &str = "limp";
+/// The agent that the hook gives to workloads without one.
+const ASSIGNED: &str = "A";
+
+/// A server as the cluster starts it.
+pub fn new_server(has_modes: bool) -> ServerLoop {
+    let mut server = ServerLoop::new();
+    if has_modes {
+        server.set_modes(ModeSettings { config_item: ITEM.to_owned(), on_failure: Some(LIMP.to_owned()) });
+        server.set_hooks(MutatingHooks::answering(assign));
+    }
+    server
+}
+
+/// The hook: a workload without an agent gets one.
+fn assign(mut plan: WorkloadPlan) -> HookOutcome {
+    for AddedWorkload { instance, workload } in plan.added.iter_mut().filter(|added| added.instance.agent.is_empty()) {
+        instance.agent = ASSIGNED.into();
+        Arc::make_mut(workload).agent = ASSIGNED.into();
+    }
+    Ok(Some(plan))
+}
+
+/// The current mode.
+pub fn mode(desired: &DesiredState) -> Option<&str> {
+    match desired.configs.get(ITEM) {
+        Some(ConfigItem::Text(mode)) => Some(mode),
+        _ => None,
+    }
+}
+
+/// Whether a workload is in the current mode.
+fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
+    let Some(named) = workload.tags.get("modes") else { return true };
+    mode(desired).is_some_and(|mode| named.split(' ').any(|named| named == mode))
+}
+
+/// What has to be effective for a desired workload.
+pub fn expected(desired: &DesiredState, name: &Name, workload: &Arc<Workload>, has_modes: bool) -> AddedWorkload {
+    let mut workload = workload.clone();
+    if has_modes {
+        let agent: Option<Name> = if !is_in_mode(desired, &workload) {
+            Some("".into())
+        } else {
+            workload.agent.is_empty().then(|| ASSIGNED.into())
+        };
+        if let Some(agent) = agent {
+            Arc::make_mut(&mut workload).agent = agent;
+        }
+    }
+    let InstanceName { id, .. } = workload.instance_name(name);
+    let instance = InstanceName { workload: name.clone(), id, agent: workload.agent.clone() };
+    AddedWorkload { instance, workload }
+}
+
+/// Whether a state may be desired: without the config item nothing may name a mode.
+pub fn is_allowed(desired: &DesiredState) -> bool {
+    mode(desired).is_some() || !desired.workloads.values().any(|workload| workload.tags.contains_key("modes"))
+}
+
+/// Whether a client writes the mode.
+pub fn writes_mode(update: &UpdateState) -> bool {
+    update.masks.is_empty() || update.masks.iter().any(|mask| mask == ITEM_MASK)
+}
+
+/// Gives a workload other modes, or lets its failure mean something else.
+pub fn retag(workload: &mut Workload, random: &mut fastrand::Rng) {
+    let tags = &mut workload.tags;
+    tags.remove("modes");
+    let named: Vec<&str> = MODES[..3].iter().filter(|_| random.bool()).copied().collect();
+    if !named.is_empty() {
+        tags.insert("modes".to_owned(), named.join(" "));
+    }
+    match random.u8(0..3) {
+        0 => _ = tags.insert("essential".to_owned(), "true".to_owned()),
+        1 => _ = tags.insert("essential".to_owned(), "false".to_owned()),
+        _ => _ = tags.remove("essential"),
+    }
+}
+
+/// Counts the switches of the server itself.
+#[derive(Debug, Default)]
+pub struct OwnSwitches {
+    since_client: usize,
+}
+
+impl OwnSwitches {
+    /// A client has written the mode.
+    pub fn client_wrote(&mut self) {
+        self.since_client = 0;
+    }
+
+    /// Notes what the mode was and is after something that no client asked for. Returns what is wrong with that.
+    pub fn note(&mut self, was: Option<&str>, is: Option<&str>) -> Option<String> {
+        if was == is {
+            return None;
+        }
+        self.since_client += 1;
+        let wrong = is != Some(LIMP) || self.since_client > 1;
+        wrong.then(|| format!("the server switched from {was:?} to {is:?}, {} times in a row", self.since_client))
+    }
+}

@@ -1,0 +1,400 @@
+//! Prepared starts: which calls of the engine they take, what becomes of them, and what the next agent does with them.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+use crate::support::log_client::everything;
+use crate::support::manifest::{Workload, pod};
+use crate::support::process::thread_names;
+use crate::support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
+use serde_json::json;
+use std::fs;
+use std::time::Duration;
+
+/// An agent that prepares so far, and `gate`, which runs and is not ready before it has its file.
+fn start(level: &str) -> Cluster {
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = format!("prepare = \"{level}\"");
+    cluster.start_all(&["agent_A"]);
+    cluster
+}
+
+/// It runs when the gate is open.
+fn gate(cluster: &Cluster) -> Workload {
+    let file = cluster.folder().join("open");
+    workload("gate", "run")
+        .config(&format!("lifecycle: {{ ready: {{ file: {}, periodMs: 50, deadlineMs: 0 }} }}", file.display()))
+}
+
+fn open(cluster: &Cluster) {
+    cluster.write("open", "");
+}
+
+fn waiting(name: &str) -> Workload {
+    workload(name, "run").after("gate", "ADD_COND_RUNNING")
+}
+
+/// Waits until the workload is shown with this info, behind which `ank` puts what it waits for.
+fn wait_for_info(cluster: &Cluster, name: &str, info: &str) {
+    cluster.wait_for_row(name, info, |row| {
+        let shown = row.info.split("waits for ").next().unwrap_or_default().trim_end_matches("; ");
+        row.state == "Pending(WaitingToStart)" && shown == info
+    });
+}
+
+/// The calls that mention `text` or are about the container of `name`, without listings.
+fn calls(cluster: &Cluster, name: &str) -> Vec<String> {
+    let ids: Vec<String> =
+        cluster.engine.containers_of(name).iter().map(|one| one["Id"].as_str().unwrap().to_owned()).collect();
+    let calls = cluster.engine.calls().into_iter();
+    let about = calls.filter(|call| call.mentions(&format!("{name}.")) || ids.iter().any(|id| call.mentions(id)));
+    about.map(|call| call.command().to_owned()).filter(|command| command != "ps").collect()
+}
+
+// [itest->swdd~agent-prepares-starts~1]
+#[test]
+fn a_prepared_start_is_one_call_and_waiting_is_none() {
+    for (level, steps, start_call) in [
+        ("none", &[][..], "run"),
+        ("image", &[], "run"),
+        ("create", &["create"], "start"),
+        ("init", &["create", "init"], "start"),
+    ] {
+        let mut cluster = start(level);
+        let recorder = Recorder::start(&cluster);
+        cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
+        cluster.wait_for_row("gate", "probes", |row| row.info.starts_with("ready: "));
+        let info = if level == "none" { String::new() } else { format!("prepared: {}", level.to_uppercase()) };
+        wait_for_info(&cluster, "web", &info);
+        let agent = cluster.agent("agent_A").pid();
+        wait_until("nobody prepares", || !thread_names(agent).iter().any(|name| name.starts_with("prep")));
+        let before = cluster.engine.calls().len();
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(cluster.engine.calls().len(), before, "{level}: {}", cluster.engine.tail());
+        open(&cluster);
+        cluster.wait_for_state("web", "Running(Ok)");
+        assert_eq!(calls(&cluster, "web"), [steps, &[start_call]].concat(), "{level}");
+        let images = cluster.engine.calls().iter().filter(|call| call.command() == "image").count();
+        assert_eq!(images, usize::from(level == "image"), "{level}");
+        let states = recorder.states_until("web", "Running(Ok)");
+        assert_eq!(states, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)"], "{level}");
+    }
+}
+
+#[test]
+fn a_create_has_the_arguments_of_the_run_that_it_stands_for() {
+    let cluster = start("create");
+    let web = waiting("web").config("generalOptions: [--log-level=error]").config("commandArgs: [a, b]");
+    cluster.apply(&manifest(&[gate(&cluster), web]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    let create = cluster.engine.calls_of("create", "web.").remove(0).argv;
+    open(&cluster);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let start = cluster.engine.calls_of("start", "").remove(0).argv;
+    assert_eq!(start, ["--log-level=error", "start", &cluster.engine.only_container("web").1]);
+    // The same without a preparation.
+    cluster.engine.script(&json!([{ "command": "start", "exit": 125, "stderr": "Error: no" }]));
+    let file = cluster.folder().join("open");
+    fs::remove_file(&file).unwrap();
+    cluster.remove("web");
+    cluster.remove("gate");
+    let web = waiting("web").config("generalOptions: [--log-level=error]").config("commandArgs: [a, b]");
+    cluster.apply(&manifest(&[gate(&cluster), web]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    open(&cluster);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let mut run = cluster.engine.calls_of("run", "web.").remove(0).argv;
+    run.retain(|word| word != "--detach");
+    run[1] = "create".to_owned();
+    assert_eq!(create, run);
+}
+
+#[test]
+fn images_are_pulled_only_when_they_are_missing() {
+    let cluster = start("image");
+    cluster.engine.script(&json!([
+        { "command": "image exists", "image": "run:after=1ms", "exit": 1 },
+        { "command": "image exists", "image": "run:after=2ms", "exit": 1 },
+    ]));
+    let of = |name: &str, image: &str| workload(name, image).after("gate", "ADD_COND_RUNNING");
+    let pulled = of("pulled", "run:after=1ms").config("commandOptions: [--arch=arm64, --rm, --tls-verify=false]");
+    let never = of("never", "run:after=2ms").config("commandOptions: [--pull=never]");
+    let kube = pod("kube", "run").after("gate", "ADD_COND_RUNNING");
+    cluster.apply(&manifest(&[gate(&cluster), of("there", "run"), pulled, never, kube, of("missing", "nothing")]));
+    for name in ["there", "pulled", "kube"] {
+        wait_for_info(&cluster, name, "prepared: IMAGE");
+    }
+    let row = cluster.wait_for_row("never", "fails", |row| row.info.starts_with("prepare: "));
+    assert!(row.info.starts_with("prepare: run:after=2ms: image not known, retry in "), "{row:?}");
+    let row = cluster.wait_for_row("missing", "fails", |row| row.info.starts_with("prepare: "));
+    assert!(row.info.starts_with("prepare: Error: initializing source docker://nothing:latest: "), "{row:?}");
+    let pulls: Vec<Vec<String>> = cluster.engine.calls_of("pull", "run").into_iter().map(|call| call.argv).collect();
+    assert_eq!(pulls, [["pull", "--arch=arm64", "--tls-verify=false", "run:after=1ms"]]);
+}
+
+/// What options allow, as calls before the start and for it.
+#[test]
+fn each_reason_to_prepare_less_shows_in_the_calls() {
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = "prepare = \"init\"\nprepare_max = 1".to_owned();
+    cluster.start_all(&["agent_A"]);
+    let key = cluster.folder().join("key");
+    let precondition = format!("lifecycle: {{ precondition: {{ pathExists: {} }} }}", key.display());
+    let with = |name: &str, options: &str| waiting(name).config(&format!("commandOptions: ['{options}']"));
+    let rows = [
+        (with("pull", "--pull=always"), ""),
+        (with("replace", "--replace"), "IMAGE"),
+        (with("restart", "--restart=always"), "IMAGE"),
+        (with("podded", "--pod=p"), "IMAGE"),
+        (with("requires", "--requires=x"), "IMAGE"),
+        (with("volumes", "--volumes-from=x"), "IMAGE"),
+        (with("shares", "--network=container:x"), "IMAGE"),
+        (with("detached", "-d"), "IMAGE"),
+        (with("port", "-p=80:80"), "CREATE"),
+        (with("all-ports", "--publish-all"), "CREATE"),
+        (with("address", "--ip=10.0.0.1"), "CREATE"),
+        (with("mac", "--mac-address=0"), "CREATE"),
+        (waiting("first"), "INIT"),
+        (waiting("second"), "CREATE"),
+    ];
+    let conditional = waiting("conditional").config(&precondition);
+    let before: Vec<Workload> = rows.iter().map(|(workload, _)| workload.clone()).collect();
+    // Who comes first is initialised.
+    cluster.apply(&manifest(&[gate(&cluster), waiting("first")]));
+    wait_for_info(&cluster, "first", "prepared: INIT");
+    cluster.apply(&manifest(&[&[gate(&cluster), conditional][..], &before].concat()));
+    for (workload, level) in &rows {
+        let info = if level.is_empty() { String::new() } else { format!("prepared: {level}") };
+        wait_for_info(&cluster, workload.name(), &info);
+    }
+    cluster.wait_for_row("conditional", "has its image", |row| row.info.contains("does not exist; prepared: IMAGE"));
+    cluster.write("key", "");
+    wait_for_info(&cluster, "conditional", "prepared: CREATE");
+    open(&cluster);
+    for (workload, level) in &rows {
+        cluster.wait_for_state(workload.name(), "Running(Ok)");
+        let expected: &[&str] = match *level {
+            "INIT" => &["create", "init", "start"],
+            "CREATE" => &["create", "start"],
+            _ => &["run"],
+        };
+        // The second may be initialised as soon as the first is started.
+        let mut calls = calls(&cluster, workload.name());
+        calls.retain(|call| workload.name() == "first" || call != "init");
+        assert_eq!(calls, expected, "{}", workload.name());
+    }
+}
+
+#[test]
+fn nerdctl_prepares_up_to_a_created_container() {
+    let mut cluster = Cluster::prepare();
+    cluster.engine.install_nerdctl();
+    cluster.agent_config = "prepare = \"init\"".to_owned();
+    cluster.start_all(&["agent_A"]);
+    cluster.apply(&manifest(&[gate(&cluster), waiting("web").runtime("containerd")]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    open(&cluster);
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(
+        calls(&cluster, "web").iter().filter(|call| *call != "inspect").collect::<Vec<_>>(),
+        ["create", "start"]
+    );
+}
+
+#[test]
+fn a_failure_of_any_step_is_shown_and_the_workload_starts_all_the_same() {
+    for (command, left) in [("create", true), ("create", false), ("init", false)] {
+        let cluster = start("init");
+        let fails = |command: &str| json!({ "command": command, "workload": "web", "exit": 125, "stderr": "warning\nError: boom\n\n", "leaves_container": left });
+        // A preparation is retried after a moment: what the failed step needs fails then too, or the retry may win.
+        let well_once = json!({ "command": "create", "workload": "web", "times": 1 });
+        let rules =
+            if command == "init" { vec![well_once, fails("create"), fails("init")] } else { vec![fails(command)] };
+        cluster.engine.script(&json!(rules));
+        cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
+        let row = cluster.wait_for_row("web", "shows it", |row| row.info.starts_with("prepare: "));
+        assert!(row.info.starts_with("prepare: Error: boom, retry in "), "{row:?}");
+        open(&cluster);
+        cluster.wait_for_state("web", "Running(Ok)");
+        let commands = calls(&cluster, "web");
+        assert!(commands.contains(&"run".to_owned()) && !commands.contains(&"start".to_owned()), "{commands:?}");
+        assert_eq!(cluster.engine.containers_of("web").len(), 1);
+    }
+}
+
+#[test]
+fn a_start_that_fails_is_followed_by_a_run_at_once() {
+    let mut cluster = start("create");
+    cluster.engine.script(&json!([{ "command": "start", "workload": "web", "exit": 125, "stderr": "Error: boom" }]));
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    open(&cluster);
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(cluster.engine.containers_of("web").len(), 1);
+    assert_eq!(cluster.engine.calls_of("run", "web.").len(), 1);
+    let states = recorder.states_until("web", "Running(Ok)");
+    assert_eq!(states, ["Pending(WaitingToStart)", "Pending(Starting)", "Running(Ok)"]);
+    let log = cluster.agent("agent_A").stderr();
+    let line = "Workload 'web' is not started as it was prepared, its container is created anew: 'Error: boom'";
+    assert!(log.contains(line), "{log}");
+}
+
+#[test]
+fn each_path_that_changed_since_the_create_causes_a_new_one() {
+    let mut cluster = start("init");
+    let folder = cluster.folder().to_owned();
+    let at = |name: &str| folder.join(name).display().to_string();
+    for name in ["env", "replaced"] {
+        cluster.write(name, "A=1");
+    }
+    fs::create_dir(folder.join("mounted")).unwrap();
+    let with = |name: &str, options: &str| waiting(name).config(&format!("commandOptions: [{options}]"));
+    let workloads = [
+        with("env", &format!("'--env-file={}'", at("env"))),
+        with("moved", &format!("'-v', '{}:/x:ro'", at("mounted"))),
+        with("mount", &format!("'--mount=type=bind,source={},target=/x'", at("replaced"))),
+        with("same", &format!("'-v', '{}:/x'", at("kept"))),
+    ];
+    cluster.apply(&manifest(&[&[gate(&cluster)][..], &workloads].concat()));
+    for workload in &workloads {
+        cluster.wait_for_row(workload.name(), "is prepared", |row| row.info.starts_with("prepared: "));
+    }
+    cluster.write("env", "A=12");
+    fs::rename(folder.join("mounted"), folder.join("gone")).unwrap();
+    fs::create_dir(folder.join("mounted")).unwrap();
+    fs::rename(folder.join("replaced"), folder.join("away")).unwrap();
+    cluster.write("replaced", "A=1");
+    open(&cluster);
+    cluster.wait_until_run(&["env", "moved", "mount", "same"]);
+    for (name, runs) in [("env", 1), ("moved", 1), ("mount", 1), ("same", 0)] {
+        assert_eq!(cluster.engine.calls_of("run", &format!("{name}.")).len(), runs, "{name}");
+        assert_eq!(cluster.engine.containers_of(name).len(), 1, "{name}");
+    }
+    let log = cluster.agent("agent_A").stderr();
+    assert!(log.contains(&format!("'{}' has changed since the container was created", at("env"))), "{log}");
+}
+
+#[test]
+fn what_the_agent_makes_for_a_container_is_there_before_it_and_kept() {
+    let cluster = start("create");
+    let web = waiting("web").allow("Read", "*").config("lifecycle: { ready: { notify: true } }");
+    cluster.apply(&manifest(&[gate(&cluster), web]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    let create = cluster.engine.calls_of("create", "web.").remove(0);
+    let mount = create.argv.iter().find_map(|word| word.strip_prefix("--mount=type=bind,source=")).unwrap();
+    let interface = std::path::PathBuf::from(mount.split(',').next().unwrap());
+    assert!(interface.join("input").exists() && interface.join("output").exists());
+    assert!(create.mentions("--sdnotify=container"));
+    open(&cluster);
+    cluster.wait_for_row("web", "starts", |row| row.info.starts_with("ready: notify"));
+    assert_eq!(calls(&cluster, "web"), ["create", "start"]);
+}
+
+#[test]
+fn a_delete_removes_what_is_prepared_and_is_not_hindered_by_a_preparation_under_way() {
+    let cluster = start("init");
+    cluster.engine.script(&json!([
+        { "command": "create", "workload": "slow", "hang": true, "perform": true },
+        { "command": "rm", "workload": "stuck", "times": 2, "exit": 1, "stderr": "Error: busy" },
+    ]));
+    cluster.apply(&manifest(&[gate(&cluster), waiting("web"), waiting("stuck")]));
+    wait_for_info(&cluster, "web", "prepared: INIT");
+    wait_for_info(&cluster, "stuck", "prepared: INIT");
+    let recorder = Recorder::start(&cluster);
+    cluster.remove("web");
+    assert!(cluster.engine.containers_of("web").is_empty());
+    assert_eq!(recorder.states_until("web", "Removed"), ["Removed"]);
+    cluster.delete("stuck");
+    cluster.wait_until_gone("stuck");
+    assert_eq!(recorder.states_until("stuck", "Removed"), ["Stopping(DeleteFailed)", "Removed"]);
+    cluster.apply(&manifest(&[waiting("slow")]));
+    wait_until("it is being created", || !cluster.engine.hanging_calls_of("create").is_empty());
+    cluster.remove("slow");
+    assert!(cluster.engine.containers().len() == 1 && cluster.engine.hanging_calls_of("create").is_empty());
+    let names = ["web.", "stuck.", "slow."];
+    let folders = fs::read_dir(cluster.run_folder().join("agent_A_io")).unwrap().flatten();
+    let left: Vec<_> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|folder| names.iter().any(|name| folder.starts_with(name))), "{left:?}");
+}
+
+#[test]
+fn a_start_waits_for_its_own_preparation_and_for_no_further_step() {
+    let cluster = start("init");
+    cluster.engine.script(&json!([{ "command": "create", "workload": "web", "delay_ms": 8000 }]));
+    cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
+    wait_until("it is being created", || !cluster.engine.hanging_calls_of("create").is_empty());
+    open(&cluster);
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(calls(&cluster, "web"), ["create", "start"]);
+}
+
+#[test]
+fn logs_of_what_was_never_started_are_empty() {
+    let cluster = start("create");
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&[gate(&cluster), waiting("web").config("commandArgs: [text]")]));
+    wait_for_info(&cluster, "web", "prepared: CREATE");
+    let instance = recorder.instance("web");
+    assert_eq!(LogClient::new(&cluster).read_all(everything(&instance)), [""; 0]);
+    assert!(cluster.engine.calls_of("logs", "").is_empty());
+}
+
+// --------------------------------------------------------------- agent restart
+
+/// The agent is killed while a step is under way, and comes again. The gate opens before that, or after.
+#[test]
+fn an_agent_killed_at_any_step_leaves_one_container_at_the_end() {
+    for command in ["create", "init", "start"] {
+        for perform in [true, false] {
+            let mut cluster = start("init");
+            let rule = json!([{ "command": command, "workload": "web", "times": 1, "delay_ms": 700, "perform": perform, "exit": if perform { 0 } else { 125 } }]);
+            cluster.engine.script(&rule);
+            cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
+            if command == "start" {
+                wait_for_info(&cluster, "web", "prepared: INIT");
+                open(&cluster);
+            }
+            wait_until("the call is under way", || !cluster.engine.hanging_calls_of(command).is_empty());
+            cluster.kill_agent("agent_A");
+            cluster.wait_for_state("web", "AgentDisconnected");
+            cluster.start_agent("agent_A");
+            if command != "start" {
+                wait_for_info(&cluster, "web", "prepared: INIT");
+                open(&cluster);
+            }
+            cluster.wait_for_state("web", "Running(Ok)");
+            assert_eq!(cluster.engine.containers_of("web").len(), 1, "{command} {perform}");
+        }
+    }
+}
+
+#[test]
+fn the_next_agent_starts_what_is_prepared_unless_the_node_was_booted_or_it_is_not_wanted() {
+    let mut cluster = start("init");
+    cluster.apply(&manifest(&[gate(&cluster), waiting("kept"), waiting("booted"), waiting("unwanted")]));
+    for name in ["kept", "booted", "unwanted"] {
+        wait_for_info(&cluster, name, "prepared: INIT");
+    }
+    let [kept, booted] = ["kept", "booted"].map(|name| cluster.engine.containers_of(name)[0]["Id"].clone());
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("kept", "AgentDisconnected");
+    let folders = fs::read_dir(cluster.run_folder().join("agent_A_io")).unwrap().flatten();
+    let folder = folders.into_iter().find(|entry| entry.file_name().to_string_lossy().starts_with("booted.")).unwrap();
+    let record = folder.path().join("prepared");
+    let mut text: serde_json::Value = serde_json::from_str(&fs::read_to_string(&record).unwrap()).unwrap();
+    text["boot"] = json!("another");
+    fs::write(&record, text.to_string()).unwrap();
+    cluster.delete("unwanted");
+    cluster.start_agent("agent_A");
+    for name in ["kept", "booted"] {
+        wait_for_info(&cluster, name, "prepared: INIT");
+    }
+    cluster.wait_until_gone("unwanted");
+    wait_until("it is removed", || cluster.engine.containers_of("unwanted").is_empty());
+    assert_eq!(cluster.engine.containers_of("kept")[0]["Id"], kept);
+    assert_ne!(cluster.engine.containers_of("booted")[0]["Id"], booted);
+    open(&cluster);
+    cluster.wait_until_run(&["kept", "booted"]);
+    assert_eq!(cluster.engine.only_container("kept").1, kept.as_str().unwrap());
+    assert!(cluster.engine.calls_of("run", "kept.").is_empty() && cluster.engine.calls_of("run", "booted.").is_empty());
+}
