@@ -213,14 +213,17 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.prepare();
     }
 
-    /// Prepares what waits, and removes what was prepared and is not wanted any more.
+    /// Prepares what waits or is staged, and removes what was prepared and is not wanted any more.
     fn prepare(&mut self) {
         loop {
             let reports = self.runtime.prepare(&self.store);
             if reports.is_empty() {
-                return;
+                break;
             }
             self.report(reports);
+        }
+        if self.connected {
+            self.uplink.put_prepared(self.runtime.staging_reports());
         }
     }
 
@@ -263,6 +266,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::ServerGone => {
                 info!("Agent '{}' received ServerGone.", self.agent);
                 self.connected = false;
+                self.runtime.session_ended();
                 self.store.mark_foreign_stale();
                 self.logs.cancel_all();
             }
@@ -304,7 +308,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
-            FromServer::Prepare(_) => {} // Its hello does not offer that.
+            FromServer::Prepare(list) => {
+                let is_ours = |added: &AddedWorkload| added.instance.agent == self.agent && is_acceptable(added);
+                self.runtime.stage(list.into_iter().filter(is_ours).collect());
+            }
         }
     }
 
@@ -327,6 +334,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.load_due = self.clock.now() + LOAD_INTERVAL;
         self.report_load();
         self.pending_hello = Some(PendingHello { wanted: greeted.clone(), greeted, ..PendingHello::default() });
+        self.runtime.session_begins();
         let dropped = self.store.drop_stale();
         self.runtime.listings.on_hello();
         self.request_listings(self.clock.now());

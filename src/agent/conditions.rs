@@ -49,7 +49,29 @@ impl NodeFacts {
 pub struct Conditions {
     facts: NodeFacts,
     workloads: BTreeMap<Name, WorkloadConditions>,
+    /// Of instances that are staged for an update.
+    staged: BTreeMap<Name, StagedConditions>,
     due: Option<Instant>,
+}
+
+/// Conditions under which a staged instance may replace the old one. A path that does not answer does not hold.
+struct StagedConditions {
+    /// Its activation, the condition of its update, and its precondition.
+    conditions: [Option<Condition>; 3],
+    /// What does not hold of each.
+    unmet: [Option<String>; 3],
+}
+
+impl StagedConditions {
+    fn paths(&self) -> impl Iterator<Item = &str> {
+        self.conditions.iter().flatten().flat_map(Condition::paths)
+    }
+
+    fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
+        for (unmet, condition) in self.unmet.iter_mut().zip(&self.conditions) {
+            *unmet = condition.as_ref().and_then(|condition| condition.unmet(|path| known.get(path).copied(), tags));
+        }
+    }
 }
 
 struct WorkloadConditions {
@@ -97,7 +119,7 @@ impl Conditions {
     /// No workload is wanted yet.
     #[must_use]
     pub fn new(facts: NodeFacts) -> Self {
-        Self { facts, workloads: BTreeMap::new(), due: None }
+        Self { facts, workloads: BTreeMap::new(), staged: BTreeMap::new(), due: None }
     }
 
     /// How many workloads have some.
@@ -157,14 +179,59 @@ impl Conditions {
         self.workloads.retain(|name, _| wanted.contains(name));
     }
 
-    /// Evaluates all preconditions again, and activations whose paths did not answer.
+    /// Evaluates all preconditions again, what is staged, and activations whose paths did not answer.
     pub fn refresh(&mut self, now: Instant) {
-        let paths: BTreeSet<&str> =
-            self.workloads.values().flat_map(WorkloadConditions::open).flat_map(Condition::paths).collect();
+        let own = self.workloads.values().flat_map(WorkloadConditions::open).flat_map(Condition::paths);
+        let paths: BTreeSet<&str> = own.chain(self.staged.values().flat_map(StagedConditions::paths)).collect();
         let known = (self.facts.check_paths)(&paths);
         self.workloads.values_mut().for_each(|conditions| conditions.evaluate(&known, &self.facts.tags));
+        self.staged.values_mut().for_each(|staged| staged.evaluate(&known, &self.facts.tags));
         let some = self.workloads.values().any(|conditions| conditions.open().next().is_some());
-        self.due = some.then(|| now + PRECONDITION_INTERVAL);
+        self.due = (some || !self.staged.is_empty()).then(|| now + PRECONDITION_INTERVAL);
+    }
+
+    // ---------------------------------------------------------------- updates
+
+    /// Evaluates the conditions of an instance that is staged for an update from now on.
+    pub fn stage(&mut self, added: &AddedWorkload, now: Instant) {
+        let (config, name) = (added.workload.config(), &added.instance.workload);
+        let conditions = config.usable_lifecycle().map_or_else(Default::default, |lifecycle| {
+            let when = lifecycle.update.as_ref().and_then(|update| update.when.clone());
+            [lifecycle.activation.clone(), when, lifecycle.precondition.clone()]
+        });
+        if conditions.iter().all(Option::is_none) {
+            return self.unstage(name);
+        }
+        let mut staged = StagedConditions { conditions, unmet: Default::default() };
+        let known = (self.facts.check_paths)(&staged.paths().collect());
+        staged.evaluate(&known, &self.facts.tags);
+        self.staged.insert(name.clone(), staged);
+        self.due.get_or_insert(now + PRECONDITION_INTERVAL);
+    }
+
+    /// Nothing of the workload is staged any more.
+    pub fn unstage(&mut self, name: &Name) {
+        self.staged.remove(name);
+    }
+
+    /// Whether what is staged of the workload is not relevant on this node.
+    #[must_use]
+    pub fn is_staged_inactive(&self, name: &Name) -> bool {
+        self.staged.get(name).is_some_and(|staged| staged.unmet[0].is_some())
+    }
+
+    /// Whether the precondition of what is staged of the workload holds.
+    #[must_use]
+    pub fn may_staged_run(&self, name: &Name) -> bool {
+        self.staged.get(name).is_none_or(|staged| staged.unmet[2].is_none())
+    }
+
+    /// Why what is staged of the workload may not replace the old instance yet. One that is not relevant on this node
+    /// need not run.
+    #[must_use]
+    pub fn staged_unmet(&self, name: &Name) -> Option<&str> {
+        let [inactive, when, precondition] = &self.staged.get(name)?.unmet;
+        when.as_deref().or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))
     }
 
     /// Whether the workload is not relevant on this node.

@@ -22,6 +22,7 @@ pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;
+pub mod staging;
 pub mod start_slots;
 pub mod state_checker;
 pub mod uplink;

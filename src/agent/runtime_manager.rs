@@ -11,6 +11,7 @@ use super::preparation::Preparations;
 use super::preparation::handover::Giver;
 use super::preparation::job::PreparationJob;
 use super::settings::RerunFinished;
+use super::staging::Staging;
 use super::state_checker::WatchCommand;
 use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
@@ -32,6 +33,7 @@ use std::sync::Arc;
 mod existing;
 mod listings;
 mod preparing;
+mod staged;
 mod withhold;
 
 use listings::Listings;
@@ -143,6 +145,7 @@ pub struct RuntimeManager<C: Clock, T> {
     loops_started: u64,
     prepare: PrepareSettings,
     preparations: Preparations,
+    staging: Staging,
     room: Receiver<()>,
 }
 
@@ -166,6 +169,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             engines,
             unstarted: BTreeMap::new(),
             preparations: Preparations::new(prepare.max),
+            staging: Staging::default(),
             prepare,
             room: context.slots.room_for_preparations(),
             context,
@@ -184,7 +188,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub(super) fn sizes(&self) -> [usize; 6] {
         let [waiting, waiters] = self.scheduler.sizes();
         let (withheld, conditions) = (self.scheduler.withheld.len(), self.conditions.len());
-        [self.objects.len(), waiting, waiters, withheld, conditions, self.preparations.count()]
+        let prepared = self.preparations.count().saturating_sub(self.staging.len());
+        [self.objects.len(), waiting, waiters, withheld, conditions, prepared]
     }
 
     /// The enabled engines.
@@ -440,11 +445,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.preparations.touch(&name);
         self.withdraw(&name);
         let starts_again = |object: &WorkloadObject| !object.ending && object.is_started_again_for(&added);
+        let keeps_old = self.preparations.makes_container(&added);
         let given = match self.objects.get(&name) {
             Some(object) if starts_again(object) => None,
             _ => self.preparations.hand_over(&added),
         };
         order.prepared = given.as_ref().map(Giver::taker);
+        order.keeps_old = keeps_old && given.is_some();
         if let Some(object) = self.objects.get_mut(&name) {
             if starts_again(object) {
                 order.existing = OnExisting::StartAgain;
@@ -500,6 +507,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             search_first: self.listings.is_missing(&workload.runtime),
             others: self.others(&workload.runtime),
             prepared: None,
+            keeps_old: false,
         }
     }
 

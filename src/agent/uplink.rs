@@ -110,7 +110,7 @@ impl Uplink {
     // [impl->swdd~agent-sends-hello~1]
     fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
-        let capabilities = AgentCapabilities { tells_usage: true, prepares: false };
+        let capabilities = AgentCapabilities { tells_usage: true, prepares: true };
         let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone(), capabilities };
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {

@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::memory_size::MemorySize;
-use crate::model::messages::{AgentLoad, Request, Response, ToServer};
+use crate::model::messages::{AgentLoad, PreparedInstance, Request, Response, ToServer};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::{EventFd, Mutex};
@@ -103,6 +103,8 @@ struct Slots {
     /// All own states were put. After the last of them the server gets a message that these are all, and forgets
     /// instances that this agent does not have.
     complete: bool,
+    /// The newest report of each instance that is staged.
+    prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
     requests: RequestQueue,
     /// Requests sent since load and logs were last considered.
@@ -131,6 +133,7 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         states: VecDeque::new(),
         thin_out_at: UPLINK_STATES,
         complete: false,
+        prepared: BTreeMap::new(),
         load: None,
         requests: RequestQueue::default(),
         requests_in_a_row: 0,
@@ -157,6 +160,19 @@ impl UplinkOutbox {
         let mut slots = self.0.slots.lock();
         if slots.connected {
             slots.load = Some(load);
+            drop(slots);
+            self.0.wake();
+        }
+    }
+
+    /// Puts how far instances are that are staged. Without a connection that is dropped: each connection gets all.
+    pub fn put_prepared(&self, reports: Vec<PreparedInstance>) {
+        if reports.is_empty() {
+            return;
+        }
+        let mut slots = self.0.slots.lock();
+        if slots.connected {
+            slots.prepared.extend(reports.into_iter().map(|report| (report.instance.clone(), report)));
             drop(slots);
             self.0.wake();
         }
@@ -309,21 +325,24 @@ impl Slots {
 
     /// Whether a request would be the next message.
     fn is_request_next(&self) -> bool {
-        self.states.is_empty() && !self.complete && self.requests.is_empty()
+        self.states.is_empty() && !self.complete && self.prepared.is_empty() && self.requests.is_empty()
     }
 
     fn is_empty(&self) -> bool {
         self.is_request_next() && self.load.is_none() && self.logs.is_empty()
     }
 
-    /// The next message to send, if any: some states, each of another instance; that these were all; a request; the
-    /// load; or lines of a log.
+    /// The next message to send, if any: some states, each of another instance; that these were all; how far staged
+    /// instances are; a request; the load; or lines of a log.
     fn next(&mut self, now: Instant) -> Option<ToServer> {
         if let Some(states) = self.next_states(now) {
             return Some(ToServer::WorkloadStates(states));
         }
         if std::mem::take(&mut self.complete) {
             return Some(ToServer::StatesComplete);
+        }
+        if !self.prepared.is_empty() {
+            return Some(ToServer::Prepared(std::mem::take(&mut self.prepared).into_values().collect()));
         }
         // A workload that never stops asking must not keep everything else from the server.
         let others_wait = self.load.is_some() || !self.logs.is_empty();
@@ -436,6 +455,7 @@ impl UplinkReader {
         let mut slots = self.shared.slots.lock();
         (slots.connected, slots.complete) = (false, false);
         slots.load = None;
+        slots.prepared.clear();
         slots.logs.clear();
         slots.repeat_removals(now);
         slots.requests.lost()

@@ -51,6 +51,8 @@ pub struct WorkloadOrder {
     pub others: Vec<OtherEngine>,
     /// Where to take what was prepared of its start.
     pub prepared: Option<Taker>,
+    /// That is a container, so the old one is only stopped before the start, and removed after it.
+    pub keeps_old: bool,
 }
 
 impl WorkloadOrder {
@@ -495,6 +497,7 @@ mod tests {
             search_first: false,
             others,
             prepared: None,
+            keeps_old: false,
         }))
     }
 

@@ -31,6 +31,7 @@ use crate::runtime::ContainerId;
 use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
+use outdated::Outdated;
 use prepared::Preparing;
 use readiness::{InstanceLifecycle, Origin};
 use search::Search;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod delete;
+mod outdated;
 mod prepared;
 mod readiness;
 mod restart;
@@ -89,6 +91,9 @@ pub struct WorkloadControlLoop<C: Clock> {
     strays: Vec<Strays>,
     /// When to try to remove them.
     strays_due: Option<Instant>,
+    /// The old container, which was only stopped.
+    stopped: Option<ContainerId>,
+    outdated: Outdated,
     watching: bool,
     /// How often what is wanted was started, or taken over from an earlier life of the agent.
     starts: u32,
@@ -171,6 +176,7 @@ enum Event {
     PreparationDecided,
     TimerDue,
     StraysDue,
+    OutdatedDue,
     LifecycleDue,
 }
 
@@ -216,6 +222,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             others: Vec::new(),
             strays: Vec::new(),
             strays_due: None,
+            stopped: None,
+            outdated: Outdated::default(),
             watching: false,
             starts: 0,
             failed_creates: 0,
@@ -272,6 +280,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(Event::TimerDue)
         } else if is_due(self.strays_due) {
             Some(Event::StraysDue)
+        } else if is_due(self.outdated_due()) {
+            Some(Event::OutdatedDue)
         } else {
             is_due(self.lifecycle.due()).then_some(Event::LifecycleDue)
         }
@@ -280,7 +290,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.stage_due().into_iter().chain(self.strays_due).chain(self.lifecycle.due()).min()
+        let others = self.strays_due.into_iter().chain(self.outdated_due()).chain(self.lifecycle.due());
+        self.stage_due().into_iter().chain(others).min()
     }
 
     fn stage_due(&self) -> Option<Instant> {
@@ -326,6 +337,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Event::PreparationDecided => self.on_preparation_decided(),
             Event::TimerDue => self.on_timer(),
             Event::StraysDue => self.remove_strays(),
+            Event::OutdatedDue => self.remove_outdated(),
             Event::LifecycleDue => self.on_lifecycle_due(),
         }
         self.end_if_done()
@@ -408,7 +420,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn end_if_done(&mut self) -> Step {
-        if !self.is_empty || !self.strays.is_empty() || !self.slot.close_if_empty() {
+        let has_containers = !self.is_empty || !self.strays.is_empty() || !self.outdated.is_empty();
+        if has_containers || !self.slot.close_if_empty() {
             return Step::Worked;
         }
         let name = self.instance.workload.clone();
@@ -428,13 +441,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others, prepared } = order;
+        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others, prepared, keeps_old: _ } =
+            order;
         (self.instance, self.engine, self.others) = (instance, engine, others);
         (self.wanted, self.prepared) = (Some(workload), prepared);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         (self.starts, self.failed_creates, self.failed_searches) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
+        self.reclaim_outdated();
         self.take_lifecycle();
     }
 

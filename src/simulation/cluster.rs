@@ -47,7 +47,9 @@ pub struct Node {
     paused_until: Option<Instant>,
     /// What its workloads asked on this connection, and what they follow.
     asked: Asked,
-    /// How far it is with what it shall prepare, if it does.
+    /// Its agent stages updates.
+    stages: bool,
+    /// What reports in place of the agent how far it is with that, without doing it.
     preparing: Option<Preparing>,
 }
 
@@ -88,6 +90,9 @@ enum Actor {
     WakeServer,
     Prepared(usize),
 }
+
+/// The path that conditions name.
+const KEY: &str = "/sim/key";
 
 /// A pause of an agent that is longer may cost it its connection.
 const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
@@ -154,13 +159,15 @@ impl Cluster {
                 first_stream: None,
                 paused_until: None,
                 asked: Asked::default(),
+                stages: false,
                 preparing: None,
             })
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
         let (mut nodes, guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
-        for node in nodes.iter_mut().filter(|node| guarded && node.options.seed % 3 > 0) {
-            node.preparing = Some(Preparing::new(&clock, node.options.seed));
+        for node in nodes.iter_mut().filter(|node| guarded && node.options.seed % 4 > 0) {
+            node.stages = true;
+            node.preparing = (node.options.seed % 4 == 1).then(|| Preparing::new(&clock, node.options.seed));
         }
         let has_modes = disturbances.modes > 0;
         let mut server = modes::new_server(has_modes);
@@ -409,7 +416,7 @@ impl Cluster {
             StreamWork::Open => {
                 let node = &self.nodes[self.network.node(stream)];
                 let name = node.name.to_string();
-                let capabilities = AgentCapabilities { prepares: node.preparing.is_some(), ..Default::default() };
+                let capabilities = AgentCapabilities { prepares: node.stages, ..Default::default() };
                 let (outbox, reader) = outbox();
                 let hello = PeerHello::Agent { name, tags: BTreeMap::new(), capabilities };
                 self.note_opened(stream);
@@ -521,7 +528,17 @@ impl Cluster {
 
     /// Answers which guarded update is open although nothing keeps it so.
     pub fn unfinished_update(&self) -> Option<String> {
-        self.guards.as_ref()?.unfinished(self.server.as_ref()?)
+        let (guards, server) = (self.guards.as_ref()?, self.server.as_ref()?);
+        // An update of a node on which the path is missing that its condition names.
+        let may_wait = |name: &str| {
+            let mut states = server.view().states.iter().filter(|(instance, _)| *instance.workload == *name);
+            states.any(|(instance, state)| {
+                let node = self.nodes.iter().find(|node| node.name == instance.agent);
+                let is_missing = node.is_some_and(|node| !node.engine.exists(KEY));
+                is_missing && state.additional_info.contains(&format!("update: {KEY} does not exist"))
+            })
+        };
+        guards.unfinished(server, may_wait)
     }
 
     /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or

@@ -381,11 +381,17 @@ impl AgentRig {
 
     /// The agent is killed and comes again, and the server wants the same.
     pub fn restart_agent(&mut self, wanted: &[AddedWorkload]) {
+        self.restart_agent_with(wanted, |_| {});
+    }
+
+    /// As [`Self::restart_agent`]; something comes before the hello.
+    pub fn restart_agent_with(&mut self, wanted: &[AddedWorkload], first: impl FnOnce(&mut SteppedAgent)) {
         let answers = self.agent.answers.clone();
         let mut options = node_options(self.folder.path(), &self.paths);
         options.prepare = self.prepare.clone();
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
+        first(&mut self.agent);
         self.agent.hello(wanted);
     }
 

@@ -49,6 +49,17 @@ pub enum Task {
     },
 }
 
+impl Task {
+    /// The runtime whose engine does it.
+    #[must_use]
+    pub fn runtime(&self) -> &Name {
+        match self {
+            Self::Prepare { added, .. } => &added.workload.runtime,
+            Self::Remove { removal, .. } => &removal.runtime,
+        }
+    }
+}
+
 /// Notifies a job that runs of what has changed. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct JobControl {

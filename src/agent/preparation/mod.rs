@@ -34,6 +34,20 @@ pub struct Wanted {
     pub added: AddedWorkload,
     /// How far; not `NONE`.
     pub level: PrepareLevel,
+    /// For an update: when more tries than these have failed, there is no further one. `None` for what waits to be
+    /// started, which is tried until then.
+    pub retry_limit: Option<u32>,
+}
+
+/// How far a preparation is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What is reached.
+    pub level: PrepareLevel,
+    /// Why the last try failed, and how many did.
+    pub failure: Option<(String, u32)>,
+    /// There is no further try.
+    pub has_given_up: bool,
 }
 
 /// What follows for one workload.
@@ -85,6 +99,8 @@ struct Entry {
     unsure: bool,
     doing: Doing,
     failures: u32,
+    /// Why the last try failed.
+    reason: String,
     removals: VecDeque<Removal>,
     failed_removals: u32,
     /// The control loop that is to start it waits for what comes of it.
@@ -130,6 +146,7 @@ impl Entry {
             unsure: false,
             doing: Doing::Nothing,
             failures: 0,
+            reason: String::new(),
             removals: VecDeque::new(),
             failed_removals: 0,
             given_to: None,
@@ -171,6 +188,18 @@ impl Entry {
             Some(removal) => Next::Remove(removal.clone()),
             None => Next::GoOn,
         }
+    }
+
+    /// Whether another instance is prepared for an update, and nothing is left of this one.
+    fn is_for_update_of_another(&self, instance: &InstanceName) -> bool {
+        let is_another = |added: &AddedWorkload| added.instance != *instance;
+        let is_staged = |wanted: &Wanted| wanted.retry_limit.is_some() && is_another(&wanted.added);
+        self.wanted.as_ref().is_some_and(is_staged)
+            && self.of.as_ref().is_none_or(is_another)
+            && self.removals.is_empty()
+            && self.ends.is_empty()
+            && self.released.is_empty()
+            && self.given_to.is_none()
     }
 
     fn is_idle(&self) -> bool {
@@ -256,6 +285,26 @@ impl Preparations {
         self.entries.get(&instance.workload).is_some_and(|entry| entry.has_container_of(instance))
     }
 
+    /// Whether a container of exactly this is there, or is being made, so that its start will not create one.
+    #[must_use]
+    pub fn makes_container(&self, added: &AddedWorkload) -> bool {
+        let Some(entry) = self.entries.get(&added.instance.workload) else { return false };
+        let made = matches!(&entry.doing, Doing::Running(Job { prepares: Some((of, level)), .. })
+            if of == added && *level >= PrepareLevel::Create);
+        made || entry.of.as_ref() == Some(added) && entry.container.is_some()
+    }
+
+    /// How far the preparation of exactly this is.
+    #[must_use]
+    pub fn progress(&self, added: &AddedWorkload) -> Progress {
+        let entry = self.entries.get(&added.instance.workload).filter(|entry| entry.of.as_ref() == Some(added));
+        entry.map_or_else(Progress::default, |entry| Progress {
+            level: entry.level,
+            failure: (entry.failures > 0).then(|| (entry.reason.clone(), entry.failures)),
+            has_given_up: matches!(entry.doing, Doing::Failed),
+        })
+    }
+
     fn entry(&mut self, name: &Name) -> &mut Entry {
         self.touched.insert(name.clone());
         let entered = &mut self.entered;
@@ -296,6 +345,9 @@ impl Preparations {
     pub fn hand_over(&mut self, added: &AddedWorkload) -> Option<Giver> {
         let name = &added.instance.workload;
         let entry = self.entries.get_mut(name)?;
+        if entry.is_for_update_of_another(&added.instance) {
+            return None;
+        }
         if entry.is_idle() && entry.ends.is_empty() && entry.released.is_empty() {
             self.remove(name);
             return None;
@@ -428,7 +480,7 @@ impl Preparations {
         let (_, name) = self.queued.pop_first()?;
         let has_room = self.may_initialise();
         let entry = self.entries.get_mut(&name)?;
-        let Wanted { added, level } = entry.wanted.clone()?;
+        let Wanted { added, level, .. } = entry.wanted.clone()?;
         let level = if has_room { level } else { level.min(PrepareLevel::Create) };
         if level <= entry.level {
             return None;
@@ -508,7 +560,9 @@ impl Entry {
             return;
         }
         self.failures = self.failures.saturating_add(1);
-        if failure.is_final {
+        self.reason.clone_from(&failure.reason);
+        let retry_limit = self.wanted.as_ref().and_then(|wanted| wanted.retry_limit);
+        if failure.is_final || retry_limit.is_some_and(|limit| self.failures > limit) {
             self.doing = Doing::Failed;
             self.note = format!("{PREPARE_PREFIX}{}", failure.reason);
             return;

@@ -290,7 +290,7 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
     assert_eq!(rig.sent(), ["w Stopping(WaitingToStop)"]);
     user(Phase::Succeeded)(&mut rig);
-    assert_eq!(rig.engine.take_calls(), ["delete w", "start w"]);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)", "w Removed", TRIGGERED, "w Running(Ok)"]);
 }
 

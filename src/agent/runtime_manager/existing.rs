@@ -191,6 +191,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        self.take_staged(&name, &mut candidates);
         self.take_prepared(&added, &mut candidates);
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
         let unchanged = is_unchanged(&added, &runtime, &container);
@@ -229,8 +230,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Deletes containers that are not wanted: the control loop of their workload does it, or one made for that.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
-    fn discard(&mut self, found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
+    fn discard(&mut self, mut found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
+        found.iter_mut().for_each(|(name, candidates)| self.take_staged(name, candidates));
         for (runtime, container) in found.into_values().flatten() {
             let name = &container.instance.workload;
             info!("Deleting existing workload '{name}', which is not needed.");

@@ -87,15 +87,18 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 reports.extend(job.and_then(|job| self.start_job(&name, &runtime, job, None)).into_iter().flatten());
             }
             reports.extend(settled.reports);
-            reports.extend(self.show_preparation(&name, settled.note, store));
+            // What is staged is shown by the server.
+            let is_staged = self.staged_preparation(&name).is_some();
+            let note = if is_staged { String::new() } else { settled.note };
+            reports.extend(self.show_preparation(&name, note, store));
         }
     }
 
     fn prepare_queued(&mut self, reports: &mut Vec<WorkloadState>) {
         while let Some(name) = self.preparations.first_queued() {
             let Some(slot) = self.context.slots.try_prepare(self.prepare.cores) else { return };
-            let runtime = self.scheduler.new_of(&name).map(|added| added.workload.runtime.clone());
-            if let (Some(job), Some(runtime)) = (self.preparations.begin(), runtime) {
+            if let Some(job) = self.preparations.begin() {
+                let runtime = job.task.runtime().clone();
                 reports.extend(self.start_job(&name, &runtime, job, Some(slot)).into_iter().flatten());
             }
         }
@@ -113,6 +116,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// What is to be prepared of a workload, if it waits and may be.
     fn preparation_of(&self, name: &Name) -> Option<Wanted> {
+        if let Some(staged) = self.staged_preparation(name) {
+            return staged;
+        }
         let added = self.scheduler.new_of(name)?;
         let AddedWorkload { instance, workload } = added;
         if self.conditions.is_inactive(name) || self.listings.is_missing(&workload.runtime) {
@@ -126,8 +132,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             old_searches: old.is_some_and(|object| object.searches),
             may_run: self.conditions.reason(name).is_none(),
         };
-        let level = self.prepare.requested(workload).min(levels::most(workload, situation));
-        (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level })
+        // What was staged for an update that is carried out now, and waits for others, is kept.
+        let requested = self.prepare.requested(workload).max(self.preparations.progress(added).level);
+        let level = requested.min(levels::most(workload, situation));
+        (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level, retry_limit: None })
     }
 
     /// Whether something else may be in the folder of the instance.

@@ -78,7 +78,7 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
                 PeerHello::Agent {
                     name: "agent_A".to_owned(),
                     tags,
-                    capabilities: AgentCapabilities { tells_usage: true, prepares: false },
+                    capabilities: AgentCapabilities { tells_usage: true, prepares: true },
                 }
             );
             outbox

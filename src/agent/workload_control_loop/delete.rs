@@ -29,7 +29,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn try_delete(&mut self, after: AfterDelete) {
-        if let Err(error) = self.delete_container(&after) {
+        let deleted = if self.only_stops(&after) { self.stop_old() } else { self.delete_container(&after) };
+        if let Err(error) = deleted {
             return self.on_delete_failed(after, &error.to_string());
         }
         self.unwatch();
@@ -82,6 +83,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The instance is gone, and the newest wish comes in its place.
     fn removed(&mut self) {
+        self.put_off_stopped();
         let next = self.slot.take(&self.instance);
         let is_kept = matches!(&next, Some(Wish::Run(order)) if self.keeps_control_interface(order));
         self.end_control_interface_unless(is_kept);

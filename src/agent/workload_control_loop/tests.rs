@@ -110,6 +110,7 @@ impl Rig {
             search_first: false,
             others: Vec::new(),
             prepared: None,
+            keeps_old: false,
         }
     }
 

@@ -179,7 +179,8 @@ impl ServerLoop {
         let mut open = self.joined(joined, unit);
         open.note_answered(&answered, &self.workloads.states);
         left.iter().for_each(|name| open.trial.remove(name));
-        touch.workloads.keys().for_each(|name| _ = open.staging.pending.remove(name));
+        let earlier: BTreeMap<&Name, Pending> =
+            touch.workloads.keys().filter_map(|name| Some((name, open.staging.pending.remove(name)?))).collect();
         if open.record.unit.is_empty() {
             let result = self.commit(prepared);
             self.send_lists();
@@ -208,7 +209,9 @@ impl ServerLoop {
         for name in &changed {
             open.trial.suspend(name, now);
             let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
-            open.staging.pending.insert(name.clone(), Pending { new, staged: staged.get(name).cloned() });
+            let mut pending = Pending { new, staged: staged.get(name).cloned() };
+            pending.keep_report(earlier.get(name)); // Its agent is not sent the same again.
+            open.staging.pending.insert(name.clone(), pending);
         }
         self.begin_staging(open);
         let (at_once, changes) = self.commit_of_names(prepared, left);

@@ -81,6 +81,14 @@ impl Pending {
         self.new.effective.as_ref().filter(|added| !added.instance.agent.is_empty())
     }
 
+    /// What its agent has reported of exactly the same before counts.
+    pub fn keep_report(&mut self, earlier: Option<&Self>) {
+        let earlier = earlier.filter(|earlier| earlier.added() == self.added()).and_then(|it| it.staged.as_ref());
+        if let (Some(staged), Some(earlier)) = (&mut self.staged, earlier) {
+            (staged.since, staged.report) = (earlier.since, earlier.report.clone());
+        }
+    }
+
     fn agent(&self) -> Option<&Name> {
         self.added().map(|added| &added.instance.agent)
     }

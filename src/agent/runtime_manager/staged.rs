@@ -1,0 +1,126 @@
+//! Instances that are staged for an update: what is prepared of them beside what runs, and what the server is sent of it.
+//!
+//! Thread: `scheduler`; part of [`RuntimeManager`].
+
+use super::{Existing, RuntimeManager, WorkloadThreads};
+use crate::agent::preparation::Wanted;
+use crate::agent::preparation::levels::{self, Situation};
+use crate::agent::settings::unsupported_runtime;
+use crate::limits::PREPARE_REASON_MAX;
+use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::PrepareLevel;
+use crate::platform::clock::Clock;
+use std::collections::BTreeSet;
+
+impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+    /// These are all instances to be staged from now on.
+    // [impl->swdd~agent-stages-updates~1]
+    pub fn stage(&mut self, list: Vec<AddedWorkload>) {
+        let touched = self.staging.replace(list);
+        self.staging_changed(&touched);
+    }
+
+    /// The server sends a hello: without a list before it nothing is to be staged any more.
+    pub fn session_begins(&mut self) {
+        let touched = self.staging.session_begins();
+        self.staging_changed(&touched);
+    }
+
+    /// The connection is lost, which changes nothing of what is staged.
+    pub fn session_ended(&mut self) {
+        self.staging.session_ended();
+    }
+
+    fn staging_changed(&mut self, touched: &BTreeSet<Name>) {
+        let now = self.context.clock.now();
+        for name in touched {
+            self.preparations.touch(name);
+            match self.staging.get(name) {
+                Some((added, _)) => self.conditions.stage(added, now),
+                None => self.conditions.unstage(name),
+            }
+        }
+    }
+
+    /// What is to be reported of what is staged.
+    pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
+        let mut staging = std::mem::take(&mut self.staging);
+        let reports = staging.news(|added, stage| self.progress(added, stage));
+        self.staging = staging;
+        reports
+    }
+
+    /// How far an instance that is staged is.
+    fn progress(&self, added: &AddedWorkload, stage: PrepareLevel) -> PreparedInstance {
+        let AddedWorkload { instance, workload } = added;
+        let target = self.staged_level(added, stage);
+        let progress = self.preparations.progress(added);
+        let level = target.filter(|target| progress.level >= *target);
+        let mut failure = progress.failure.filter(|_| level.is_none());
+        let mut is_final = progress.has_given_up && level.is_none();
+        if !self.engines.contains_key(&workload.runtime) {
+            let mut reason = unsupported_runtime(&workload.runtime);
+            reason.truncate(reason.floor_char_boundary(PREPARE_REASON_MAX));
+            (failure, is_final) = (Some((reason, 0)), true);
+        }
+        let is_done = level.is_some() || is_final;
+        let unmet = self.conditions.staged_unmet(&instance.workload).filter(|_| is_done);
+        let (reason, tries) = failure.unzip();
+        let (tries, instance) = (tries.unwrap_or(0), instance.clone());
+        PreparedInstance { instance, level, reason, tries, is_final, unmet: unmet.map(str::to_owned) }
+    }
+
+    /// What is to be prepared of a workload for an update, unless it was carried out meanwhile.
+    pub(super) fn staged_preparation(&self, name: &Name) -> Option<Option<Wanted>> {
+        let (added, stage) = self.staging.get(name)?;
+        if self.scheduler.new_of(name) == Some(added) || self.live(name).is_some_and(|object| object.runs(added)) {
+            return None;
+        }
+        let level = self.staged_level(added, stage).filter(|level| *level > PrepareLevel::None);
+        let retry_limit = Some(self.context.retry_limit.unwrap_or(u32::MAX));
+        Some(level.map(|level| Wanted { added: added.clone(), level, retry_limit }))
+    }
+
+    /// How far a staged instance is to be prepared; `None` while that is not known.
+    fn staged_level(&self, added: &AddedWorkload, stage: PrepareLevel) -> Option<PrepareLevel> {
+        let AddedWorkload { instance, workload } = added;
+        let name = &instance.workload;
+        if self.listings.is_missing(&workload.runtime) {
+            return None;
+        }
+        if self.conditions.is_staged_inactive(name) {
+            return Some(PrepareLevel::None); // It will not be created.
+        }
+        let object = self.objects.get(name);
+        let waiting = || self.scheduler.new_of(name).map(|added| &added.instance);
+        let situation = Situation {
+            instance,
+            old: object.map(|object| &object.instance).or_else(waiting),
+            old_searches: object.is_some_and(|object| object.searches),
+            may_run: self.conditions.may_staged_run(name),
+        };
+        Some(stage.min(levels::most(workload, situation)))
+    }
+
+    /// Conditions were evaluated again: less or more may be prepared.
+    pub(super) fn touch_staged(&mut self) {
+        self.staging.names().for_each(|name| self.preparations.touch(name));
+    }
+
+    /// Takes what an earlier agent has prepared of an instance that is still to be staged.
+    pub(super) fn take_staged(&mut self, name: &Name, candidates: &mut Vec<Existing>) {
+        let Some(added) = self.staging.get(name).map(|(added, _)| added.clone()) else { return };
+        let is_staged = |instance: &InstanceName| *instance == added.instance;
+        if self.objects.get(name).is_some_and(|object| is_staged(&object.instance)) {
+            return; // Nothing is created of an instance that runs in another form.
+        }
+        let mut staged: Vec<Existing> =
+            candidates.extract_if(.., |(_, container)| is_staged(&container.instance)).collect();
+        self.take_prepared(&added, &mut staged);
+        candidates.extend(staged);
+    }
+}
+
+#[cfg(test)]
+mod tests;

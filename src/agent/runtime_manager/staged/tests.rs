@@ -1,0 +1,333 @@
+//! Updates that are staged, of a whole agent that is driven event by event, with a fake engine.
+
+use crate::agent::events::SchedulerEvent;
+use crate::limits::PREPARE_REASON_MAX;
+use crate::model::execution_state::Phase;
+use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
+use crate::model::workload::AddCondition;
+use crate::platform::clock::Clock;
+use crate::simulation::fake_connector::{Call, Fault};
+use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn block(image: &str, update: &str) -> String {
+    format!("image: {image}\nlifecycle: {{ update: {update} }}")
+}
+
+fn old() -> AddedWorkload {
+    wanted_with("w", "image: old", |_| {})
+}
+
+fn new() -> AddedWorkload {
+    wanted_with("w", &block("new", "{}"), |_| {})
+}
+
+/// An agent whose `w` runs.
+fn rig() -> AgentRig {
+    let mut rig = AgentRig::new();
+    rig.add(&[old()]);
+    forget(&rig);
+    rig
+}
+
+fn forget(rig: &AgentRig) {
+    rig.engine.take_calls();
+    rig.sent();
+}
+
+fn stage(rig: &mut AgentRig, list: &[AddedWorkload]) {
+    rig.agent.receive(FromServer::Prepare(list.to_vec()));
+}
+
+fn switch_to(rig: &mut AgentRig, new: &AddedWorkload, needed_by: &[&str]) {
+    rig.change(std::slice::from_ref(new), &[deleted_after(&old().instance, needed_by)]);
+}
+
+/// What was reported of staged instances since the last call, states that were sent meanwhile are lost.
+fn reports(rig: &AgentRig) -> Vec<String> {
+    let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+    let prepared = messages.filter_map(|message| match message {
+        ToServer::Prepared(reports) => Some(reports),
+        _ => None,
+    });
+    let text = |report: PreparedInstance| {
+        let PreparedInstance { instance, level, reason, tries, is_final, unmet } = report;
+        let level = level.map(|level| format!(" {level}")).unwrap_or_default();
+        let reason = reason.map(|reason| format!(" '{reason}' {tries}")).unwrap_or_default();
+        let unmet = unmet.map(|unmet| format!(" ({unmet})")).unwrap_or_default();
+        format!("{}{level}{reason}{}{unmet}", instance.workload, if is_final { " final" } else { "" })
+    };
+    prepared.flatten().map(text).collect()
+}
+
+fn running(rig: &AgentRig) -> usize {
+    rig.engine.containers().values().filter(|container| container.state.phase == Phase::Running).count()
+}
+
+// [utest->swdd~agent-stages-updates~1]
+#[test]
+fn what_is_listed_is_prepared_beside_what_runs_and_removed_when_it_is_not_listed_any_more() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    assert_eq!(reports(&rig), ["w", "w CREATE"]);
+    rig.agent.pass(MINUTE);
+    assert_eq!((rig.engine.take_calls(), reports(&rig), rig.sent()), (vec![], vec![], vec![]));
+    assert_eq!((rig.engine.containers().len(), running(&rig)), (2, 1));
+    stage(&mut rig, &[]);
+    assert_eq!(rig.engine.take_calls(), ["delete w"]);
+    assert_eq!((rig.engine.only().1.instance, rig.sent()), (old().instance, vec![]));
+    assert_eq!(rig.agent.manager.sizes()[5], 0);
+}
+
+#[test]
+fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
+    let with = |options: &str, update: &str| {
+        wanted_with("w", &format!("image: x\ncommandOptions: [{options}]\nlifecycle: {{ update: {update} }}"), |_| {})
+    };
+    let same = AddedWorkload { instance: old().instance, ..new() };
+    let rows: [(AddedWorkload, &str, &str); 5] = [
+        (with("", "{ stage: IMAGE }"), "image", "w IMAGE"),
+        (with("", "{ stage: NONE, when: { pathMissing: /x } }"), "", "w NONE"),
+        (with("--name=n", "{}"), "image", "w IMAGE"),
+        (with("--pull=always", "{}"), "", "w NONE"),
+        (same, "image", "w IMAGE"),
+    ];
+    for (added, call, report) in rows {
+        let mut rig = rig();
+        stage(&mut rig, std::slice::from_ref(&added));
+        let calls: Vec<String> = rig.engine.take_calls().iter().map(|call| call[..5].to_owned()).collect();
+        assert_eq!(calls.concat(), call, "{report}");
+        assert_eq!(reports(&rig).last().map(String::as_str), Some(report));
+    }
+}
+
+// [utest->swdd~agent-switches-to-prepared~1]
+#[test]
+fn a_switch_is_a_stop_and_a_start_and_the_old_container_goes_afterwards() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    switch_to(&mut rig, &new(), &[]);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
+    let expected = [
+        "w Stopping(RequestedAtRuntime)",
+        "w Removed",
+        "w Pending(Starting): 'Triggered at runtime.'",
+        "w Running(Ok)",
+    ];
+    assert_eq!(rig.sent(), expected);
+    assert_eq!(rig.engine.only().1.instance, new().instance);
+    stage(&mut rig, &[]);
+    rig.agent.pass(MINUTE);
+    assert!(rig.engine.take_calls().is_empty(), "what runs is not unwanted because it is not listed any more");
+}
+
+#[test]
+fn an_old_container_that_cannot_be_removed_is_tried_again_and_prevents_nothing() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
+    assert_eq!(rig.sent().last().map(String::as_str), Some("w Running(Ok)"));
+    rig.agent.pass(MINUTE);
+    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["delete w".to_owned(); 2], vec![]));
+    assert_eq!(rig.engine.only().1.instance, new().instance);
+}
+
+#[test]
+fn nothing_is_started_before_the_old_container_has_stopped() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    rig.engine.inject(Call::Stop, [Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    assert_eq!(rig.engine.take_calls(), ["stop w"]);
+    assert!(rig.sent().last().is_some_and(|state| state.starts_with("w Stopping(DeleteFailed)")));
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
+}
+
+#[test]
+fn the_old_container_goes_also_when_the_new_one_cannot_be_started() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    rig.engine.inject(Call::Start, [Fault::Fails]);
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    let calls = rig.engine.take_calls();
+    assert_eq!(calls.iter().filter(|call| *call == "stop w").count(), 1, "{calls:?}");
+    assert_eq!(calls.last().map(String::as_str), Some("delete w"), "{calls:?}");
+    assert_eq!(rig.engine.containers().len(), 0);
+    rig.agent.pass(MINUTE);
+    assert_eq!((rig.engine.only().1.instance, running(&rig)), (new().instance, 1));
+}
+
+/// As when an update is undone while the engine refuses to remove what it has replaced.
+#[test]
+fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    forget(&rig);
+    rig.change(&[old()], &[deleted_after(&new().instance, &[])]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "delete w", "create w"]);
+    assert_eq!((rig.engine.only().1.instance, running(&rig)), (old().instance, 1));
+}
+
+#[test]
+fn a_delete_after_the_switch_leaves_nothing() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    rig.change(&[], &[deleted_after(&new().instance, &[])]);
+    assert_eq!(rig.sent().last().map(String::as_str), Some("w Removed"));
+    rig.agent.pass(MINUTE);
+    assert!(rig.engine.containers().is_empty());
+    assert_eq!((rig.agent.manager.threads().count(), rig.sent()), (0, vec![]));
+}
+
+#[test]
+fn what_was_staged_is_kept_while_the_switch_waits_for_those_that_need_the_old_one() {
+    let mut rig = rig();
+    let user = wanted_with("user", "image: user", |workload| {
+        workload.dependencies.insert("w".to_owned(), AddCondition::Running);
+    });
+    rig.add(std::slice::from_ref(&user));
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    switch_to(&mut rig, &new(), &["user"]);
+    stage(&mut rig, &[]);
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), [""; 0]);
+    rig.change(&[], &[deleted_after(&user.instance, &[])]);
+    assert_eq!(rig.engine.take_calls(), ["delete user", "stop w", "start w", "delete w"]);
+}
+
+#[test]
+fn failures_are_reported_and_tried_again_as_often_as_creates() {
+    let mut rig = rig();
+    rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
+    stage(&mut rig, &[new()]);
+    let failed = reports(&rig);
+    assert!(failed.last().is_some_and(|report| report.starts_with("w '") && report.ends_with("' 1")), "{failed:?}");
+    assert!(failed[1].len() < PREPARE_REASON_MAX + 10);
+    rig.agent.pass(MINUTE);
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
+
+    let mut hopeless = self::rig();
+    hopeless.engine.inject(Call::CreateOnly, std::iter::repeat_n(Fault::Fails, 30));
+    stage(&mut hopeless, &[new()]);
+    hopeless.agent.pass(200 * MINUTE);
+    assert!(reports(&hopeless).last().is_some_and(|report| report.ends_with("' 21 final")));
+    assert_eq!(hopeless.engine.take_calls().iter().filter(|call| *call == "create-only w").count(), 21);
+    assert_eq!(running(&hopeless), 1);
+
+    let mut refused = self::rig();
+    refused.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+    stage(&mut refused, &[new()]);
+    assert_eq!(reports(&refused).last().map(String::as_str), Some("w 'it will never work' 1 final"));
+}
+
+#[test]
+fn a_runtime_that_is_not_there_is_a_final_failure() {
+    let mut rig = rig();
+    let other = wanted_with("w", &block("x", "{}"), |workload| workload.runtime = "containerd".into());
+    stage(&mut rig, &[other]);
+    let told = reports(&rig);
+    assert!(told[0].contains("Unsupported Runtime") && told[0].ends_with("0 final"), "{told:?}");
+}
+
+#[test]
+fn conditions_are_looked_at_once_a_second_and_reported_once_it_is_staged() {
+    let mut rig = rig();
+    let when = wanted_with("w", &block("new", "{ when: { pathMissing: /lock } }"), |_| {});
+    rig.paths.lock().unwrap().insert("/lock".to_owned());
+    stage(&mut rig, &[when]);
+    assert_eq!(reports(&rig), ["w", "w CREATE (/lock exists)"]);
+    rig.paths.lock().unwrap().clear();
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(reports(&rig), ["w CREATE"]);
+    rig.paths.lock().unwrap().insert("/lock".to_owned());
+    rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(reports(&rig), ["w CREATE (/lock exists)"]);
+    assert_eq!(running(&rig), 1, "the old one is not concerned");
+}
+
+#[test]
+fn what_may_not_run_is_created_when_its_precondition_holds() {
+    let mut rig = rig();
+    let config = "image: new\nlifecycle: { update: {}, precondition: { pathExists: /key } }";
+    stage(&mut rig, &[wanted_with("w", config, |_| {})]);
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w IMAGE (/key does not exist)"));
+    forget(&rig);
+    rig.paths.lock().unwrap().insert("/key".to_owned());
+    rig.agent.pass(Duration::from_secs(2));
+    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
+}
+
+#[test]
+fn what_is_not_relevant_on_the_node_needs_no_preparation() {
+    let mut rig = rig();
+    let config = "image: new\nlifecycle: { update: {}, activation: { tagEquals: { zone: b } } }";
+    stage(&mut rig, &[wanted_with("w", config, |_| {})]);
+    assert_eq!((reports(&rig), rig.engine.take_calls()), (vec!["w NONE".to_owned()], vec![]));
+}
+
+#[test]
+fn a_lost_connection_changes_nothing_and_the_next_session_gets_all_reports_once() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), [""; 0]);
+    stage(&mut rig, &[new()]);
+    rig.agent.hello(&[old()]);
+    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec![], vec!["w CREATE".to_owned()]));
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&[old()]);
+    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec!["delete w".to_owned()], vec![]));
+}
+
+#[test]
+fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&[new()]);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
+}
+
+#[test]
+fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    let answers = |rig: &mut AgentRig, list: &[AddedWorkload]| {
+        rig.restart_agent_with(&[old()], |agent| agent.receive(FromServer::Prepare(list.to_vec())));
+    };
+    answers(&mut rig, &[new()]);
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig).last().cloned()),
+        (vec!["list".into()], Some("w CREATE".into()))
+    );
+    switch_to(&mut rig, &new(), &[]);
+    assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
+
+    let mut other = self::rig();
+    stage(&mut other, &[new()]);
+    forget(&other);
+    answers(&mut other, &[]);
+    assert_eq!(other.engine.take_calls(), ["list", "delete w"]);
+    assert_eq!((other.engine.only().1.instance, running(&other)), (old().instance, 1));
+}
