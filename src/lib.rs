@@ -37,7 +37,8 @@
 //!   fields/reader.rs       YAML by this table to the field tree                               -
 //!   manifest.rs            YAML text to DesiredState, errors with line numbers                -
 //!   lifecycle.rs           the `lifecycle:` block of a runtime configuration                  -
-//!   lifecycle/update.rs    its block `update`                                               -
+//!   lifecycle/update.rs    its block `update`, for guarded updates                            -
+//!   trial.rs               which instances of an update are healthy, waited for, have failed    -
 //!   prepare_level.rs       how much of a start is done before it                              -
 //!   runtime_config.rs      what a runtime configuration says for its engine, read once   [rx:server]
 //!   names.rs               names, and the instance name with its hash                         -
@@ -105,6 +106,15 @@
 //!   commit.rs              an accepted update is carried out                         [server]
 //!   mutating_hooks.rs      outside programs that change or veto an update, timed       [hook]
 //!   workloads.rs           desired and effective workloads, and what runs            [server]
+//!   guarded/               updates that are staged, judged and put back as a whole   [server]
+//!     accept.rs            requests: what is guarded, what joins, what is staged     [server]
+//!     unit.rs              what an update changes, and the way back                        -
+//!     staging.rs           what waits until all is staged                                  -
+//!     messages.rs          lists for agents, and what they report                    [server]
+//!     verdict.rs           what follows: good, kept, undone, stuck                   [server]
+//!     shown.rs             states of what is being staged                            [server]
+//!     stored.rs            updates over restarts                                     [server]
+//!     view.rs              what clients read of them                                 [server]
 //!   templates.rs           config items into rendered workloads                      [server]
 //!   templates/cost.rs      what templates cost, what of the engine they may use      [server]
 //!   plan.rs                old against new workloads, per agent                      [server]
@@ -202,6 +212,7 @@
 //!   engine.rs sim_connector.rs coroutine.rs   an engine per node, its calls that take time
 //!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
+//!   guards.rs              guarded updates, worked out once more
 //!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
 //!   manual_clock.rs        time that moves only on request

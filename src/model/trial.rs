@@ -157,6 +157,7 @@ impl Judged {
 }
 
 /// All judged instances of one update, by workload.
+// [impl->swdd~server-judges-guarded-updates~1]
 #[derive(Debug, Default)]
 pub struct Trial {
     judged: BTreeMap<Name, Judged>,
@@ -228,6 +229,16 @@ impl Trial {
             judged.is_suspended = true;
             self.refresh(name, now);
         }
+    }
+
+    /// A workload is not replaced after all; `state` is what was reported of it last.
+    pub fn resume(&mut self, name: &Name, state: Option<&ExecutionState>, now: Instant) {
+        let Some(judged) = self.judged.get_mut(name).filter(|judged| judged.is_suspended) else { return };
+        judged.is_suspended = false;
+        if let Some(state) = state.filter(|_| judged.counts) {
+            judged.take(state, now);
+        }
+        self.refresh(name, now);
     }
 
     /// The judged instance of a workload.

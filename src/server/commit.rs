@@ -124,7 +124,7 @@ impl ServerLoop {
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
             rights.end(&stopped.instance, workloads);
-            guarded.instance_ended(&stopped.instance);
+            guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
             if workloads.states.get(&stopped.instance).is_some() {

@@ -174,7 +174,7 @@ impl ServerLoop {
         if let Some(hooks) = &self.hooks
             && let Some(plan) = prepared.for_hooks()
         {
-            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
+            prepared = self.workloads.hooked(prepared, hooks.run(plan), false)?;
         }
         self.commit(prepared);
         Ok(())
@@ -320,7 +320,9 @@ impl ServerLoop {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+#[cfg(test)]
+pub use guarded::SeenUpdate;
 #[cfg(test)]
 use {
     crate::model::names::InstanceName,

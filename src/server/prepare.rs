@@ -161,12 +161,21 @@ impl Workloads {
         Ok(PreparedUpdate { change, rendered, for_agents, failed })
     }
 
-    /// Takes over what hooks made of an update.
+    /// Takes over what hooks made of an update, which was prepared for another state if it `is_outdated`.
     ///
     /// # Errors
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
-    pub fn hooked(&self, prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
-        let Some(output) = outcome? else { return Ok(prepared) };
+    pub fn hooked(
+        &self,
+        prepared: PreparedUpdate,
+        outcome: HookOutcome,
+        is_outdated: bool,
+    ) -> Result<PreparedUpdate, UpdateError> {
+        let output = match outcome? {
+            Some(output) => output,
+            None if !is_outdated => return Ok(prepared),
+            None => prepared.for_agents.message(),
+        };
         let changed = prepared.for_agents.changed_to(output, &self.effective);
         let for_agents = changed.map_err(|reason| UpdateError::Invalid(format!("Hook output: {reason}")))?;
         let workload = |name: &str| for_agents.workload(&self.effective, name);

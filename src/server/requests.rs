@@ -202,6 +202,7 @@ impl ServerLoop {
         match (prepared, &self.hooks, plan) {
             (Ok(prepared), Some(hooks), Some(plan)) => {
                 hooks.start_plan(plan);
+                self.guarded.hooks_begin();
                 self.waiting.begin(requester.clone(), key.clone(), prepared);
             }
             (prepared, ..) => {
@@ -231,7 +232,9 @@ impl ServerLoop {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
-        let result = self.workloads.hooked(prepared, outcome).and_then(|prepared| self.accept(prepared));
+        let is_outdated = self.guarded.has_changed();
+        let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
+        let result = hooked.and_then(|prepared| self.accept(prepared));
         self.update_done(&key, result);
         self.shares.charge(&requester, begin, self.now());
         // What waited for that; the rest later, so that others need not wait for all of it.

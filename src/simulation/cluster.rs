@@ -7,6 +7,7 @@ use super::asked::Asked;
 use super::disk::Disk;
 use super::disturbances::Disturbances;
 use super::engine::SimEngine;
+use super::guards::{Guards, Preparing};
 use super::life::{Life, LifeOptions, Part};
 use super::manual_clock::ManualClock;
 use super::network::{Network, StreamId, StreamWork};
@@ -45,6 +46,8 @@ pub struct Node {
     paused_until: Option<Instant>,
     /// What its workloads asked on this connection, and what they follow.
     asked: Asked,
+    /// How far it is with what it shall prepare, if it does.
+    preparing: Option<Preparing>,
 }
 
 impl Node {
@@ -77,6 +80,8 @@ enum Actor {
     Subscriber(usize),
     Disk,
     StartServer,
+    WakeServer,
+    Prepared(usize),
 }
 
 /// A pause of an agent that is longer may cost it its connection.
@@ -96,6 +101,8 @@ pub struct Cluster {
     /// not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
     wishes: Wishes,
+    /// Only where updates may be guarded.
+    guards: Option<Guards>,
     /// The stream on which the server hears each agent; what an older one still delivers means nothing.
     speaks: BTreeMap<usize, StreamId>,
     network: Network,
@@ -135,12 +142,18 @@ impl Cluster {
                 first_stream: None,
                 paused_until: None,
                 asked: Asked::default(),
+                preparing: None,
             })
             .collect();
         let mut disk = random.bool().then(|| Disk::new(&clock));
+        let (mut nodes, guarded): (Vec<Node>, bool) = (nodes, disturbances.guards > 0);
+        for node in nodes.iter_mut().filter(|node| guarded && node.options.seed % 3 > 0) {
+            node.preparing = Some(Preparing::new(&clock, node.options.seed));
+        }
         let mut server = ServerLoop::new();
+        server.set_clock(clock.clone());
         if let Some(disk) = &mut disk {
-            server.set_store(disk.open().1);
+            disk.start(&mut server);
         }
         let subscribers = random.usize(0..=3);
         let mut cluster = Self {
@@ -153,7 +166,8 @@ impl Cluster {
             steps: 0,
             violations: Vec::new(),
             reported: BTreeSet::new(),
-            wishes: Wishes::default(),
+            wishes: Wishes::new(guarded),
+            guards: guarded.then(Guards::default),
             speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
             server_paused_until: None,
@@ -203,6 +217,9 @@ impl Cluster {
         if server_runs && reached(self.disk.as_ref().and_then(Disk::due)) {
             ready.push(Actor::Disk);
         }
+        if server_runs && reached(self.server.as_ref().and_then(ServerLoop::due)) {
+            ready.push(Actor::WakeServer);
+        }
         let reads = |(_, subscriber): &(usize, &Subscriber)| subscriber.reads_at <= now;
         ready.extend(self.subscribers.iter().enumerate().filter(reads).map(|(index, _)| Actor::Subscriber(index)));
         let mut parts = Vec::new();
@@ -223,6 +240,9 @@ impl Cluster {
             if node.stream.is_some() && !life.uplink.woken().is_empty() {
                 ready.push(Actor::Uplink(index));
             }
+            if node.stream.is_some() && reached(node.preparing.as_ref().and_then(Preparing::due)) {
+                ready.push(Actor::Prepared(index));
+            }
             life.ready(&mut parts);
             ready.extend(parts.drain(..).map(|part| Actor::Part(index, part)));
         }
@@ -237,7 +257,10 @@ impl Cluster {
         let mut due: Vec<Instant> = self.network.due().into_iter().chain(self.start_server_at).collect();
         match self.server_paused_until {
             Some(until) => due.push(until),
-            None => due.extend(self.disk.as_ref().and_then(Disk::due)),
+            None => {
+                due.extend(self.disk.as_ref().and_then(Disk::due));
+                due.extend(self.server.as_ref().and_then(ServerLoop::due));
+            }
         }
         due.extend(self.subscribers.iter().map(|subscriber| subscriber.reads_at));
         for node in &mut self.nodes {
@@ -249,6 +272,7 @@ impl Cluster {
             }
             due.extend(node.connect_at.filter(|_| node.life.is_some()));
             due.extend(node.life.as_mut().map(Life::due));
+            due.extend(node.preparing.as_ref().filter(|_| node.stream.is_some()).and_then(Preparing::due));
         }
         due.into_iter().min()
     }
@@ -268,6 +292,14 @@ impl Cluster {
                 self.violations.extend(self.lost_state());
             }
             Actor::StartServer => self.start_server(),
+            Actor::WakeServer => self.server_event(ServerEvent::Due, false),
+            Actor::Prepared(index) => {
+                let node = &mut self.nodes[index];
+                let report = node.preparing.as_mut().and_then(Preparing::next);
+                if let (Some(report), Some(stream)) = (report, node.stream) {
+                    self.network.send_up(stream, ToServer::Prepared(vec![report]));
+                }
+            }
         }
         for node in &mut self.nodes {
             self.violations.extend(node.engine.take_violations());
@@ -337,6 +369,7 @@ impl Cluster {
         node.stream = Some(stream);
         node.first_stream.get_or_insert(stream);
         node.asked = Asked::default();
+        node.preparing.iter_mut().for_each(Preparing::reset);
         self.send_up(index);
     }
 
@@ -358,10 +391,11 @@ impl Cluster {
         let peer = PeerId(stream.0);
         match work {
             StreamWork::Open => {
-                let name = self.nodes[self.network.node(stream)].name.to_string();
+                let node = &self.nodes[self.network.node(stream)];
+                let (name, capabilities) =
+                    (node.name.to_string(), AgentCapabilities { prepares: node.preparing.is_some() });
                 let (outbox, reader) = outbox();
-                let hello =
-                    PeerHello::Agent { name, tags: BTreeMap::new(), capabilities: AgentCapabilities::default() };
+                let hello = PeerHello::Agent { name, tags: BTreeMap::new(), capabilities };
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });
@@ -382,6 +416,8 @@ impl Cluster {
                     if let FromServer::Response(response) = message {
                         self.violations.extend(node.asked.check(&response));
                         life.control.deliver(response);
+                    } else if let (FromServer::Prepare(list), Some(preparing)) = (&message, &mut node.preparing) {
+                        preparing.list(list);
                     } else {
                         life.inbox.send(SchedulerEvent::Server(message)).unwrap();
                     }
@@ -436,12 +472,29 @@ impl Cluster {
     }
 
     fn tell_server(&mut self, event: PeerEvent) {
-        if let Some(server) = &mut self.server {
-            server.on_event(ServerEvent::Peer(event));
-            server.serve_all_waiting();
-            self.wishes.forget_gone(server);
-            self.network.server_spoke();
+        let message = if let PeerEvent::Message { message, .. } = &event { Some(message) } else { None };
+        let is_request = matches!(message, Some(ToServer::Request(_)));
+        self.server_event(ServerEvent::Peer(event), is_request);
+    }
+
+    fn server_event(&mut self, event: ServerEvent, is_request: bool) {
+        let Some(server) = &mut self.server else { return };
+        let before = self.guards.as_ref().map(|_| Before::of(server));
+        server.on_event(event);
+        server.serve_all_waiting();
+        if let (Some(guards), Some(before)) = (&mut self.guards, before) {
+            self.violations.extend(guards.judge(&before, is_request, server));
+            if !is_request {
+                self.wishes.note_ended(&before, server); // An update was carried out or undone.
+            }
         }
+        self.wishes.forget_gone(server);
+        self.network.server_spoke();
+    }
+
+    /// Answers which guarded update is open although nothing keeps it so.
+    pub fn unfinished_update(&self) -> Option<String> {
+        self.guards.as_ref()?.unfinished(self.server.as_ref()?)
     }
 
     /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or
@@ -464,6 +517,8 @@ impl Cluster {
         let RequestContent::UpdateState(update) = &request.content else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
+        // What is due comes first, so that all that follows is what is asked for.
+        self.server_event(ServerEvent::Due, false);
         let update = (heard && allowed).then(|| update.clone());
         let before = self.server.as_ref().map(Before::of);
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
@@ -589,14 +644,9 @@ impl Cluster {
         self.start_server_at = None;
         self.trace.line(|| "server: starts".to_owned());
         let mut server = ServerLoop::new();
+        server.set_clock(self.clock.clone());
         if let Some(disk) = &mut self.disk {
-            let (stored, store) = disk.open();
-            server.start_again_with(stored.clone().unwrap_or_default()).expect("it was accepted before");
-            server.take_unsaved().into_iter().for_each(|state| disk.save(&state));
-            server.set_store(store);
-            if *server.view().desired != stored.unwrap_or_default().desired {
-                self.violations.push("the server does not start with the state that was stored".to_owned());
-            }
+            self.violations.extend(disk.start(&mut server));
         } else {
             server.start_with(self.manifest.clone()).expect("it was accepted before");
             if *server.view().desired != self.manifest {
@@ -604,6 +654,7 @@ impl Cluster {
             }
         }
         self.violations.extend(not_in_force(&server));
+        self.guards.iter_mut().for_each(|guards| guards.restarted(&server));
         self.server = Some(server);
         let subscribers = std::mem::take(&mut self.subscribers).len();
         (0..subscribers).for_each(|_| self.subscribe());
@@ -699,9 +750,7 @@ impl Cluster {
 
     /// Answers what is stored in place of the desired state while nothing is being written.
     pub fn lost_state(&self) -> Option<String> {
-        let (stored, server) = (self.disk.as_ref()?.settled()?, self.server.as_ref()?);
-        let accepted = server.stored();
-        (stored != accepted).then(|| format!("stored is {stored:?}, accepted was {accepted:?}"))
+        self.disk.as_ref()?.lost_state(self.server.as_ref()?)
     }
 
     /// Breaks the connection of an agent; both ends notice it at some time.

@@ -3,7 +3,9 @@
 //! Thread: the one of the test.
 
 use super::manual_clock::ManualClock;
+use crate::model::node::Node;
 use crate::platform::clock::Clock;
+use crate::server::ServerLoop;
 use crate::server::state_store::{StateStore, Stored, parse, text};
 use crossbeam_channel::{Receiver, never};
 use std::time::{Duration, Instant};
@@ -25,17 +27,34 @@ impl Disk {
         Self { clock: clock.clone(), given: never(), writing: None, stored: None }
     }
 
-    /// A server starts: what it finds, and where it puts states from now on.
-    pub fn open(&mut self) -> (Option<Stored>, StateStore) {
+    /// A server starts with what is stored, and puts states here from now on. What it has to store before it serves anybody
+    /// is stored at once. Answers what is wrong.
+    pub fn start(&mut self, server: &mut ServerLoop) -> Option<String> {
         let (store, given) = StateStore::unattended();
         self.given = given;
-        let stored = self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
-        (stored, store)
+        let stored = self.read();
+        server.start_again_with(stored.clone()).expect("it was accepted before");
+        if let Some(state) = server.take_unsaved() {
+            self.stored = Some(text(&state).expect("any state can be written"));
+        }
+        server.set_store(store);
+        let accepted = server.stored();
+        // A start may be the third loss of an update, which is undone then.
+        let is_same = accepted.desired == stored.desired || phases(&accepted) != phases(&stored);
+        (!is_same).then(|| "the server does not start with the state that was stored".to_owned())
     }
 
-    /// A server that starts stores this before it serves anybody.
-    pub fn save(&mut self, state: &Stored) {
-        self.stored = Some(text(state).expect("any state can be written"));
+    fn read(&self) -> Stored {
+        let stored = self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
+        stored.unwrap_or_default()
+    }
+
+    /// Answers what is stored in place of the present state while nothing is being written. Losses of agents are stored
+    /// with whatever comes next.
+    pub fn lost_state(&self, server: &ServerLoop) -> Option<String> {
+        let (stored, accepted) = (self.settled()?, server.stored());
+        let is_same = stored.desired == accepted.desired && phases(&stored) == phases(&accepted);
+        (!is_same).then(|| format!("stored is {stored:?}, accepted was {accepted:?}"))
     }
 
     /// The server is killed; a write that has not ended did nothing.
@@ -65,9 +84,14 @@ impl Disk {
     }
 
     /// What is stored while no write is under way and none is to come: no workloads if nothing ever was.
-    pub fn settled(&self) -> Option<Stored> {
+    fn settled(&self) -> Option<Stored> {
         let idle = self.writing.is_none() && self.given.is_empty();
-        let stored = || self.stored.as_deref().map(|text| parse(text).expect("what was written can be read"));
-        idle.then(|| stored().unwrap_or_default())
+        idle.then(|| self.read())
     }
+}
+
+/// Guarded updates and how far they are.
+fn phases(stored: &Stored) -> Vec<(u64, Option<Node>)> {
+    let updates = stored.updates.iter().flat_map(|(_, updates)| updates);
+    updates.map(|(number, update)| (*number, update.get("phase").cloned())).collect()
 }

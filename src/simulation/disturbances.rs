@@ -30,12 +30,16 @@ pub struct Disturbances {
     pub storms: u32,
     /// A new configuration has `--rm`.
     pub self_removals: u32,
+    /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes that nobody asked for.
+    pub guards: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
 pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storms"];
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
+/// As [`NEWEST`], for those that came after them.
+pub const LATEST: [&str; 1] = ["guards"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -73,13 +77,15 @@ impl Disturbances {
             departures: new(40),
             storms: new(70),
             self_removals: new(30),
+            guards: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
+        disturbances.guards = up_to(&mut newer, 80);
         disturbances
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 26] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 27] {
         let Self {
             engine,
             slow_network,
@@ -97,6 +103,7 @@ impl Disturbances {
             departures,
             storms,
             self_removals,
+            guards,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -125,6 +132,7 @@ impl Disturbances {
             ("storms", storms),
             ("strange_ends", &mut engine.strange_ends),
             ("self_removals", self_removals),
+            ("guards", guards),
         ]
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! Two things stand here. [`stepped_agent`] with [`fake_connector`] runs one agent in tests that tell a story. The
 //! simulation runs a whole [`cluster`] through a [`scenario`] that a seed decides, and checks what must always hold:
-//! [`engine`] that no workload ever has two containers, [`orders`] that dependencies are kept, [`settled`] that actual
-//! equals desired once faults stop. A seed that fails is made smaller by [`shrink`]. `just sim` runs it, `just sim 42`
+//! [`engine`] that no workload ever has two containers, [`orders`] that dependencies are kept, [`guards`] that an
+//! update that failed leads back to what was before, [`settled`] that actual equals desired once faults stop. A seed that fails is made smaller by [`shrink`]. `just sim` runs it, `just sim 42`
 //! repeats a seed with all its events.
 
 mod asked;
@@ -16,6 +16,7 @@ mod disturbances;
 mod engine;
 pub mod fake_connector;
 pub mod fake_probes;
+mod guards;
 mod life;
 pub mod manual_clock;
 mod network;

@@ -124,6 +124,10 @@ impl Orders {
                         self.order(added.clone());
                     }
                 }
+                // A hello ends these without conditions, and what a later delete waits for does not end a stop under way.
+                let ended = self.orders.iter().filter(|order| order.current && order.ends).map(|order| &order.added);
+                let ended = ended.filter(|added| !self.deletes.contains_key(&added.instance.workload));
+                self.stopping.extend(ended.map(|added| (added.instance.clone(), added.workload.runtime.clone())));
             }
             Some(SchedulerEvent::Server(FromServer::UpdateWorkload(plan))) => {
                 for deleted in &plan.deleted {
@@ -428,6 +432,20 @@ mod tests {
         assert!(told.may_start(&changed));
         taken_back(&mut told);
         assert!(told.may_stop(&changed), "there was nothing to replace");
+    }
+
+    /// Seed 5211295: a stop that failed is tried again although the workload is meanwhile to be deleted, too.
+    #[test]
+    fn what_a_hello_replaces_is_stopped_although_a_later_delete_waits() {
+        let (mut told, w) = (Told::new(), wanted("run 0", None));
+        let mut workload = (*w.workload).clone();
+        workload.tags.insert("tag".to_owned(), "1".to_owned());
+        let changed = AddedWorkload { instance: w.instance.clone(), workload: Arc::new(workload) };
+        told.plan(&[&w], &[]);
+        told.event(SchedulerEvent::Server(FromServer::ServerHello(vec![changed.clone()])));
+        told.plan(&[], &[(&changed, &["user"])]);
+        assert!(told.may_stop(&w), "the hello replaces it");
+        assert!(told.may_start(&changed) && !told.may_stop(&changed), "what is there then waits");
     }
 
     /// Seed 1331: a delete is about what was wanted when it came, not about what an earlier one lets stop.

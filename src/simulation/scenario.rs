@@ -48,6 +48,16 @@ const LIFECYCLES: [&str; 12] = [
     "{ activation: { tagEquals: { zone: b } } }",
 ];
 
+/// What workloads say about updates to them.
+const GUARDS: [&str; 6] = [
+    "{ healthyMs: 2000, deadlineMs: 30000, onFailure: ROLLBACK }",
+    "{ healthyMs: 0, deadlineMs: 8000, onFailure: ROLLBACK }",
+    "{ stage: NONE, healthyMs: 1000, deadlineMs: 60000, onFailure: ROLLBACK }",
+    "{ when: { pathExists: /sim/key }, healthyMs: 2000, deadlineMs: 30000, onFailure: ROLLBACK }",
+    "{ healthyMs: 1000, deadlineMs: 10000, onFailure: KEEP }",
+    "{}",
+];
+
 /// What is left out of a seed, to find out what its failure needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
@@ -228,7 +238,8 @@ impl Scenario {
             Some(Ok(())) => self.past.push(desired),
             Some(Err(text)) => {
                 self.cluster.trace.line(|| format!("commander: {text}"));
-                if !text.contains("cycle") {
+                let is_refusal = ["cycle", "it is the same as update", "guarded updates are open"];
+                if !is_refusal.iter().any(|refusal| text.contains(refusal)) {
                     self.cluster.violations.push(format!("a valid update was refused: {text}"));
                 }
             }
@@ -355,6 +366,12 @@ impl Scenario {
         let number = self.random.u8(0..2);
         let removes_itself = if self.happens(self.disturbances.self_removals) { " rm" } else { "" };
         let block = LIFECYCLES[self.random.usize(..LIFECYCLES.len())];
+        let guard = if self.happens(self.disturbances.guards) { GUARDS[self.random.usize(..GUARDS.len())] } else { "" };
+        let block = match (block.strip_suffix(" }"), guard) {
+            (_, "") => block.to_owned(),
+            (None, guard) => format!("{{ update: {guard} }}"),
+            (Some(block), guard) => format!("{block}, update: {guard} }}"),
+        };
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
         format!("{program} : {number}{removes_itself}{lifecycle}").into()
     }

@@ -6,7 +6,7 @@
 use super::cluster::{Cluster, Node};
 use super::engine::{Container, removes_itself};
 use super::life::RUNTIMES;
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
@@ -27,7 +27,11 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let server = cluster.server.as_ref()?;
     let view = server.view();
     let effective: Effective = view.effective.clone();
-    let states: States = view.states.iter().map(|(instance, state)| (instance, state.clone())).collect();
+    let states: States =
+        server.reported_states().into_iter().map(|WorkloadState { instance, state }| (instance, state)).collect();
+    if let Some(reason) = cluster.unfinished_update() {
+        return Some(reason);
+    }
     if let Some(instance) = cluster.reported.iter().find(|instance| !states.contains_key(*instance)) {
         return Some(format!("the server was never told that '{instance}' is removed"));
     }

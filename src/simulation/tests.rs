@@ -1,10 +1,11 @@
 //! Runs the simulation with a fixed set of seeds and some fresh ones, with `ANKAIOS_SIM_SEEDS` seeds from
 //! `ANKAIOS_SIM_FIRST` on, or with the one of `ANKAIOS_SIM_SEED`, less what `ANKAIOS_SIM_WITHOUT` names.
 
-use super::disturbances::{Disturbances, NEWER, NEWEST};
+use super::disturbances::{Disturbances, LATEST, NEWER, NEWEST};
 use super::scenario::{LeftOut, ROUNDS_MAX};
 use super::shrink::{run, shrink};
 use crate::platform::clock::{Clock, SystemClock};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,13 +22,14 @@ const FOUND_SINCE: [u64; 16] = [
     2013391, 2023933,
 ];
 /// Seeds that have found something with all kinds of faults, less what is named.
-const FOUND_LESS: [(u64, &str); 8] = [
+const FOUND_LESS: [(u64, &str); 9] = [
     (
         2037184,
         "checks_fail,delete_fails,list_lies,manifests,paths,pauses,removals,server_kills,strange_ends,self_removals,\
          2-3,7,9,11-19,21-29",
     ),
     (5000207, ""),
+    (5211295, ""),
     (3002773, ""),
     (3005533, ""),
     (3012384, ""),
@@ -56,12 +58,19 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn found_without(seed: u64) -> LeftOut {
+    let latest = || LATEST.iter().map(|name| (*name).to_owned());
     if let Some((_, names)) = FOUND_LESS.iter().find(|(found, _)| *found == seed) {
-        return left_out(names).expect("names of faults and rounds");
+        let mut left_out = left_out(names).expect("names of faults and rounds");
+        left_out.faults.extend(latest());
+        return left_out;
     }
     let newer = if FOUND.contains(&seed) { NEWER.as_slice() } else { &[] };
     let newest = if !newer.is_empty() || FOUND_SINCE.contains(&seed) { NEWEST.as_slice() } else { &[] };
-    LeftOut { faults: newer.iter().chain(newest).map(|name| (*name).to_owned()).collect(), ..LeftOut::default() }
+    let mut faults: BTreeSet<String> = newer.iter().chain(newest).map(|name| (*name).to_owned()).collect();
+    if !faults.is_empty() {
+        faults.extend(latest());
+    }
+    LeftOut { faults, ..LeftOut::default() }
 }
 
 /// Names of faults and numbers of rounds, with commas between them.

@@ -71,6 +71,7 @@ impl Trace {
     pub fn message(message: &ToServer) -> String {
         match message {
             ToServer::WorkloadStates(list) => states(list),
+            ToServer::Prepared(list) => format!("prepared: {list:?}"),
             other => format!("{other:?}"),
         }
     }

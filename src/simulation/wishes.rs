@@ -3,6 +3,7 @@
 //!
 //! Thread: the one of the test.
 
+use super::guards::pending;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
@@ -26,6 +27,14 @@ impl Before {
         let existing = view.states.iter().map(|(instance, _)| instance).collect();
         Self { desired: view.desired.clone(), effective: view.effective.clone(), existing }
     }
+
+    pub fn desired(&self) -> &DesiredState {
+        &self.desired
+    }
+
+    pub fn effective(&self) -> &BTreeMap<Name, AddedWorkload> {
+        &self.effective
+    }
 }
 
 /// What is remembered of earlier wishes.
@@ -35,9 +44,15 @@ pub struct Wishes {
     stopping: BTreeMap<InstanceName, BTreeSet<String>>,
     /// By agent and name: the last rules of workloads that were wanted there and still have a state.
     last_rules: BTreeMap<(Name, Name), ControlInterfaceAccess>,
+    /// Updates may be guarded, so one may be refused because of an earlier one.
+    are_guarded: bool,
 }
 
 impl Wishes {
+    pub fn new(are_guarded: bool) -> Self {
+        Self { are_guarded, ..Self::default() }
+    }
+
     /// Answers what the server has made wrong of a message: `update` is what it asks for, if that is an update and the
     /// server listens to who says it.
     pub fn judge(&mut self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
@@ -45,18 +60,23 @@ impl Wishes {
         let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
         let is = server.view().desired;
         let wanted = wished.as_ref().unwrap_or(&before.desired);
-        if is != wanted {
+        if is != wanted && !(self.are_guarded && *is == before.desired) {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
         let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
+        self.note_ended(before, server);
+        self.forget_gone(server);
+        wrong
+    }
+
+    /// Whatever has ended since then stops now.
+    pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         for (_, ended) in ended {
             self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
             let InstanceName { workload, agent, .. } = ended.instance.clone();
             self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
         }
-        self.forget_gone(server);
-        wrong
     }
 
     /// Instances without a state have stopped.
@@ -134,14 +154,17 @@ impl Wishes {
     }
 }
 
-/// What agents are told is what is desired: there are no templates and no hooks here.
+/// What agents are told is what is desired, but for what is being staged: there are no templates and no hooks here.
 pub fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
-    let in_force = |(name, workload): (&Name, &std::sync::Arc<Workload>)| {
-        let expected = AddedWorkload { instance: workload.instance_name(name), workload: workload.clone() };
-        view.effective.get(name) == Some(&expected)
+    let pending = pending(server);
+    let in_force = |name: &Name| {
+        let desired = view.desired.workloads.get(name);
+        let expected = desired
+            .map(|workload| AddedWorkload { instance: workload.instance_name(name), workload: workload.clone() });
+        view.effective.get(name) == expected.as_ref() || pending.contains(name)
     };
-    let all = view.desired.workloads.iter().all(in_force) && view.effective.len() == view.desired.workloads.len();
+    let all = view.desired.workloads.keys().chain(view.effective.keys()).all(in_force);
     (!all).then(|| format!("desired is {:?}, in force is {:?}", view.desired.workloads, view.effective))
 }
 

@@ -24,6 +24,7 @@ mod fake_engine;
 mod faults;
 mod faults_limits;
 mod flood;
+mod guarded_updates;
 mod hooks;
 mod kill;
 mod lifecycle;

@@ -59,7 +59,7 @@ fn a_dependent_starts_when_the_database_is_ready_whatever_way_that_is_checked() 
         ),
         ("unix", listen, format!("unix: {}/socket", shared.display())),
         ("file", "touch /shared/file", format!("file: {}/file", shared.display())),
-        ("exec", "touch /tmp/ready", "exec: [test, -f, /tmp/ready]".to_owned()),
+        ("exec", "touch /tmp/ready", "exec: [test, -f, /tmp/ready], timeoutMs: 20000".to_owned()),
     ];
     let mut workloads = Vec::new();
     for (kind, serve, check) in &kinds {
@@ -98,7 +98,7 @@ fn a_pod_is_ready_when_a_command_in_its_container_says_so() {
     );
     let text = format!(
         "apiVersion: v1\nworkloads:\n  db:\n    agent: agent_A\n    runtime: podman-kube\n    runtimeConfig: |\n      \
-         manifest: |\n        {pod}      lifecycle: {{ ready: {{ exec: [test, -f, /tmp/ready], deadlineMs: 120000 }} }}\n"
+         manifest: |\n        {pod}      lifecycle: {{ ready: {{ exec: [test, -f, /tmp/ready], timeoutMs: 20000, deadlineMs: 120000 }} }}\n"
     );
     let output = cluster.ank_with_input(&["apply", "-"], &text);
     assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);

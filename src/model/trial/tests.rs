@@ -66,6 +66,7 @@ impl Rig {
     }
 }
 
+// [utest->swdd~server-judges-guarded-updates~1]
 #[test]
 fn it_is_over_when_all_have_run_long_enough_at_the_same_time() {
     let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
@@ -234,6 +235,19 @@ fn a_new_definition_takes_over_the_clock_and_one_that_waits_to_be_replaced_is_no
     rig.trial.judge(Candidate { instance: InstanceName::new("a", "new", "A"), ..candidate("a") }, rig.clock.now());
     rig.wait(DEADLINE / 2);
     assert_eq!(rig.failed(), ["a: not healthy within 120 s: Pending(Initial)"]);
+}
+
+#[test]
+fn what_is_not_replaced_after_all_is_judged_on() {
+    let mut rig = Rig::new(&[candidate("a")]);
+    rig.wait(DEADLINE / 2);
+    rig.trial.suspend(&"a".into(), rig.clock.now());
+    rig.wait(DEADLINE);
+    let failed = ExecutionState::with_info(Phase::FailedExecFailed, "Exit code: '1'");
+    rig.trial.resume(&"a".into(), Some(&failed), rig.clock.now());
+    assert_eq!(rig.trial.waits_for(), ["a"]);
+    rig.wait(DEADLINE / 2);
+    assert_eq!(rig.failed(), ["a: not healthy within 120 s: Failed(ExecFailed): 'Exit code: '1''"]);
 }
 
 #[test]

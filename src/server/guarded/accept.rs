@@ -7,6 +7,7 @@ use super::trial::Candidate;
 use super::unit::{Form, Touch, Unit};
 use super::{Open, Record, block_of};
 use crate::limits::UPDATES_OPEN;
+use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::Phase;
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -32,6 +33,24 @@ pub(super) struct Before {
     instances: BTreeMap<Name, InstanceName>,
     /// Running workloads that need one that is touched, with what follows when they fail.
     dependents: BTreeMap<Name, OnFailure>,
+}
+
+/// The response to an update with this difference.
+fn answer(difference: &Difference) -> ResponseContent {
+    ResponseContent::UpdateStateSuccess {
+        added: difference.added.iter().map(|added| added.instance.to_string()).collect(),
+        deleted: difference.deleted.iter().map(ToString::to_string).collect(),
+    }
+}
+
+impl Open {
+    /// These instances are in the response to a request. Of earlier ones only those are kept that somebody still sees.
+    fn note_answered(&mut self, difference: &Difference, states: &WorkloadStates) {
+        self.answered_added.retain(|instance| states.get(instance).is_some());
+        self.answered_deleted.retain(|instance| states.get(instance).is_some());
+        self.answered_added.extend(difference.added.iter().map(|added| added.instance.clone()));
+        self.answered_deleted.extend(difference.deleted.iter().cloned());
+    }
 }
 
 impl Record {
@@ -69,12 +88,8 @@ impl ServerLoop {
         }
         let left = unit.touch(&touch);
         let forgotten = &prepared.change.forgotten_updates;
-        if !prepared.for_agents.is_empty() || !joined.is_empty() {
-            let same = self.guarded.remembered(&unit.fingerprint()).filter(|same| !forgotten.contains(&same.number));
-            if let Some(same) = same {
-                let reason = same.reason.clone().unwrap_or_default();
-                return Err(UpdateError::Remembered { number: same.number, reason });
-            }
+        if self.guarded.remembers_any() && (!prepared.for_agents.is_empty() || !joined.is_empty()) {
+            self.guarded.check_new(&unit, forgotten)?;
         }
         if joined.is_empty() && !self.asks_for_guard(&prepared.for_agents) {
             self.guarded.forget(forgotten);
@@ -155,14 +170,9 @@ impl ServerLoop {
         left: &BTreeSet<Name>,
     ) -> (ResponseContent, Changes) {
         let now = self.now();
-        let names = |instances: &mut dyn Iterator<Item = &InstanceName>| instances.map(ToString::to_string).collect();
-        let answer = ResponseContent::UpdateStateSuccess {
-            added: names(&mut prepared.for_agents.added.iter().map(|added| &added.instance)),
-            deleted: names(&mut prepared.for_agents.deleted.iter()),
-        };
+        let answer = answer(&prepared.for_agents);
         let mut open = self.joined(joined, unit);
-        open.answered_added.extend(prepared.for_agents.added.iter().map(|added| added.instance.clone()));
-        open.answered_deleted.extend(prepared.for_agents.deleted.iter().cloned());
+        open.note_answered(&prepared.for_agents, &self.workloads.states);
         left.iter().for_each(|name| open.trial.remove(name));
         touch.workloads.keys().for_each(|name| _ = open.staging.pending.remove(name));
         if open.record.unit.is_empty() {
@@ -170,13 +180,12 @@ impl ServerLoop {
             self.send_lists();
             return result;
         }
-        let changed: BTreeSet<Name> = prepared
-            .rendered
-            .names()
-            .chain(prepared.for_agents.names())
-            .filter(|name| !left.contains(*name))
-            .cloned()
-            .collect();
+        let names = prepared.rendered.names().chain(prepared.for_agents.names());
+        let changed: BTreeSet<Name> = names.filter(|name| !left.contains(*name)).cloned().collect();
+        for name in touch.workloads.keys().filter(|name| !changed.contains(*name)) {
+            let state = open.trial.instance(name).and_then(|instance| self.workloads.states.get(instance));
+            open.trial.resume(name, state.cloned().as_ref(), now);
+        }
         let staged = self.staged_of(&prepared.for_agents, left);
         if staged.is_empty() && open.staging.pending.is_empty() {
             let on_failures = changed.iter().map(|name| {
@@ -191,28 +200,34 @@ impl ServerLoop {
             self.send_lists();
             return result;
         }
-        open.record.phase = UpdatePhase::Staging;
         for name in &changed {
             open.trial.suspend(name, now);
             let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
             open.staging.pending.insert(name.clone(), Pending { new, staged: staged.get(name).cloned() });
         }
-        let away: Vec<Name> =
-            open.staging.agents().filter(|agent| self.peers.of_agent(agent).is_none()).cloned().collect();
-        away.iter().for_each(|agent| open.staging.agent_left(agent, now));
-        let number = self.open_update(open, &Before::default());
-        log::info!("Update {number} is staged before it is carried out.");
-        let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
-        let goes_on = |name: &Name| left.contains(name);
-        let now_only = PreparedUpdate {
-            change,
-            rendered: rendered.of_names(goes_on),
-            for_agents: for_agents.of_names(goes_on),
-            failed,
-        };
-        let (_, changes) = self.commit(now_only);
+        self.begin_staging(open);
+        let changes = self.commit_of_names(prepared, left);
         self.send_lists();
         (answer, changes)
+    }
+
+    /// Keeps an update that waits until everything is staged.
+    fn begin_staging(&mut self, mut open: Open) {
+        let now = self.now();
+        open.record.phase = UpdatePhase::Staging;
+        log::info!("Update {} ({}) is being staged.", open.record.number, open.record.unit.names());
+        let is_away = |agent: &&Name| self.peers.of_agent(agent).is_none();
+        let away: Vec<Name> = open.staging.agents().filter(is_away).cloned().collect();
+        away.iter().for_each(|agent| open.staging.agent_left(agent, now));
+        self.open_update(open, &Before::default());
+    }
+
+    /// Makes the new state the desired one, and carries out no more of it than what is about these workloads.
+    fn commit_of_names(&mut self, prepared: PreparedUpdate, names: &BTreeSet<Name>) -> Changes {
+        let PreparedUpdate { change, rendered, for_agents, failed } = prepared;
+        let is_one = |name: &Name| names.contains(name);
+        let (rendered, for_agents) = (rendered.of_names(is_one), for_agents.of_names(is_one));
+        self.commit(PreparedUpdate { change, rendered, for_agents, failed }).1
     }
 
     /// The update that takes the place of these, with all that they wait for and judge.
@@ -427,6 +442,7 @@ impl ServerLoop {
             self.carry_out(for_agents, Changes::default());
         }
         self.begin_trial(number, &changed, &before);
+        self.guarded.has_changed = true;
         self.guarded.is_outdated = true;
         self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
     }

@@ -22,6 +22,7 @@ use crate::model::node::Node;
 use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
+use crate::server::update::UpdateError;
 use shown::Shown;
 use staging::Staging;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,6 +109,8 @@ pub struct GuardedUpdates {
     is_outdated: bool,
     /// When it is shown again in any case, since ages are part of it.
     shows_again_at: Option<Instant>,
+    /// An update was carried out or undone since hooks began to work on a request.
+    has_changed: bool,
     /// The server keeps its state over restarts.
     is_kept_on_disk: bool,
 }
@@ -116,6 +119,16 @@ impl GuardedUpdates {
     /// From now on `on_failure` follows from the failure of an update whose blocks do not say it.
     pub fn set_on_failure(&mut self, on_failure: OnFailure) {
         self.on_failure = on_failure;
+    }
+
+    /// Hooks begin to work on a request.
+    pub fn hooks_begin(&mut self) {
+        self.has_changed = false;
+    }
+
+    /// Whether an update was carried out or undone since then, so that the request was prepared for another state.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed
     }
 
     /// Whether there is something that has to be stored.
@@ -130,7 +143,7 @@ impl GuardedUpdates {
 
     /// Whether requests need not be compared with anything.
     fn is_idle(&self) -> bool {
-        self.is_quiet() && self.ended.iter().all(|(ended, _)| ended.remembered.is_none())
+        self.is_quiet() && !self.remembers_any()
     }
 
     /// When something changes by itself.
@@ -143,10 +156,23 @@ impl GuardedUpdates {
         block.and_then(|block| block.on_failure).unwrap_or(self.on_failure)
     }
 
-    /// The updates that are remembered by this fingerprint.
-    fn remembered(&self, fingerprint: &str) -> Option<&Record> {
-        let is_it = |record: &&Record| record.remembered.as_deref() == Some(fingerprint);
-        self.ended.iter().rev().map(|(record, _)| record).find(is_it)
+    /// Whether some updates are not to be made once more.
+    fn remembers_any(&self) -> bool {
+        self.ended.iter().any(|(ended, _)| ended.remembered.is_some())
+    }
+
+    /// Whether `unit` is none of those, but for the `forgotten` ones.
+    ///
+    /// # Errors
+    /// [`UpdateError::Remembered`].
+    fn check_new(&self, unit: &Unit, forgotten: &BTreeSet<u64>) -> Result<(), UpdateError> {
+        let fingerprint = unit.fingerprint();
+        let is_same =
+            |record: &&Record| record.remembered.as_ref() == Some(&fingerprint) && !forgotten.contains(&record.number);
+        self.ended.iter().rev().map(|(record, _)| record).find(is_same).map_or(Ok(()), |same| {
+            let reason = same.reason.clone().unwrap_or_default();
+            Err(UpdateError::Remembered { number: same.number, reason })
+        })
     }
 
     /// An update may be made once more although it was undone.
@@ -197,6 +223,22 @@ impl GuardedUpdates {
             *stored = Arc::new(stored::node(record, |_| None));
         }
     }
+}
+
+/// An update as tests and the simulation inspect it.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub struct SeenUpdate {
+    /// How far it is.
+    pub phase: UpdatePhase,
+    /// Its workloads.
+    pub names: BTreeSet<Name>,
+    /// Workloads and agents.
+    pub waits_for: Vec<String>,
+    /// Workloads whose new form is not in force.
+    pub pending: BTreeSet<Name>,
+    /// What was desired before.
+    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
 }
 
 /// The block `update` of a workload, if it has one.

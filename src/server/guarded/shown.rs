@@ -110,20 +110,7 @@ impl ServerLoop {
         if infos.is_empty() && guarded.shown.is_empty() {
             return;
         }
-        let (mut old, mut finished) = (Vec::new(), Vec::new());
-        let gone: Vec<InstanceName> =
-            guarded.shown.keys().filter(|shown| !infos.contains_key(*shown)).cloned().collect();
-        for instance in gone {
-            let state = match self.guarded.shown.remove(&instance) {
-                Some(Shown::Before { reported, .. }) => reported,
-                _ if self.workloads.is_wanted(&instance) => ExecutionState::plain(Phase::PendingInitial),
-                _ => {
-                    finished.push(removed(instance.clone()));
-                    ExecutionState::plain(Phase::Removed)
-                }
-            };
-            old.push((instance.clone(), self.workloads.states.set(&instance, state)));
-        }
+        let mut old = self.stop_showing(|shown| !infos.contains_key(shown));
         for (instance, text) in infos {
             let (known, is_wanted) =
                 (self.workloads.states.get(&instance).cloned(), self.workloads.is_wanted(&instance));
@@ -156,6 +143,28 @@ impl ServerLoop {
             changes.states(old, &self.workloads.states);
             self.publish(&changes);
         }
+    }
+
+    /// States that are not shown otherwise any more are as agents reported them, and an instance that no agent has is
+    /// finished. Returns the states before.
+    fn stop_showing(&mut self, is_over: impl Fn(&InstanceName) -> bool) -> Vec<(InstanceName, Option<ExecutionState>)> {
+        let over: Vec<InstanceName> = self.guarded.shown.keys().filter(|shown| is_over(shown)).cloned().collect();
+        let (mut old, mut finished) = (Vec::new(), Vec::new());
+        for instance in over {
+            let state = match self.guarded.shown.remove(&instance) {
+                Some(Shown::Before { reported, .. }) => reported,
+                _ if self.workloads.is_wanted(&instance) => ExecutionState::plain(Phase::PendingInitial),
+                _ => {
+                    finished.push(removed(instance.clone()));
+                    ExecutionState::plain(Phase::Removed)
+                }
+            };
+            old.push((instance.clone(), self.workloads.states.set(&instance, state)));
+        }
+        for removed in &finished {
+            self.end_requests_of_gone(&removed.instance);
+        }
         self.peers.broadcast_to_clis(&finished);
+        old
     }
 }

@@ -87,6 +87,7 @@ impl Pending {
 }
 
 /// All that waits of one update.
+// [impl->swdd~server-stages-updates~1]
 #[derive(Debug, Default)]
 pub struct Staging {
     /// By workload.

@@ -178,6 +178,7 @@ fn record_from(number: u64, node: &Node) -> Option<Record> {
 
 impl ServerLoop {
     /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
+    // [impl->swdd~server-keeps-guarded-updates~1]
     pub(in crate::server) fn restore_updates(&mut self, newest: u64, updates: &[(u64, Arc<Node>)]) {
         self.guarded.newest = newest;
         for (number, node) in updates {

@@ -158,6 +158,7 @@ impl Unit {
     }
 
     /// The hash of what leads from the way back to what the update makes of it: the same for the same update.
+    // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
         let workload = |(name, touched): (&Name, &TouchedWorkload)| {
             (name.to_string(), Node::text(format!("{} {}", touched.before.print(), touched.print)))

@@ -78,15 +78,17 @@ impl GuardedUpdates {
         }
     }
 
-    /// An instance is replaced or deleted by a request that is not about the update that judges it.
-    pub fn instance_ended(&mut self, instance: &InstanceName) {
-        let is_dependent = |open: &&mut Open| {
-            open.trial.instance(&instance.workload) == Some(instance)
-                && !open.record.unit.workloads.contains_key(&instance.workload)
-        };
-        for open in self.open.values_mut().filter(is_dependent) {
-            open.trial.remove(&instance.workload);
-            open.record.dependents.remove(&instance.workload);
+    /// An instance is not in force any more. A dependent is not judged then; a workload that the update touches has a new
+    /// instance, which is judged as soon as it is in force.
+    pub fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
+        let name = &instance.workload;
+        for open in self.open.values_mut().filter(|open| open.trial.instance(name) == Some(instance)) {
+            if open.record.unit.workloads.contains_key(name) {
+                open.trial.suspend(name, now);
+            } else {
+                open.trial.remove(name);
+                open.record.dependents.remove(name);
+            }
         }
     }
 }
@@ -203,6 +205,7 @@ impl ServerLoop {
     /// Puts back all that an update has changed: what is desired, rendered and in force. Neither templates nor hooks are
     /// asked: it was accepted once, and a refusal must not leave the cluster with what has failed. What is put back is not
     /// judged, so that an undo always ends.
+    // [impl->swdd~server-undoes-failed-updates~1]
     fn undo(&mut self, number: u64, workload: &Name, why: &str) {
         let Some(open) = self.guarded.open.get(&number) else { return };
         let unit = open.record.unit.clone();
@@ -221,7 +224,8 @@ impl ServerLoop {
         // A link that was down proves nothing about what was never started.
         record.remembered = record.was_switched.then(|| unit.fingerprint());
         self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
-        let tells = self.undone_states(&answered_added, &answered_deleted, &why);
+        let ends = self.undone_states(&answered_added, &answered_deleted, &why);
+        self.peers.broadcast_to_clis(&ends);
         self.refresh_shown();
         let before = unit.workloads.iter();
         let rendered = before.clone().map(|(name, touched)| (name, touched.before.rendered.as_ref()));
@@ -233,9 +237,9 @@ impl ServerLoop {
             failed: Failed::new(),
         };
         let (_, changes) = self.commit(prepared);
+        self.guarded.has_changed = true;
         self.publish(&changes);
         self.send_lists();
-        self.peers.broadcast_to_clis(&tells);
     }
 
     /// A workload that is late because others keep its old instance from stopping names those.
@@ -289,20 +293,20 @@ impl ServerLoop {
         why: &str,
     ) -> Vec<WorkloadState> {
         let states = &self.workloads.states;
-        let mut tells = Vec::new();
+        let mut ends = Vec::new();
         for instance in added {
             let has_ended = |state: &ExecutionState| ["Failed", "Succeeded", "Running"].contains(&state.phase.state());
             if !states.get(instance).is_some_and(has_ended) {
                 let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("undone: {why}"));
-                tells.push(WorkloadState::new(instance.clone(), state));
+                ends.push(WorkloadState::new(instance.clone(), state));
             }
         }
         for instance in deleted {
             if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_own(instance)) {
-                tells.push(removed(instance.clone()));
-                tells.push(WorkloadState::new(instance.clone(), state.clone()));
+                ends.push(removed(instance.clone()));
+                ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }
         }
-        tells
+        ends
     }
 }

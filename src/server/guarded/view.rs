@@ -11,6 +11,8 @@ use crate::model::node::Node;
 use crate::server::ServerLoop;
 use crate::server::state_view::entries;
 use std::collections::BTreeMap;
+#[cfg(test)]
+use {super::SeenUpdate, crate::model::execution_state::WorkloadState};
 
 impl ServerLoop {
     /// What masks select of the updates; there even when nothing is selected, so that a reader learns that this server
@@ -25,6 +27,30 @@ impl ServerLoop {
         let ended = guarded.ended.iter().map(|(record, _)| view(record, None));
         let open = guarded.open.values().map(|open| view(&open.record, Some(open)));
         open.chain(ended).map(|view| (view.record.number.to_string(), view)).collect()
+    }
+}
+
+#[cfg(test)]
+impl ServerLoop {
+    /// All updates by number.
+    pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
+        let seen = |UpdateView { record, open, .. }: &UpdateView<'_>| {
+            let workloads = &record.unit.workloads;
+            let ways_back = workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
+            SeenUpdate {
+                phase: record.phase,
+                names: workloads.keys().cloned().collect(),
+                waits_for: UpdateView { server: self, record, open: *open }.waits_for(),
+                pending: open.iter().flat_map(|open| open.staging.pending.keys().cloned()).collect(),
+                ways_back: ways_back.collect(),
+            }
+        };
+        self.updates().values().map(|view| (view.record.number, seen(view))).collect()
+    }
+
+    /// All states as agents know them.
+    pub fn reported_states(&self) -> Vec<WorkloadState> {
+        self.guarded.as_reported(self.workloads.states.reports())
     }
 }
 

@@ -19,6 +19,7 @@ fn restart(rig: &mut Rig) {
     rig.a = rig.cluster.agent("A");
 }
 
+// [utest->swdd~server-keeps-guarded-updates~1]
 #[test]
 fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);

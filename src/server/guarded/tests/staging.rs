@@ -51,6 +51,7 @@ impl Rig {
     }
 }
 
+// [utest->swdd~server-stages-updates~1]
 #[test]
 fn nothing_changes_until_all_is_staged_and_the_list_is_emptied_after_the_plan() {
     let mut rig = rig();
@@ -258,6 +259,20 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
     );
     assert_eq!(rig.sent(), ["update db", "prepare "]);
     assert!(rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap_err().contains("same as update 2"));
+}
+
+#[test]
+fn a_workload_that_is_set_to_what_is_in_force_is_judged_on() {
+    let mut rig = rig();
+    rig.apply(&[&db("2")]).unwrap();
+    rig.prepared(prepared(&db_instance("2")));
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.apply(&[&db("3")]).unwrap();
+    rig.wait(DEADLINE * 2);
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!((rig.phases().pop(), rig.read(3, "waitsFor")), (Some("3 TRIAL".to_owned()), r#"["db"]"#.to_owned()));
+    rig.wait(DEADLINE);
+    assert_eq!(rig.desired(), ["db 1", "web 1"]);
 }
 
 #[test]

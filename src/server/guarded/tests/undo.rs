@@ -4,6 +4,8 @@ use super::*;
 use crate::model::workload::ConfigItem;
 use crate::server::tests::tree;
 
+// [utest->swdd~server-undoes-failed-updates~1]
+// [utest->swdd~server-remembers-undone-updates~1]
 #[test]
 fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it_is_forgotten() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);
@@ -108,6 +110,33 @@ fn an_undo_asks_no_hook_and_puts_back_what_hooks_had_made() {
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     let answer = format!("{:?}", rig.cluster.take(commander).pop());
     assert!(answer.contains("it is the same as update 1"), "{answer}");
+}
+
+#[test]
+fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.cluster.hook();
+    let commander = rig.cluster.commander();
+    let send = |rig: &mut Rig, image: &str| {
+        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
+        let request = crate::server::tests::update(&state, &["desiredState.workloads.db"]);
+        rig.cluster.send_request(commander, "r", request);
+    };
+    send(&mut rig, "2");
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    send(&mut rig, "3");
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.desired(), ["db 1"]);
+    rig.report(&db_instance("2"), Phase::Removed);
+    rig.report(&db_instance("1"), Phase::Running);
+    rig.cluster.take_all();
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    assert_eq!(rig.plan(), (vec!["db".to_owned()], vec![db_instance("1").to_string()]), "what is there now ends");
+    assert_eq!(
+        (rig.desired(), rig.phases()),
+        (vec!["db 3".to_owned()], vec!["1 UNDONE".to_owned(), "2 TRIAL".to_owned()])
+    );
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! Guarded updates as they must be seen from outside: which states they lead back to, worked out here once more, and
+//! agents that report how far they are with what they shall prepare.
+//!
+//! Thread: the one of the test.
+
+use super::manual_clock::ManualClock;
+use super::wishes::Before;
+use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::PrepareLevel;
+use crate::model::workload::Workload;
+use crate::platform::clock::Clock;
+use crate::server::{SeenUpdate, ServerLoop};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is known of guarded updates.
+#[derive(Default)]
+pub struct Guards {
+    updates: BTreeMap<u64, SeenUpdate>,
+    /// What each name of an open update was before the first of the updates that it is a part of.
+    ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
+}
+
+impl Guards {
+    /// Another server has started, which knows what is stored.
+    pub fn restarted(&mut self, server: &ServerLoop) {
+        self.updates = server.seen_updates();
+        let open = self.updates.values().filter(|update| update.phase.is_open());
+        self.ways_back = open.flat_map(|update| update.ways_back.clone()).collect();
+    }
+
+    /// Answers what an event has made wrong, which was a request for an update or not.
+    pub fn judge(&mut self, before: &Before, is_request: bool, server: &ServerLoop) -> Option<String> {
+        let now = server.seen_updates();
+        let earlier = std::mem::replace(&mut self.updates, now);
+        let newest = earlier.keys().last().copied().unwrap_or_default();
+        let view = server.view();
+        for (number, update) in &self.updates {
+            if *number > newest {
+                if !is_request {
+                    return Some(format!("update {number} of {:?} was asked for by nobody", update.names));
+                }
+                for name in &update.names {
+                    let way_back = || before.desired().workloads.get(name).cloned();
+                    self.ways_back.entry(name.clone()).or_insert_with(way_back);
+                }
+            }
+            let was_open = earlier.get(number).is_none_or(|earlier| earlier.phase.is_open());
+            if update.phase == UpdatePhase::Undone && was_open {
+                for name in &update.names {
+                    let way_back = self.ways_back.get(name).and_then(Option::as_ref);
+                    let is = view.desired.workloads.get(name);
+                    if way_back != is {
+                        return Some(format!("update {number} was undone: '{name}' was {way_back:?} and is {is:?}"));
+                    }
+                }
+            }
+            let waited = earlier.get(number).map(|earlier| &earlier.pending);
+            for name in update.pending.iter().filter(|name| waited.is_some_and(|waited| waited.contains(*name))) {
+                if before.effective().get(name) != view.effective.get(name) {
+                    return Some(format!("'{name}' has changed although update {number} is only being staged"));
+                }
+            }
+        }
+        let open: BTreeSet<Name> = self.open().flat_map(|(_, update)| update.names.clone()).collect();
+        self.ways_back.retain(|name, _| open.contains(name));
+        None
+    }
+
+    fn open(&self) -> impl Iterator<Item = (&u64, &SeenUpdate)> {
+        self.updates.iter().filter(|(_, update)| update.phase.is_open())
+    }
+
+    /// Answers which update waits for something else than agents that are away.
+    pub fn unfinished(&self, server: &ServerLoop) -> Option<String> {
+        let updates = server.seen_updates();
+        let mut open = updates.iter().filter(|(_, update)| update.phase.is_open());
+        open.find_map(|(number, SeenUpdate { phase, waits_for, .. })| {
+            let waits = waits_for.is_empty() || waits_for.iter().any(|it| !it.starts_with(AGENT_PREFIX));
+            waits.then(|| format!("update {number} is {phase} and waits for {waits_for:?}"))
+        })
+    }
+}
+
+/// Workloads whose new form is not in force yet.
+pub fn pending(server: &ServerLoop) -> BTreeSet<Name> {
+    server.seen_updates().into_values().flat_map(|update| update.pending).collect()
+}
+
+/// The part of an agent that prepares. What it prepared is not used here: each switch takes the usual way.
+pub struct Preparing {
+    clock: ManualClock,
+    random: fastrand::Rng,
+    reports: VecDeque<(Instant, PreparedInstance)>,
+    listed: BTreeSet<InstanceName>,
+}
+
+/// Longest time until something about an instance changes, in milliseconds.
+const STEP_MS: u64 = 8_000;
+
+impl Preparing {
+    pub fn new(clock: &ManualClock, seed: u64) -> Self {
+        let (random, reports, listed) = (fastrand::Rng::with_seed(seed), VecDeque::new(), BTreeSet::new());
+        Self { clock: clock.clone(), random, reports, listed }
+    }
+
+    /// Another connection begins, or the agent is gone.
+    pub fn reset(&mut self) {
+        self.reports.clear();
+        self.listed.clear();
+    }
+
+    /// These are all instances to be prepared.
+    pub fn list(&mut self, list: &[AddedWorkload]) {
+        let listed: BTreeSet<InstanceName> = list.iter().map(|added| added.instance.clone()).collect();
+        self.reports.retain(|(_, report)| listed.contains(&report.instance));
+        let known = std::mem::replace(&mut self.listed, listed.clone());
+        for instance in listed.difference(&known) {
+            self.plan_reports(instance);
+        }
+        self.reports.make_contiguous().sort_by_key(|(at, _)| *at);
+    }
+
+    /// Some tries fail, then it is staged or never will be; a condition may hold it back for a while.
+    fn plan_reports(&mut self, instance: &InstanceName) {
+        let mut at = self.clock.now();
+        let report = |level, tries, is_final, unmet: bool| PreparedInstance {
+            instance: instance.clone(),
+            level,
+            reason: (tries > 0).then(|| "no such image".to_owned()),
+            tries,
+            is_final,
+            unmet: unmet.then(|| "/sim/key does not exist".to_owned()),
+        };
+        let tries = [0, 0, 1, 3][self.random.usize(..4)];
+        let mut reports: Vec<_> = (1..=tries).map(|number| report(None, number, false, false)).collect();
+        if self.random.u8(0..4) == 0 {
+            reports.push(report(Some(PrepareLevel::Create), 0, false, true));
+        }
+        let is_final = self.random.u8(0..6) == 0;
+        let level = (!is_final).then_some(PrepareLevel::Create);
+        reports.push(report(level, if is_final { tries + 1 } else { 0 }, is_final, false));
+        for report in reports {
+            at += Duration::from_millis(self.random.u64(1..STEP_MS));
+            self.reports.push_back((at, report));
+        }
+    }
+
+    /// When it has something to report.
+    pub fn due(&self) -> Option<Instant> {
+        self.reports.front().map(|(at, _)| *at)
+    }
+
+    /// What it reports now.
+    pub fn next(&mut self) -> Option<PreparedInstance> {
+        self.reports.pop_front().map(|(_, report)| report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+    use crate::model::messages::ToServer;
+    use crate::server::tests::{Cluster, desired};
+    use crate::wire::peer::PeerId;
+
+    const MANIFEST: &str =
+        "{ apiVersion: v1, workloads: { w: { agent: A, runtime: podman, runtimeConfig: 'image: 1' } } }";
+
+    /// A server, and what is known of its updates.
+    struct Judged {
+        cluster: Cluster,
+        agent: PeerId,
+        guards: Guards,
+    }
+
+    impl Judged {
+        fn new() -> Self {
+            let mut cluster = Cluster::default();
+            cluster.server.start_with(desired(MANIFEST)).unwrap();
+            let agent = cluster.agent("A");
+            Self { cluster, agent, guards: Guards::default() }
+        }
+
+        /// An update to this image, which `is_known` to have been asked for, or was not seen at all.
+        fn update(&mut self, image: &str, is_known: Option<bool>) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let config = format!("{{ image: {image}, lifecycle: {{ update: {{ onFailure: ROLLBACK }} }} }}");
+            let workload = format!("{{ agent: A, runtime: podman, runtimeConfig: '{config}' }}");
+            let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            self.cluster.update(&state, &["desiredState.workloads.w"]).unwrap();
+            self.guards.judge(&before, is_known?, &self.cluster.server)
+        }
+
+        fn fail(&mut self) -> Option<String> {
+            let before = Before::of(&self.cluster.server);
+            let instance = self.cluster.server.view().effective["w"].instance.clone();
+            let state = WorkloadState::new(instance, ExecutionState::plain(Phase::PendingStartingFailed));
+            self.cluster.send(self.agent, ToServer::WorkloadStates(vec![state]));
+            self.guards.judge(&before, false, &self.cluster.server)
+        }
+    }
+
+    #[test]
+    fn an_update_that_leads_back_to_the_last_good_state_is_right() {
+        let mut judged = Judged::new();
+        assert_eq!((judged.update("2", Some(true)), judged.update("3", Some(true)), judged.fail()), (None, None, None));
+    }
+
+    /// As of an undo that is judged, and so may be undone for ever.
+    #[test]
+    fn an_update_that_nobody_asked_for_is_an_alarm() {
+        let wrong = Judged::new().update("2", Some(false));
+        assert!(wrong.is_some_and(|wrong| wrong.contains("was asked for by nobody")));
+    }
+
+    /// As of an update that forgets the way back of the one that it takes over.
+    #[test]
+    fn a_way_back_to_another_state_than_the_last_good_one_is_an_alarm() {
+        let mut judged = Judged::new();
+        assert_eq!(judged.update("2", Some(true)), None);
+        let way_back = judged.guards.ways_back.get_mut("w").unwrap();
+        *way_back = judged.cluster.server.view().desired.workloads.get("w").cloned();
+        assert_eq!(judged.update("3", Some(true)), None);
+        let wrong = judged.fail();
+        assert!(wrong.is_some_and(|wrong| wrong.starts_with("update 2 was undone: 'w' was Some")));
+    }
+}
