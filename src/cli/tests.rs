@@ -38,6 +38,8 @@ pub enum Step {
     State(Node),
     /// Responds to a read with an error.
     NoState(&'static str),
+    /// Does not respond to a read in time.
+    Late,
     /// Accepts an update.
     Accept(Accepted),
     /// Refuses an update.
@@ -99,6 +101,7 @@ impl ServerLink for ScriptedServer {
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
             Some(Step::NoState(text)) => Err(CommandError::Response(text.to_owned())),
+            Some(Step::Late) => Err(CommandError::TimedOut(Duration::from_secs(3))),
             None => Err(lost()),
             other => panic!("a state is read, the script has {other:?}"),
         }

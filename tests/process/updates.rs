@@ -19,7 +19,7 @@ fn apply(cluster: &Cluster, options: &[&str], workloads: &[Workload]) -> Output 
 fn updates(cluster: &Cluster) -> (Vec<[String; 4]>, String) {
     let output = cluster.ank(&["get", "updates"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
-    let text = output.stdout.replacen("ID ", "ID NAME ", 1); // The parser looks for a heading with this word.
+    let text = output.stdout.replacen("PHASE", "PNAME", 1); // The parser looks for a heading with this word.
     let rows = table::parse(&text).into_iter().map(|cells| {
         let [id, phase, accepted, names, info] = <[String; 5]>::try_from(cells).expect("five columns");
         assert!(accepted.len() == 20 && accepted.ends_with('Z'), "{accepted}");

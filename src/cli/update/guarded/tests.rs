@@ -121,6 +121,13 @@ fn an_update_is_read_once_a_second_until_its_end() {
 }
 
 #[test]
+fn a_response_that_is_late_does_not_end_the_wait() {
+    let second = [Step::Silence(Duration::from_secs(1)), Step::Broadcast(Vec::new())];
+    let ran = run([Step::Late].into_iter().chain(second).chain([read("4", update(&[("phase", "GOOD")]))]));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+}
+
+#[test]
 fn agents_that_are_away_are_not_waited_for_but_named() {
     let ran = run([read("4", waiting_for(&["agent B", "agent C"]))]);
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
