@@ -11,6 +11,7 @@ mod support;
 
 mod apply;
 mod bad_input;
+mod bad_updates;
 mod blame;
 mod cli_follow;
 mod cli_outputs;
@@ -42,6 +43,7 @@ mod rollback;
 mod service_manager;
 mod soak;
 mod socket;
+mod staged_updates;
 mod state_output;
 mod tls;
 mod updates;

@@ -16,4 +16,5 @@ mod podman_kube;
 mod prepare;
 mod states;
 mod store;
+mod updates;
 mod usage;

@@ -78,6 +78,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return None;
         }
         let level = self.staged_level(added, stage).filter(|level| *level > PrepareLevel::None);
+        let level = level.filter(|_| self.engines.contains_key(&added.workload.runtime));
         let retry_limit = Some(self.context.retry_limit.unwrap_or(u32::MAX));
         Some(level.map(|level| Wanted { added: added.clone(), level, retry_limit }))
     }

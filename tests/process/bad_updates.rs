@@ -1,0 +1,178 @@
+//! Updates that fail in each way in which they can, on each engine: all end as before, and what is found out while they
+//! are staged stops nothing.
+//!
+//! Thread: the test's. Owns: one cluster with the fake engine per test.
+
+use crate::support::manifest::{Workload, pod};
+use crate::support::{Cluster, manifest, workload};
+use serde_json::{Value, json};
+
+/// A new definition that does not work.
+struct Bad {
+    what: &'static str,
+    image: &'static str,
+    restart: &'static str,
+    /// Of the `lifecycle:` block, besides `update`.
+    lifecycle: &'static str,
+    /// The levels at which staging finds it.
+    found_by: &'static [&'static str],
+}
+
+const BAD: [Bad; 6] = [
+    Bad { what: "no such image", image: "nothing", restart: "NEVER", lifecycle: "", found_by: &["CREATE", "IMAGE"] },
+    Bad {
+        what: "an option that the engine refuses",
+        image: "refused",
+        restart: "NEVER",
+        lifecycle: "",
+        found_by: &["CREATE"],
+    },
+    Bad { what: "exits at once", image: "exit3", restart: "NEVER", lifecycle: "", found_by: &[] },
+    Bad {
+        what: "exits at once and is restarted some times",
+        image: "exit3",
+        restart: "ON_FAILURE",
+        lifecycle: "restart: { maxRestarts: 1, backoffMs: 50 },",
+        found_by: &[],
+    },
+    Bad {
+        what: "never ready",
+        image: "run",
+        restart: "NEVER",
+        lifecycle: "ready: { file: /nowhere/ready, periodMs: 50, deadlineMs: 0 },",
+        found_by: &[],
+    },
+    Bad {
+        what: "dies again and again before it is healthy",
+        image: "exit3:after=300ms",
+        restart: "ALWAYS",
+        lifecycle: "",
+        found_by: &[],
+    },
+];
+
+fn on_runtime(runtime: &str, image: &str) -> Workload {
+    match runtime {
+        "podman-kube" => pod("web", image),
+        _ => workload("web", image).runtime(runtime),
+    }
+}
+
+fn bad(runtime: &str, bad: &Bad, stage: &str) -> Workload {
+    let update = format!("stage: {stage}, healthyMs: 1200, deadlineMs: 4000, onFailure: ROLLBACK");
+    let block = format!("lifecycle: {{ {} update: {{ {update} }} }}", bad.lifecycle);
+    on_runtime(runtime, bad.image).restart(bad.restart).config(&block)
+}
+
+fn updates(cluster: &Cluster) -> Value {
+    let output = cluster.ank(&["get", "state", "-o", "json", "updates"]);
+    serde_json::from_str::<Value>(&output.stdout).unwrap_or_default()["updates"].take()
+}
+
+fn desired(cluster: &Cluster) -> String {
+    cluster.ank(&["get", "state", "-o", "json", "desiredState"]).success()
+}
+
+/// Ids and images of all containers that run.
+fn running(cluster: &Cluster) -> Vec<(String, String)> {
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+    let containers = cluster.engine.containers().into_iter();
+    containers.filter(|one| one["State"] == "running").map(|one| (text(&one, "Id"), text(&one, "Image"))).collect()
+}
+
+/// What the engine refuses, as it says it.
+fn refusals() -> Value {
+    let refuse = |command: &str| json!({ "command": command, "image": "refused", "exit": 125, "stderr": "Error: unknown flag: --nonsense\n" });
+    json!([refuse("create"), refuse("run")])
+}
+
+fn start(runtime: &str) -> Cluster {
+    let mut cluster = Cluster::prepare();
+    if runtime == "containerd" {
+        cluster.engine.install_nerdctl();
+    }
+    cluster.agent_config = "retry_limit = 2".to_owned();
+    cluster.start_all(&["agent_A"]);
+    cluster.engine.script(&refusals());
+    cluster.run(&[on_runtime(runtime, "run")]);
+    cluster
+}
+
+/// Applies each bad update and asserts that it ends as before.
+fn all_end_as_before(runtime: &str, rows: &[Bad]) {
+    let cluster = start(runtime);
+    let (before, images) = (desired(&cluster), |cluster: &Cluster| {
+        running(cluster).into_iter().map(|(_, image)| image).collect::<Vec<_>>()
+    });
+    let at_first = images(&cluster);
+    let mut number = 0;
+    for row in rows {
+        for stage in ["CREATE", "NONE"] {
+            number += 1;
+            let what = format!("{}, {runtime}, {stage}", row.what);
+            let most = if runtime == "podman-kube" && stage == "CREATE" { "IMAGE" } else { stage };
+            let is_found = row.found_by.contains(&most);
+            let (containers, update) = (running(&cluster), manifest(&[bad(runtime, row, stage)]));
+            cluster.apply(&update);
+            let key = number.to_string();
+            let ended = || Some(updates(&cluster)[&key].take()).filter(|update| update["phase"] == "UNDONE");
+            let ended = cluster.wait_for(&what, ended);
+            let reason = ended["reason"].as_str().unwrap_or_default();
+            assert_eq!(reason.starts_with("web: cannot be staged: "), is_found, "{what}: {reason}");
+            assert_eq!(desired(&cluster), before, "{what}");
+            if is_found {
+                assert_eq!(running(&cluster), containers, "{what}: nothing was stopped");
+            }
+            cluster.wait_for(&what, || {
+                let shown = cluster.workload("web").is_some_and(|row| row.state == "Running(Ok)");
+                (shown && cluster.workloads().len() == 1 && images(&cluster) == at_first).then_some(())
+            });
+            cluster.wait_for(&what, || {
+                (cluster.engine.containers().len() == containers.len()).then_some(()) // Nothing is left of the new one.
+            });
+            // What was never started proves nothing, and may work the next time.
+            let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
+            let is_refused = again.stderr.contains(&format!("it is the same as update {key}, which was undone"));
+            assert_eq!(is_refused, !is_found, "{what}: {}", again.stderr);
+            if is_found {
+                number += 1;
+                let key = number.to_string();
+                cluster.wait_for(&what, || (updates(&cluster)[&key]["phase"] == "UNDONE").then_some(()));
+            }
+        }
+    }
+}
+
+// [stest->swdd~server-undoes-failed-updates~1]
+#[test]
+fn bad_updates_of_podman_workloads_end_as_before() {
+    all_end_as_before("podman", &BAD);
+}
+
+#[test]
+fn bad_updates_of_containerd_workloads_end_as_before() {
+    all_end_as_before("containerd", &BAD);
+}
+
+/// Which options there are is no matter of the call that plays a pod.
+#[test]
+fn bad_updates_of_pods_end_as_before() {
+    let rows: Vec<Bad> = BAD.into_iter().filter(|row| row.image != "refused").collect();
+    all_end_as_before("podman-kube", &rows);
+}
+
+#[test]
+fn a_dependent_that_breaks_takes_the_update_back_though_it_is_not_touched() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let web = workload("web", "run").on("agent_B").restart("NEVER").after("db", "ADD_COND_RUNNING");
+    cluster.run(&[workload("db", "run"), web]);
+    let before = desired(&cluster);
+    let update = "lifecycle: { update: { stage: NONE, healthyMs: 60000, deadlineMs: 70000, onFailure: ROLLBACK } }";
+    cluster.apply(&manifest(&[workload("db", "run:latest").config(update)]));
+    cluster.wait_for("it is on trial", || (updates(&cluster)["1"]["phase"] == "TRIAL").then_some(()));
+    cluster.engine.finish("web", 7);
+    cluster.wait_for("it is undone", || (updates(&cluster)["1"]["phase"] == "UNDONE").then_some(()));
+    assert_eq!(updates(&cluster)["1"]["reason"], "web: Failed(ExecFailed): 'Exit code: '7''");
+    assert_eq!(desired(&cluster), before);
+    cluster.wait_for_state("db", "Running(Ok)");
+}
