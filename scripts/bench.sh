@@ -9,6 +9,7 @@
 #   control  control interface: round trips, memory and threads with 50 sessions
 #   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms
 #   boot     real podman: starts with each level of 'prepare' beside bare podman; only when it is named
+#   update   real podman: outages of updates, staged and not, beside bare podman; only when it is named
 #   load     growth of costs with workloads, subscribers and commands; only ours, only when it is named
 #
 # PEER_BIN=<folder with ank-server, ank-agent, ank> measures those programs beside ours, part by part in turns;
@@ -22,8 +23,8 @@ names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
-        size | server | tls | agent | control | lifecycle | boot | load) ;;
-        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|boot|load]..." ;;
+        size | server | tls | agent | control | lifecycle | boot | update | load) ;;
+        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|boot|update|load]..." ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}
@@ -86,6 +87,11 @@ measure() {
             foreign=''
             [ "$who" = ours ] || foreign=1
             BENCH_FOREIGN=$foreign BENCH_PROGRAMS=$programs scripts/bench-boot.sh || broken
+            ;;
+        update)
+            foreign=''
+            [ "$who" = ours ] || foreign=1
+            BENCH_FOREIGN=$foreign BENCH_PROGRAMS=$programs scripts/bench-update.sh || broken
             ;;
         control)
             title "Control interface ($who)"
