@@ -91,9 +91,6 @@ enum Actor {
     Prepared(usize),
 }
 
-/// The path that conditions name.
-const KEY: &str = "/sim/key";
-
 /// A pause of an agent that is longer may cost it its connection.
 const PAUSE_UNNOTICED: Duration = Duration::from_secs(10);
 
@@ -528,17 +525,7 @@ impl Cluster {
 
     /// Answers which guarded update is open although nothing keeps it so.
     pub fn unfinished_update(&self) -> Option<String> {
-        let (guards, server) = (self.guards.as_ref()?, self.server.as_ref()?);
-        // An update of a node on which the path is missing that its condition names.
-        let may_wait = |name: &str| {
-            let mut states = server.view().states.iter().filter(|(instance, _)| *instance.workload == *name);
-            states.any(|(instance, state)| {
-                let node = self.nodes.iter().find(|node| node.name == instance.agent);
-                let is_missing = node.is_some_and(|node| !node.engine.exists(KEY));
-                is_missing && state.additional_info.contains(&format!("update: {KEY} does not exist"))
-            })
-        };
-        guards.unfinished(server, may_wait)
+        self.guards.as_ref()?.unfinished(self.server.as_ref()?)
     }
 
     /// What somebody says to the server, which `heard` says whether it still listens to; through the agent of `node`, or

@@ -161,6 +161,11 @@ impl Container {
         self.stopped_by == Some(life)
     }
 
+    /// Whether it ended because this life of the agent stopped it, and waits to be removed.
+    pub fn is_only_stopped_by(&self, life: u64) -> bool {
+        matches!(self.doing, Doing::Ended { .. }) && self.was_stopped_by(life)
+    }
+
     /// Whether it waits to be started.
     pub fn is_prepared(&self) -> bool {
         self.prepared
@@ -504,6 +509,14 @@ impl SimEngine {
 
     pub fn containers(&self) -> Vec<Container> {
         self.world().containers.values().cloned().collect()
+    }
+
+    /// The container of an instance.
+    #[cfg(test)]
+    pub fn id_of(&self, instance: &InstanceName) -> Option<ContainerId> {
+        let world = self.world();
+        let mut found = world.containers.iter().filter(|(_, container)| container.instance == *instance);
+        found.next().map(|(id, _)| id.clone())
     }
 
     pub fn is_removed_by_hand(&self, instance: &InstanceName) -> bool {

@@ -26,7 +26,8 @@ impl World {
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;
-            let waits = container.is_prepared() && container.instance != new.instance;
+            let waits = container.is_prepared() || container.is_only_stopped_by(caller.life);
+            let waits = waits && container.instance != new.instance;
             if container.instance.workload == *name
                 && !itself
                 && !known
@@ -70,12 +71,13 @@ impl World {
         }
     }
 
-    /// Never two containers of a workload that run, or did.
+    /// Never two containers of a workload that run, or did: what this agent stopped for another instance goes later.
     pub(super) fn check_alone(&mut self, caller: &Caller, itself: Option<&ContainerId>, new: &NewContainer) {
         let of_workload = |(id, other): &(&ContainerId, &Container)| {
             other.instance.workload == new.instance.workload
                 && itself != Some(*id)
                 && !other.is_prepared()
+                && !(other.is_only_stopped_by(caller.life) && other.instance != new.instance)
                 && !self.may_stay(caller, id, other)
         };
         if let Some((_, other)) = self.containers.iter().find(of_workload) {
@@ -102,5 +104,64 @@ impl World {
         container.runtime != caller.runtime
             && !self.listed.contains(&(caller.life, container.runtime.clone()))
             && self.asked.get(&caller.life).is_some_and(late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::messages::AddedWorkload;
+    use crate::platform::clock::Clock;
+    use crate::runtime::NewContainer;
+    use crate::simulation::engine::{Action, Caller, EngineFaults, SimEngine};
+    use crate::simulation::manual_clock::ManualClock;
+    use crate::simulation::stepped_agent::wanted_with;
+    use crate::simulation::trace::Trace;
+
+    fn new(config: &str) -> NewContainer {
+        let AddedWorkload { instance, workload } = wanted_with("w", config, |_| {});
+        NewContainer { instance, workload, control_interface: None, files: Vec::new(), notify_socket: None }
+    }
+
+    struct Node {
+        clock: ManualClock,
+        engine: SimEngine,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let (random, trace) = (fastrand::Rng::with_seed(1), Trace::new(&clock, 0));
+            Self { engine: SimEngine::new(&clock, random, trace, EngineFaults::default()), clock }
+        }
+
+        /// Makes a call and waits for its end.
+        fn call(&self, action: Action) {
+            let call = self.engine.begin(&Caller { life: 1, runtime: "podman".into() }, action, None);
+            while self.engine.take_result(call).is_none() {
+                let due = self.engine.due_of(call).expect("it has not ended");
+                self.clock.advance(self.clock.until(due));
+                self.engine.step();
+            }
+        }
+
+        fn id(&self, new: &NewContainer) -> crate::runtime::ContainerId {
+            self.engine.id_of(&new.instance).expect("it has a container")
+        }
+    }
+
+    /// As of an agent that starts what it has staged before it has stopped the old instance.
+    #[test]
+    fn a_start_of_what_is_staged_before_the_stop_of_the_old_one_is_an_alarm_and_after_it_none() {
+        for (stops, alarms) in [(true, 0), (false, 1)] {
+            let (node, old, new) = (Node::new(), new("run : 1"), new("run : 2"));
+            node.call(Action::Run(old.clone()));
+            node.call(Action::Create(new.clone()));
+            if stops {
+                node.call(Action::Stop(node.id(&old)));
+            }
+            assert_eq!(node.engine.take_violations(), [""; 0]);
+            node.call(Action::Start(node.id(&new), new.clone()));
+            assert_eq!(node.engine.take_violations().is_empty(), alarms == 0);
+        }
     }
 }
