@@ -76,14 +76,12 @@ impl Guards {
         self.updates.iter().filter(|(_, update)| update.phase.is_open())
     }
 
-    /// Answers which update waits for something else than agents that are away and conditions by which one `may_wait`.
-    pub fn unfinished(&self, server: &ServerLoop, may_wait: impl Fn(&str) -> bool) -> Option<String> {
+    /// Answers which update waits for something else than agents that are away.
+    pub fn unfinished(&self, server: &ServerLoop) -> Option<String> {
         let updates = server.seen_updates();
         let mut open = updates.iter().filter(|(_, update)| update.phase.is_open());
         open.find_map(|(number, SeenUpdate { phase, waits_for, .. })| {
-            let is_wrong =
-                |it: &String| !it.starts_with(AGENT_PREFIX) && !(*phase == UpdatePhase::Staging && may_wait(it));
-            let waits = waits_for.is_empty() || waits_for.iter().any(is_wrong);
+            let waits = waits_for.is_empty() || waits_for.iter().any(|it| !it.starts_with(AGENT_PREFIX));
             waits.then(|| format!("update {number} is {phase} and waits for {waits_for:?}"))
         })
     }
