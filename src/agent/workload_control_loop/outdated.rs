@@ -47,7 +47,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The old instance is gone for all others: what is left of it is removed later.
     pub(super) fn put_off_stopped(&mut self) {
-        let (Some(id), Some(engine)) = (self.stopped.take(), self.engine.take()) else { return };
+        let Some(id) = self.stopped.take() else { return };
+        let Some(engine) = self.engine.take() else { return };
         let runtime = self.wanted.as_ref().map(|workload| workload.runtime.clone()).unwrap_or_default();
         let containers = vec![(self.instance.clone(), id)];
         self.outdated.containers.push(Strays { runtime, engine, containers });

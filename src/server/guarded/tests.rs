@@ -1,6 +1,7 @@
 //! Guarded updates through the events of the server, with a clock that the test moves.
 
 mod joins;
+mod modes;
 mod restarts;
 mod staging;
 mod undo;
@@ -58,14 +59,18 @@ impl Rig {
 
     pub fn with_agent(workloads: &[String], capabilities: AgentCapabilities) -> Self {
         let manifest = format!("{{ apiVersion: v1, workloads: {{ {} }} }}", workloads.join(", "));
-        let mut cluster = Cluster::with_manifest(&manifest);
+        Self::of(Cluster::with_manifest(&manifest), capabilities)
+    }
+
+    /// Of a server that was started; all that is to run on agent A does.
+    pub fn of(mut cluster: Cluster, capabilities: AgentCapabilities) -> Self {
         let (clock, (store, stored)) = (ManualClock::new(), StateStore::unattended());
         cluster.server.set_clock(clock.clone());
         cluster.server.set_store(store);
         let a = cluster.agent_with("A", capabilities);
         let mut rig = Self { cluster, clock, a, stored };
-        let wanted: Vec<InstanceName> =
-            rig.cluster.server.view().effective.values().map(|added| added.instance.clone()).collect();
+        let wanted = rig.cluster.server.view().effective.values().map(|added| added.instance.clone());
+        let wanted: Vec<InstanceName> = wanted.filter(|instance| !instance.agent.is_empty()).collect();
         wanted.iter().for_each(|instance| rig.report(instance, Phase::Running));
         rig.cluster.take_all();
         rig
