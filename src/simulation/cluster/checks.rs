@@ -1,0 +1,114 @@
+//! What must hold of a whole cluster at any time, or once nothing disturbs it any more.
+//!
+//! Thread: the one of the test.
+
+use super::{Cluster, Node};
+use crate::model::messages::Request;
+use crate::wire::peer::PeerId;
+
+impl Node {
+    /// What its agent keeps although nothing explains it: each waiting operation, reason to wait and waiter belongs to
+    /// a workload that it has.
+    fn leaks(&self) -> Option<String> {
+        let manager = &self.life.as_ref()?.manager;
+        let [objects, waiting, waiters, withheld, conditions, prepared] = manager.sizes();
+        let workloads = objects + waiting;
+        let most = self.orders.workloads();
+        let leaks = waiting > most
+            || withheld > workloads
+            || conditions > workloads
+            || prepared > waiting
+            || (waiting == 0 && waiters > 0);
+        leaks.then(|| {
+            let name = &self.name;
+            format!(
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions, {prepared} preparations"
+            )
+        })
+    }
+}
+
+impl Cluster {
+    /// Answers what is larger than anything explains: nothing may be left of what is gone.
+    pub fn leaks(&self) -> Option<String> {
+        let [peers, names, stopping, waiting, states, rights] = self.server.as_ref()?.sizes();
+        let streams = self.nodes.iter().filter(|node| node.stream.is_some()).count() + self.subscribers.len();
+        if peers != streams || names != streams {
+            return Some(format!("the server knows {peers} streams with {names} names, there are {streams}"));
+        }
+        if stopping > states || waiting > states || rights > states {
+            return Some(format!(
+                "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
+            ));
+        }
+        if !self.server.as_ref()?.strays_agree() {
+            return Some("the server counts other states as unwanted than there are".to_owned());
+        }
+        if !self.server.as_ref()?.timings_agree() {
+            return Some("the server keeps start times of instances that are gone".to_owned());
+        }
+        self.forgotten_subscriptions().or_else(|| self.nodes.iter().find_map(Node::leaks))
+    }
+
+    /// Each subscriber has one subscription; streams of agents have those that workloads asked for and did not end.
+    fn forgotten_subscriptions(&self) -> Option<String> {
+        let mut subscribed = self.server.as_ref()?.subscribed();
+        for node in &self.nodes {
+            let count = node.stream.and_then(|stream| subscribed.remove(&PeerId(stream.0))).unwrap_or(0);
+            let following = node.asked.following();
+            if count > following {
+                return Some(format!("{} has {count} subscriptions, its workloads follow {following}", node.name));
+            }
+        }
+        let (others, there_are) = (subscribed.values().sum::<usize>(), self.subscribers.len());
+        (others != there_are).then(|| format!("{there_are} commanders have {others} subscriptions"))
+    }
+
+    /// Answers which workload follows what it may not read any more.
+    pub(super) fn forbidden_subscription(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
+            let told = node.asked.first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
+            told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
+        })
+    }
+
+    /// Answers what is stored in place of the desired state while nothing is being written.
+    pub fn lost_state(&self) -> Option<String> {
+        self.disk.as_ref()?.lost_state(self.server.as_ref()?)
+    }
+
+    /// Answers which workload that follows events, as the server remembers too, knows something else than a fresh read.
+    pub fn misled_workload(&self) -> Option<String> {
+        let server = self.server.as_ref()?;
+        let fresh = |masks: &[String]| server.view().read(masks);
+        self.nodes.iter().find_map(|node| {
+            let peer = PeerId(node.stream?.0);
+            node.asked.differs(|id| server.is_subscribed(peer, id), fresh)
+        })
+    }
+
+    /// Answers who is not there or what is still on its way.
+    pub fn busy(&self) -> Option<String> {
+        let busy = |node: &Node| {
+            let name = &node.name;
+            match (&node.life, node.stream, node.engine.calls()) {
+                (None, ..) => Some(format!("agent {name} is away")),
+                (_, None, _) => Some(format!("agent {name} is not connected")),
+                (_, _, 0) => None,
+                (_, _, calls) => Some(format!("{calls} engine calls run on node {name}")),
+            }
+        };
+        let node = self.nodes.iter().find_map(busy);
+        let network = || (!self.network.is_quiet()).then(|| "messages are on their way".to_owned());
+        let server = self.server.is_none().then(|| "the server is away".to_owned());
+        server.or(node).or_else(network)
+    }
+
+    /// Answers which guarded update is open although nothing keeps it so.
+    pub fn unfinished_update(&self) -> Option<String> {
+        self.guards.as_ref()?.unfinished(self.server.as_ref()?)
+    }
+}
