@@ -15,6 +15,7 @@ use ankaios_lite::wire::address::Security;
 use super::clients::{Agent, Commander, Reports, Subscriber};
 use super::process::{Server, cpu_of, pss_of};
 use super::scale::{SETTLE, agent_name, mebibytes, milliseconds, running, state};
+use super::table::median;
 
 /// What one more costs may be so many times as much at the end of a curve as at its begin. Something that grows with
 /// the square of what it is about would be eight times as much: each curve goes up to eight times its begin.
@@ -61,6 +62,7 @@ pub fn run(programs: &Path, engine: &Path) -> bool {
     let mut held = workloads_of_server(programs);
     held &= subscribers(programs);
     held &= commands(programs);
+    held &= open_update(programs);
     held & workloads_of_agent(programs, engine)
 }
 
@@ -140,6 +142,38 @@ fn subscribers(programs: &Path) -> bool {
     let held = cpu.print(0.0);
     last.print(0.0); // Other load on the machine decides how long things take, so this is no verdict.
     held
+}
+
+/// A state change while an update is open that judges all 1,000 workloads, beside one while none is.
+fn open_update(programs: &Path) -> bool {
+    const TIMES: usize = 5;
+    let cost = |state: &Node| {
+        let server = Server::start(programs, &[], Security::Insecure);
+        let mut agent = Agent::connect(&server, &agent_name(0), Reports::Together);
+        Commander::connect(&server).apply(state.clone());
+        agent.wait_for_workloads(1000);
+        let subscriber = Subscriber::connect(&server);
+        server.wait_until_idle();
+        let before = server.cpu();
+        for number in 0..CHANGES {
+            agent.report_change(number);
+            subscriber.next();
+        }
+        server.wait_until_idle();
+        milliseconds(server.cpu() - before)
+    };
+    let plain = state(1, 1000);
+    let text = serde_json::to_string(&plain).expect("a tree has a text");
+    let block = "lifecycle: {update: {healthyMs: 600000, deadlineMs: 1200000}}";
+    let text = text.replace("commandArgs: ", &format!("{block}\\ncommandArgs: "));
+    let guarded: Node = serde_json::from_str(&text).expect("it was one");
+    let [none, open] = [plain, guarded].map(|state| median((0..TIMES).map(|_| cost(&state)).collect()));
+    let ratio = open / none.max(1.0);
+    println!(
+        "server: CPU of {CHANGES} state changes with 1,000 workloads: {none:.1} ms, with an update that is open on all \
+         {open:.1} ms, {ratio:.2} times as much, at most {GROWTH_MAX}\n"
+    );
+    ratio <= GROWTH_MAX
 }
 
 fn commands(programs: &Path) -> bool {
