@@ -39,13 +39,16 @@ const UPDATES: &str = "updates";
 const NEWEST_UPDATE: &str = "newest";
 const UPDATE_LIST: &str = "list";
 
+/// A guarded update as it is stored, with its number.
+pub type StoredUpdate = (u64, Arc<Node>);
+
 /// What is kept over restarts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stored {
     /// What users asked for.
     pub desired: DesiredState,
     /// The newest number of a guarded update, and those that are known, with their numbers; `None` when there was none.
-    pub updates: Option<(u64, Vec<(u64, Arc<Node>)>)>,
+    pub updates: Option<(u64, Vec<StoredUpdate>)>,
 }
 
 impl From<DesiredState> for Stored {
@@ -193,7 +196,7 @@ fn depth(json: &str) -> usize {
 }
 
 /// The updates as a part of the stored state.
-fn updates_node(newest: u64, updates: &[(u64, Arc<Node>)]) -> Node {
+fn updates_node(newest: u64, updates: &[StoredUpdate]) -> Node {
     // In the order in which they have ended, the open ones first.
     let one = |(number, update): &(u64, Arc<Node>)| {
         let number = ("number", Node::Number(*number));
