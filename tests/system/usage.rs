@@ -101,7 +101,7 @@ fn values_are_those_of_the_kernel_and_known_loads_are_seen() {
     let usage = of_workload(&document, "busy");
     assert!((before..=after).contains(&value(usage, "cpuUsec")), "{before} {after} {usage}");
     let share = usage["cpuPercent"].as_f64().expect("a number");
-    assert!(share > 1.0 && share < 25.0 * 1.05 + 1.0, "a quarter of a core is all that it may take: {usage}");
+    assert!(share > 0.0 && share < 25.0 * 1.05 + 1.0, "a quarter of a core is all that it may take: {usage}");
     assert_eq!((value(usage, "restarts"), &usage["subState"]), (0, &Value::from("Ok")));
 
     let held = podman.only_container("held");
