@@ -48,6 +48,8 @@ pub struct Progress {
     pub failure: Option<(String, u32)>,
     /// There is no further try.
     pub has_given_up: bool,
+    /// It was staged for an update.
+    pub is_for_update: bool,
 }
 
 /// What follows for one workload.
@@ -101,6 +103,8 @@ struct Entry {
     failures: u32,
     /// Why the last try failed.
     reason: String,
+    /// It was staged for an update.
+    is_for_update: bool,
     removals: VecDeque<Removal>,
     failed_removals: u32,
     /// The control loop that is to start it waits for what comes of it.
@@ -147,6 +151,7 @@ impl Entry {
             doing: Doing::Nothing,
             failures: 0,
             reason: String::new(),
+            is_for_update: false,
             removals: VecDeque::new(),
             failed_removals: 0,
             given_to: None,
@@ -167,6 +172,7 @@ impl Entry {
         let Some(of) = self.of.take() else { return };
         self.removals.extend(removal(&of, self.container.take(), self.unsure));
         (self.level, self.unsure, self.failures) = (PrepareLevel::None, false, 0);
+        self.is_for_update = false;
         self.note.clear();
         if matches!(self.doing, Doing::RetryAt(_) | Doing::Failed) {
             self.doing = Doing::Nothing;
@@ -302,6 +308,7 @@ impl Preparations {
             level: entry.level,
             failure: (entry.failures > 0).then(|| (entry.reason.clone(), entry.failures)),
             has_given_up: matches!(entry.doing, Doing::Failed),
+            is_for_update: entry.is_for_update,
         })
     }
 
@@ -394,6 +401,7 @@ impl Preparations {
         entry.wanted = wanted;
         let was_initialised = entry.is_initialised();
         let next = entry.next(now);
+        entry.is_for_update |= entry.wanted.as_ref().is_some_and(|wanted| wanted.retry_limit.is_some());
         settled.note.clone_from(&entry.note);
         self.touched.remove(name);
         self.queued.remove(&(number, name.clone()));

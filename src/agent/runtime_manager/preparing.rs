@@ -133,7 +133,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             may_run: self.conditions.reason(name).is_none(),
         };
         // What was staged for an update that is carried out now, and waits for others, is kept.
-        let requested = self.prepare.requested(workload).max(self.preparations.progress(added).level);
+        let staged = self.preparations.progress(added);
+        let kept = if staged.is_for_update { staged.level } else { PrepareLevel::None };
+        let requested = self.prepare.requested(workload).max(kept);
         let level = requested.min(levels::most(workload, situation));
         (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level, retry_limit: None })
     }

@@ -175,6 +175,7 @@ fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
     stage(&mut rig, &[new()]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     switch_to(&mut rig, &new(), &[]);
+    stage(&mut rig, &[]);
     forget(&rig);
     rig.change(&[old()], &[deleted_after(&new().instance, &[])]);
     assert_eq!(rig.engine.take_calls(), ["delete w", "delete w", "create w"]);
@@ -187,6 +188,7 @@ fn a_delete_after_the_switch_leaves_nothing() {
     stage(&mut rig, &[new()]);
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     switch_to(&mut rig, &new(), &[]);
+    stage(&mut rig, &[]);
     rig.change(&[], &[deleted_after(&new().instance, &[])]);
     assert_eq!(rig.sent().last().map(String::as_str), Some("w Removed"));
     rig.agent.pass(MINUTE);
