@@ -4,6 +4,7 @@
 
 use super::cluster::Cluster;
 use super::disturbances::Disturbances;
+use super::guards::pending;
 use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
 use super::modes;
@@ -259,6 +260,7 @@ impl Scenario {
         let Some(server) = &self.cluster.server else { return };
         let mut desired = server.view().desired.clone();
         let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
+        let staged = pending(server); // What is desired of these is not in force.
         let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
         self.cluster.trace.line(|| format!("commander: switches to '{mode}'"));
         desired.configs.insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
@@ -271,10 +273,10 @@ impl Scenario {
         }
         let changes =
             |(name, workload)| was_in_force.get(name) != Some(&modes::expected(&desired, name, workload, true));
-        let changed: BTreeSet<Name> =
-            desired.workloads.iter().filter(|entry| changes(*entry)).map(|(name, _)| name.clone()).collect();
-        if changed != self.cluster.last_changed {
-            let told = &self.cluster.last_changed;
+        let changed = desired.workloads.iter().filter(|entry| !staged.contains(entry.0) && changes(*entry));
+        let changed: BTreeSet<Name> = changed.map(|(name, _)| name.clone()).collect();
+        let told: BTreeSet<Name> = self.cluster.last_changed.difference(&staged).cloned().collect();
+        if changed != told {
             self.cluster.violations.push(format!("the switch concerns {changed:?}, the server changed {told:?}"));
         }
     }
