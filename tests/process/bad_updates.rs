@@ -32,7 +32,7 @@ const BAD: [Bad; 6] = [
         what: "exits at once and is restarted some times",
         image: "exit3",
         restart: "ON_FAILURE",
-        lifecycle: "restart: { maxRestarts: 1, backoffMs: 50 },",
+        lifecycle: "restart: { maxRestarts: 1, backoffMs: 100 },",
         found_by: &[],
     },
     Bad {

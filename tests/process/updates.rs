@@ -97,11 +97,7 @@ fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
     let kept = "update 1 is kept, though not all of it is healthy: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = apply(&cluster, &[], &[guarded("web", "exit3", "onFailure: KEEP")]);
     assert_ended(&output, 0, &format!("warn: {kept}"));
-    let output = apply(
-        &cluster,
-        &["--fail-on-error"],
-        &[guarded("web", "exit3", "onFailure: KEEP, healthyMs: 1000, deadlineMs: 9000")],
-    );
+    let output = apply(&cluster, &["--fail-on-error"], &[guarded("web", "exit3", "onFailure: KEEP, deadlineMs: 9000")]);
     let kept = kept.replace("update 1", "update 2");
     assert_ended(&output, 3, &format!("error: {kept}hint: 'ank rollback' puts back what was there before\n"));
 }
