@@ -7,7 +7,7 @@ use crate::support::{Cluster, Output, manifest, table, workload};
 
 /// A workload whose updates the server judges.
 fn guarded(name: &str, image: &str, update: &str) -> Workload {
-    workload(name, image).config(&format!("lifecycle: {{ update: {{ healthyMs: 200, {update} }} }}"))
+    workload(name, image).config(&format!("lifecycle: {{ update: {{ healthyMs: 2000, {update} }} }}"))
 }
 
 fn apply(cluster: &Cluster, options: &[&str], workloads: &[Workload]) -> Output {
