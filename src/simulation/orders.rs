@@ -86,6 +86,30 @@ impl Known<'_> {
         let mut states = old.chain(self.news.map(|news| (&news.instance, &news.state)));
         states.all(|(known, state)| *known.workload != *name || lets_stop(state, condition))
     }
+
+    /// As [`Self::may_stop`], or what is left of `name` waits in turn, directly or not, for the end of `of`.
+    fn may_stop_or_waits(
+        &self,
+        name: &str,
+        condition: DeleteCondition,
+        of: &Name,
+        waiting: &BTreeMap<Name, Vec<String>>,
+    ) -> bool {
+        if self.may_stop(name, condition) {
+            return true;
+        }
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        let mut waits = false;
+        while let Some(next) = open.pop() {
+            let awaited = waiting.get(next).into_iter().flatten();
+            awaited.for_each(|awaited| {
+                waits |= **awaited == **of;
+                open.extend(seen.insert(awaited.as_str()).then_some(awaited.as_str()));
+            });
+        }
+        let mut of_name = self.all().filter(|(known, _)| *known.workload == *name);
+        waits && of_name.all(|(_, state)| state.phase.state() == "Stopping" || lets_stop(state, condition))
+    }
 }
 
 impl Orders {
@@ -234,9 +258,14 @@ impl Orders {
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
-        for delete in self.deletes.values_mut().filter(|delete| !delete.may_stop) {
+        let unmet = self.deletes.iter().filter(|(_, delete)| !delete.may_stop);
+        let waiting = unmet.map(|(name, delete)| (name.clone(), delete.conditions.keys().cloned().collect())).collect();
+        for (of, delete) in self.deletes.iter_mut().filter(|(_, delete)| !delete.may_stop) {
             let mut conditions = delete.conditions.iter();
-            delete.may_stop = conditions.all(|(name, condition)| known.may_stop(name, *condition));
+            let is_met = |(name, condition): (&String, &DeleteCondition)| {
+                known.may_stop_or_waits(name, *condition, of, &waiting)
+            };
+            delete.may_stop = conditions.all(is_met);
             if delete.may_stop {
                 self.stopping.extend(delete.containers());
             }
@@ -328,10 +357,11 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for deletes. What stops is waited for to the end if it says so.
+/// As [`meets`], for deletes. What stops is waited for while it waits for others, and to the end if it says so.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {
+        _ if phase == Phase::StoppingWaitingToStop => false,
         _ if phase.state() == "Stopping" && state.additional_info.starts_with(GONE_PREFIX) => false,
         _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
         DeleteCondition::Running => phase == Phase::Running,
