@@ -95,7 +95,7 @@ fn desired(workloads: usize, by_hand: bool) -> Node {
         let modes = match index {
             index if index < GROUP => Some("drive"),
             index if index < 2 * GROUP => Some("park"),
-            index => (index % 2 == 0).then_some("drive park"),
+            index => index.is_multiple_of(2).then_some("drive park"),
         };
         let has_agent = !(by_hand && index < GROUP);
         add(workload_name(index), &if has_agent { agent_name(agent_of(index)) } else { String::new() }, modes);
@@ -130,7 +130,7 @@ impl Cluster {
         self.server.wait_until_idle();
         let before = self.server.cpu();
         for number in 0..SWITCHES {
-            let mode = if number % 2 == 0 { "drive" } else { "park" };
+            let mode = if number.is_multiple_of(2) { "drive" } else { "park" };
             if self.by_hand {
                 self.assign(mode);
             } else {
@@ -153,7 +153,7 @@ impl Cluster {
     fn assign(&mut self, mode: &str) {
         let agent = |index: usize| {
             let is_in = (index < GROUP) == (mode == "drive");
-            Node::text(&if is_in { agent_name(agent_of(index)) } else { String::new() })
+            Node::text(if is_in { agent_name(agent_of(index)) } else { String::new() })
         };
         let of = |index: usize| (workload_name(index), Node::map([("agent", agent(index))]));
         let workloads = Node::Map((0..2 * GROUP).map(of).collect());
