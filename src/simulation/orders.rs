@@ -16,6 +16,9 @@ use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// What a delete waits for: workloads, and what each must have reached.
+type Conditions = BTreeMap<String, DeleteCondition>;
+
 struct Order {
     added: AddedWorkload,
     /// Its dependencies were met at some time since it came, or it ran already.
@@ -27,7 +30,7 @@ struct Order {
 
 /// A delete, alone or as a part of an update.
 struct Delete {
-    conditions: BTreeMap<String, DeleteCondition>,
+    conditions: Conditions,
     /// They were met at some time since it came.
     may_stop: bool,
     /// What it is about: what was wanted before.
@@ -56,7 +59,7 @@ pub struct Orders {
     found: Vec<(InstanceName, Name)>,
     has_hello: bool,
     /// What deletes of a workload have to wait for, as told last.
-    pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
+    pub delete_conditions: BTreeMap<Name, Conditions>,
 }
 
 /// What one agent knows: of its own what it decided itself, of others what it was told.
@@ -87,28 +90,30 @@ impl Known<'_> {
         states.all(|(known, state)| *known.workload != *name || lets_stop(state, condition))
     }
 
-    /// As [`Self::may_stop`], or what is left of `name` waits in turn, directly or not, for the end of `of`.
-    fn may_stop_or_waits(
+    /// What waits to stop, with what it was told to wait for.
+    fn waiting<'c>(&self, conditions: &'c BTreeMap<Name, Conditions>) -> BTreeMap<&'c str, &'c Conditions> {
+        let waits = |name: &Name| {
+            self.all().any(|(one, state)| one.workload == *name && state.phase == Phase::StoppingWaitingToStop)
+        };
+        conditions.iter().filter(|(name, _)| waits(name)).map(|(name, waits_for)| (&**name, waits_for)).collect()
+    }
+
+    /// Whether what is left of `name` waits to stop and for the end of `of` in turn, directly or not.
+    fn waits_in_turn(
         &self,
         name: &str,
         condition: DeleteCondition,
-        of: &Name,
-        waiting: &BTreeMap<Name, Vec<String>>,
+        of: &str,
+        waiting: &BTreeMap<&str, &Conditions>,
     ) -> bool {
-        if self.may_stop(name, condition) {
-            return true;
-        }
-        let (mut open, mut seen) = (vec![name], BTreeSet::new());
-        let mut waits = false;
+        let (mut open, mut reached) = (vec![name], BTreeSet::new());
         while let Some(next) = open.pop() {
-            let awaited = waiting.get(next).into_iter().flatten();
-            awaited.for_each(|awaited| {
-                waits |= **awaited == **of;
-                open.extend(seen.insert(awaited.as_str()).then_some(awaited.as_str()));
-            });
+            let awaited = waiting.get(next).into_iter().flat_map(|waits_for| waits_for.keys());
+            open.extend(awaited.map(String::as_str).filter(|awaited| reached.insert(*awaited)));
         }
         let mut of_name = self.all().filter(|(known, _)| *known.workload == *name);
-        waits && of_name.all(|(_, state)| state.phase.state() == "Stopping" || lets_stop(state, condition))
+        let stops = |state: &ExecutionState| state.phase.state() == "Stopping" || lets_stop(state, condition);
+        reached.contains(of) && of_name.all(|(_, state)| stops(state))
     }
 }
 
@@ -258,12 +263,14 @@ impl Orders {
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
-        let unmet = self.deletes.iter().filter(|(_, delete)| !delete.may_stop);
-        let waiting = unmet.map(|(name, delete)| (name.clone(), delete.conditions.keys().cloned().collect())).collect();
+        if self.deletes.values().all(|delete| delete.may_stop) {
+            return;
+        }
+        let waiting = known.waiting(&self.delete_conditions);
         for (of, delete) in self.deletes.iter_mut().filter(|(_, delete)| !delete.may_stop) {
             let mut conditions = delete.conditions.iter();
             let is_met = |(name, condition): (&String, &DeleteCondition)| {
-                known.may_stop_or_waits(name, *condition, of, &waiting)
+                known.may_stop(name, *condition) || known.waits_in_turn(name, *condition, of, &waiting)
             };
             delete.may_stop = conditions.all(is_met);
             if delete.may_stop {
