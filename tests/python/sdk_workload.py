@@ -34,9 +34,9 @@ def config(command):
     return f'image: alpine:latest\ncommandOptions: ["--stop-timeout", "1"]\ncommandArgs: [sh, -c, "{command}"]\n'
 
 
-def workload(name, command):
+def workload(name, command, tag=("owner", "sdk")):
     builder = Workload.builder().workload_name(name).agent_name("agent_A").runtime("podman")
-    return builder.restart_policy("NEVER").runtime_config(config(command)).add_tag("owner", "sdk").build()
+    return builder.restart_policy("NEVER").runtime_config(config(command)).add_tag(*tag).build()
 
 
 def wait_for(what, condition):
@@ -123,6 +123,21 @@ def configs(ankaios):
     assert sorted(only_configs(ankaios.get_configs(timeout=LIMIT))) == ["three", "two"]
     ankaios.delete_all_configs(timeout=LIMIT)
     assert only_configs(ankaios.get_configs(timeout=LIMIT)) == {}
+
+
+def modes(ankaios):
+    """The config item is that of the server's modes, so writing it switches."""
+    def states():
+        return [one.execution_state.state for one in ankaios.get_workload_states_for_name("nav", timeout=LIMIT).get_as_list()]
+
+    ankaios.add_config("mode", "park", timeout=LIMIT)
+    ankaios.apply_workload(workload("nav", PATIENT, ("modes", "drive")), timeout=LIMIT)
+    wait_for("'nav' is outside of the mode", lambda: states() == [WorkloadStateEnum.NOT_SCHEDULED])
+    ankaios.add_config("mode", "drive", timeout=LIMIT)
+    wait_for("'nav' runs", lambda: states() == [WorkloadStateEnum.RUNNING])
+    ankaios.delete_workload("nav", timeout=LIMIT)
+    wait_for("'nav' is gone", lambda: not states())
+    ankaios.delete_all_configs(timeout=LIMIT)
 
 
 def agents(ankaios):
@@ -223,6 +238,7 @@ def everything():
         instance = workloads(ankaios)
         manifests(ankaios)
         configs(ankaios)
+        modes(ankaios)
         agents(ankaios)
         state(ankaios)
         logs(ankaios, instance)
