@@ -37,7 +37,7 @@ pub fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<Str
     let options = config.general_options.iter().chain(&config.command_options);
     let pieces = options.flat_map(|option| option.split(['=', ',', ':']));
     // The value may stand behind a short option in the same word, as in `-v/a:/b`.
-    let values = pieces.map(|piece| match piece.find('/') {
+    let values = pieces.map(|piece| match piece.find(['.', '/']) {
         Some(begin) if piece.starts_with('-') => &piece[begin..],
         _ => piece,
     });
@@ -122,12 +122,7 @@ impl Looks {
         Ok(())
     }
 
-    fn look_at_all(
-        &self,
-        paths: BTreeSet<String>,
-        progress: &Mutex<Progress>,
-        facts: fn(&str) -> Option<PathFacts>,
-    ) {
+    fn look_at_all(&self, paths: BTreeSet<String>, progress: &Mutex<Progress>, facts: fn(&str) -> Option<PathFacts>) {
         for path in paths {
             {
                 let mut progress = progress.lock();

@@ -20,7 +20,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
-use crate::runtime::{CallSequence, CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError};
+use crate::runtime::{CallSequence, CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::Sender;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -103,7 +103,7 @@ pub struct JobContext<C> {
     pub folder: PathBuf,
     /// Identifies this boot of the node.
     pub boot: Arc<str>,
-    /// Files of the node that an engine copies into a container when it initialises it.
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
     pub copied: Arc<BTreeSet<String>>,
     /// Longest call; `None` has no limit.
     pub create_timeout: Option<Duration>,
@@ -182,10 +182,13 @@ impl<C: Clock> PreparationJob<C> {
         watch: &mut dyn CallWatch,
     ) -> Result<PreparedContainer, JobFailure> {
         self.make_folders(added, new)?;
-        let paths = match &added.workload.config().engine {
+        let mut paths = match &added.workload.config().engine {
             Ok(EngineConfig::Container(config)) => named_paths(config, new),
             _ => return Err(failure(&RuntimeError::Unsupported("it has no steps".to_owned()))),
         };
+        if *added.workload.runtime == *containerd::RUNTIME_NAME {
+            paths.extend(self.context.copied.iter().cloned()); // It copies them when it creates the container.
+        }
         // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
         let paths = look(paths, PREPARING_PATHS_WAIT).map_err(JobFailure::for_now)?;
         self.connector.note_prepared(&added.instance, &Record::of_create(&self.context.boot).text());

@@ -145,25 +145,29 @@ fn what_changed_since_the_create_is_created_anew() {
 
 #[test]
 fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
-    for (level, changes, calls) in [
-        (PrepareLevel::Init, false, &["start w"][..]),
-        (PrepareLevel::Init, true, &["delete w", "create w"]),
-        (PrepareLevel::Create, true, &["start w"]),
+    for (runtime, level, changes, calls) in [
+        ("podman", PrepareLevel::Init, false, &["start w"][..]),
+        ("podman", PrepareLevel::Init, true, &["delete w", "create w"]),
+        ("podman", PrepareLevel::Create, true, &["start w"]),
+        ("containerd", PrepareLevel::Create, true, &["delete w", "create w"]),
     ] {
+        let engine = FakeEngine::new();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("resolv.conf");
         fs::write(&path, "nameserver 10.0.0.1").unwrap();
         let copied = BTreeSet::from([path.display().to_string()]);
         let mut rig = AgentRig::with(|options| {
             (options.prepare.level, options.prepare.copied) = (level, std::sync::Arc::new(copied));
+            options.others = vec![("containerd", engine.clone())];
         });
-        rig.add(&[plain("w")]);
+        rig.add(&[needing("w", "", |workload| workload.runtime = runtime.into())]);
         if changes {
             fs::write(&path, "nameserver 10.0.0.10").unwrap();
         }
-        rig.engine.take_calls();
+        let used = if runtime == "podman" { &rig.engine } else { &engine }.clone();
+        used.take_calls();
         far(&mut rig, Phase::Running);
-        assert_eq!(rig.engine.take_calls(), calls, "{level} {changes}");
+        assert_eq!(used.take_calls(), calls, "{runtime} {level} {changes}");
     }
 }
 

@@ -33,12 +33,12 @@ pub struct PrepareSettings {
     pub cores: usize,
     /// Identifies this boot of the node.
     pub boot: Arc<str>,
-    /// Files of the node that an engine copies into a container when it initialises it.
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
     pub copied: Arc<BTreeSet<String>>,
 }
 
-/// Those of podman: its containers have the names and the time zone of the node.
-pub const COPIED_BY_INIT: [&str; 4] =
+/// These files: containers have the name servers, the names of hosts and the time zone of the node.
+pub const COPIED_FILES: [&str; 4] =
     ["/etc/hosts", "/etc/localtime", "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 impl PrepareSettings {

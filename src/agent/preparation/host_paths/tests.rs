@@ -30,7 +30,19 @@ fn paths_are_the_pieces_of_all_options_and_the_agents_own() {
     let options = "generalOptions: ['--root=/r']\ncommandOptions: ['-v', '/a:/b:ro', '--mount=type=bind,source=./c,target=/d', \
                    '--device=/dev/null', '--env-file', /e, 'NAME=x/y', '-v/f:/g', '-itv./h', '--rm', 'x']";
     let expected = [
-        "./c", "/a", "/b", "/d", "/dev/null", "/e", "/f", "/g", "/h", "/r", "/run/a/control_interface", "/run/a/files/x", "x/y",
+        "./c",
+        "./h",
+        "/a",
+        "/b",
+        "/d",
+        "/dev/null",
+        "/e",
+        "/f",
+        "/g",
+        "/r",
+        "/run/a/control_interface",
+        "/run/a/files/x",
+        "x/y",
     ];
     assert_eq!(paths_of(options).iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
