@@ -36,11 +36,10 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
     for (pid, _) in ids("killed") {
         assert!(send_signal(pid, Signal::KILL));
     }
-    for (command, kind) in [(&["pause"][..], "paused"), (&["rm", "--force", "--time=0"], "removed")] {
-        let ids = ids(kind);
-        let arguments: Vec<&str> = command.iter().copied().chain(ids.iter().map(|(_, id)| id.as_str())).collect();
-        podman.run(&arguments);
-    }
+    ids("paused").iter().for_each(|(_, id)| podman.pause(id));
+    let removed = ids("removed");
+    let arguments = ["rm", "--force", "--time=0"].into_iter().chain(removed.iter().map(|(_, id)| id.as_str()));
+    podman.run(&arguments.collect::<Vec<_>>());
     expect("killed", "Failed(ExecFailed)", "Exit code: '137'");
     expect("paused", "Failed(Unknown)", "paused");
     expect("removed", "Failed(Lost)", "");
@@ -73,7 +72,7 @@ fn a_container_that_somebody_stops_pauses_and_starts_again_is_followed() {
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     cluster.apply_until_run(&shell("web", PATIENT), &["web"]);
     let (_, id) = podman.only_container("web");
-    podman.run(&["pause", &id]);
+    podman.pause(&id);
     cluster.wait_for_state("web", "Failed(Unknown)");
     podman.run(&["unpause", &id]);
     cluster.wait_for_state("web", "Running(Ok)");

@@ -28,7 +28,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::podman::{empty_store, environment, run_in};
-use crate::support::{Cluster, leave_out, listing, scratch};
+use crate::support::{Cluster, leave_out, listing, scratch, wait_until};
 
 /// Kind of folder that holds a store.
 const KIND: &str = "podman";
@@ -161,6 +161,14 @@ impl Podman {
     pub fn run(&self, arguments: &[&str]) -> String {
         let ran = run_in(&self.wrapper(), self.folder.path(), arguments);
         ran.unwrap_or_else(|error| panic!("podman {arguments:?}: {error}"))
+    }
+
+    /// Pauses a container. The kernel freezes it only when all its processes are ready for it, and runc stops trying after
+    /// a moment: on a busy machine that moment can be too short.
+    pub fn pause(&self, id: &str) {
+        wait_until(&format!("'{id}' is paused"), || {
+            run_in(&self.wrapper(), self.folder.path(), &["pause", id]).is_ok()
+        });
     }
 
     /// What a container wrote, both streams, or why that cannot be told.
