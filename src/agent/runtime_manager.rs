@@ -35,7 +35,7 @@ mod preparing;
 mod withhold;
 
 use listings::Listings;
-pub use preparing::PrepareSettings;
+pub use preparing::{COPIED_FILES, PrepareSettings};
 
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);

@@ -132,6 +132,8 @@ pub struct Container {
     leftover: bool,
     /// It was created to be started later, and was not started yet.
     prepared: bool,
+    /// The boot of the node in which it was created.
+    boot: u32,
     /// Until then somebody may believe that it does not run, because a listing has said so.
     denied_until: Option<Instant>,
     /// The life of the agent that stopped it last, whether it still ran or not.
@@ -214,6 +216,7 @@ struct World {
     given_up: BTreeSet<(u64, ContainerId)>,
     /// What agents keep about what they have prepared.
     records: BTreeMap<InstanceName, String>,
+    boots: u32,
     violations: Vec<String>,
 }
 
@@ -261,6 +264,7 @@ impl SimEngine {
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),
             records: BTreeMap::new(),
+            boots: 0,
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -443,6 +447,10 @@ impl SimEngine {
         let mut world = self.world();
         let now = world.clock.now();
         (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        world.boots += 1;
+        if world.boots.is_multiple_of(2) {
+            world.records.clear(); // They were kept in memory.
+        }
         for container in world.containers.values_mut() {
             if let Doing::Created { initialised } = &mut container.doing {
                 *initialised = false;
@@ -456,10 +464,13 @@ impl SimEngine {
 
     // ---------------------------------------------------------- from outside
 
-    /// A process ends by itself, if there is one.
+    /// A process ends by itself, if there is one; also the one that an initialised container has.
     pub fn crash_one(&self) {
         let mut world = self.world();
-        let running: Vec<ContainerId> = world.ids(|container| container.phase() == Phase::Running);
+        let has_process = |container: &Container| {
+            matches!(container.doing, Doing::Running { .. } | Doing::Created { initialised: true })
+        };
+        let running: Vec<ContainerId> = world.ids(has_process);
         if running.is_empty() {
             return;
         }

@@ -63,6 +63,7 @@ impl World {
             listed_from,
             leftover: true,
             prepared: false,
+            boot: self.boots,
             denied_until: None,
             stopped_by: None,
             removes_itself: removes_itself(&new.workload.runtime_config),
@@ -91,6 +92,9 @@ impl World {
         }
         if container.phase() == Phase::Running {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
+        }
+        if container.prepared && container.boot != self.boots {
+            self.violations.push(format!("'{}' was prepared before the boot and is started", container.instance));
         }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
         container.prepared = false;
