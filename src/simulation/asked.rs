@@ -77,7 +77,9 @@ impl Asked {
                         return wrong;
                     }
                     return match content {
-                        ResponseContent::Error(text) if !text.contains("cycle") => {
+                        // Another update came before it.
+                        ResponseContent::Error(text) if ["cycle", "has the tag 'modes'"].iter().any(|by_now| text.contains(by_now)) => None,
+                        ResponseContent::Error(text) => {
                             Some(format!("a valid request was refused: {text}"))
                         }
                         _ => None,

@@ -15,8 +15,9 @@ pub struct Situation<'a> {
     pub instance: &'a InstanceName,
     /// What is there of the workload and goes before it starts.
     pub old: Option<&'a InstanceName>,
-    /// The control loop of that one may remove any container of the workload.
-    pub old_searches: bool,
+    /// The control loop of that one may remove a container of what waits: it searches for all of the workload, or ends an
+    /// earlier one of the same instance.
+    pub old_shares: bool,
     /// Its own precondition holds.
     pub may_run: bool,
 }
@@ -65,8 +66,8 @@ fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
         return PrepareLevel::None; // The image as of the start is wanted.
     }
-    let Situation { instance, old, old_searches, may_run } = situation;
-    let shares_with_old = old.is_some_and(|old| old == instance || old_searches || options.has("--name"));
+    let Situation { instance, old, old_shares, may_run } = situation;
+    let shares_with_old = old.is_some_and(|old| old == instance || old_shares || options.has("--name"));
     let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
     // `create` takes a range of user ids of its own, of which there are few.
     let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));

@@ -504,7 +504,9 @@ impl Entry {
         let container = self.container.take();
         self.level = PrepareLevel::None;
         self.unsure |= level >= PrepareLevel::Create;
+        // The image alone leaves no container, and what a search finds may run: an instance can come again with other tags.
         if failure.search
+            && level >= PrepareLevel::Create
             && let Some(of) = &self.of
         {
             self.removals.extend(removal(of, container, true));

@@ -127,7 +127,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let situation = Situation {
             instance,
             old: old.map(|object| &object.instance),
-            old_searches: old.is_some_and(|object| object.searches),
+            old_shares: old.is_some_and(|object| object.searches) || self.is_accounted_for(instance),
             may_run: self.conditions.reason(name).is_none(),
         };
         let level = levels::allowed(workload, self.prepare.requested(workload), situation);

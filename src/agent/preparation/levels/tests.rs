@@ -9,7 +9,7 @@ fn instance(config: &str) -> InstanceName {
 
 /// A new instance that waits for others only.
 fn waiting(new: &InstanceName) -> Situation<'_> {
-    Situation { instance: new, old: None, old_searches: false, may_run: true }
+    Situation { instance: new, old: None, old_shares: false, may_run: true }
 }
 
 fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) -> PrepareLevel {
@@ -84,7 +84,7 @@ fn what_is_there_and_what_does_not_hold_decide_as_well() {
     assert_eq!(most("", beside(&old)), PrepareLevel::Create);
     assert_eq!(most("", beside(&new)), PrepareLevel::Image);
     assert_eq!(most("--name=x", beside(&old)), PrepareLevel::Image);
-    assert_eq!(most("", Situation { old_searches: true, ..beside(&old) }), PrepareLevel::Image);
+    assert_eq!(most("", Situation { old_shares: true, ..beside(&old) }), PrepareLevel::Image);
 }
 
 #[test]
