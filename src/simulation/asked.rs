@@ -78,10 +78,12 @@ impl Asked {
                     }
                     return match content {
                         // Another update came before it.
-                        ResponseContent::Error(text) if ["cycle", "has the tag 'modes'"].iter().any(|by_now| text.contains(by_now)) => None,
-                        ResponseContent::Error(text) => {
-                            Some(format!("a valid request was refused: {text}"))
+                        ResponseContent::Error(text)
+                            if ["cycle", "has the tag 'modes'"].iter().any(|by_now| text.contains(by_now)) =>
+                        {
+                            None
                         }
+                        ResponseContent::Error(text) => Some(format!("a valid request was refused: {text}")),
                         _ => None,
                     };
                 }

@@ -130,7 +130,7 @@ pub struct Container {
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
-    /// It was created to be started later, and was not started yet.
+    /// It was created to be started later, and nobody has begun to start it yet.
     prepared: bool,
     /// The boot of the node in which it was created.
     boot: u32,
@@ -566,6 +566,9 @@ impl World {
                 self.check_start(&caller, &action, new);
                 self.check_relevance(new);
                 self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
+                if let Action::Start(id, _) = &action {
+                    self.begin_start(id);
+                }
                 let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
                 let hangs = self.happens(faults.start_hangs);

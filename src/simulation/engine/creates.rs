@@ -75,6 +75,14 @@ impl World {
         id
     }
 
+    /// From now on it may run at any time.
+    pub(super) fn begin_start(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        if std::mem::take(&mut container.prepared) && container.boot != self.boots {
+            self.violations.push(format!("'{}' was prepared before the boot and is started", container.instance));
+        }
+    }
+
     pub(super) fn start(
         &mut self,
         caller: &Caller,
@@ -93,11 +101,7 @@ impl World {
         if container.phase() == Phase::Running {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
-        if container.prepared && container.boot != self.boots {
-            self.violations.push(format!("'{}' was prepared before the boot and is started", container.instance));
-        }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        container.prepared = false;
         (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
         self.check_alone(caller, Some(id), new);
         self.ready.starts_anew(new);
