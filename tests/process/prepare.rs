@@ -157,7 +157,7 @@ fn each_reason_to_prepare_less_shows_in_the_calls() {
         (with("all-ports", "--publish-all"), "CREATE"),
         (with("address", "--ip=10.0.0.1"), "CREATE"),
         (with("mac", "--mac-address=0"), "CREATE"),
-        (with("net-address", "--network=a:ip=10.0.0.1"), "CREATE"),
+        (with("net-ip", "--network=a:ip=10.0.0.1"), "CREATE"),
         (waiting("first"), "INIT"),
         (waiting("second"), "CREATE"),
     ];
