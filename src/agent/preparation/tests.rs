@@ -213,6 +213,25 @@ fn what_took_too_long_is_searched_before_the_next_attempt() {
     assert_eq!(rig.engine.containers().len(), 1);
 }
 
+/// The same instance may run: only its image is prepared when it comes again with other tags.
+#[test]
+fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
+    let mut rig = rig(PrepareLevel::Init);
+    let old = wanted_with("w", "image: x", |_| {});
+    rig.add(std::slice::from_ref(&old));
+    let user = InstanceName::with_id("user", "id", "agent_B");
+    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
+    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.engine.take_calls();
+    rig.engine.inject(Call::Image, [Fault::TimesOut]);
+    let again = wanted_with("w", "image: x", |workload| _ = workload.tags.insert("tag".to_owned(), "new".to_owned()));
+    rig.change(&[again], &[deleted_after(&old.instance, &["user"])]);
+    rig.agent.pass(Duration::from_secs(1));
+    let image = "image image: x";
+    assert_eq!(rig.engine.take_calls(), [image, image]);
+    assert_eq!(rig.engine.only().1.state.phase, Phase::Running);
+}
+
 #[test]
 fn without_a_thread_it_is_tried_again_later() {
     let mut rig = rig(PrepareLevel::Create);
