@@ -31,9 +31,9 @@ pub const SETTLE: Duration = Duration::from_secs(4);
 const GROWTH_MAX: f64 = 2.0;
 
 /// A size of cluster, and what Eclipse Ankaios needs at it.
-struct Size {
-    agents: usize,
-    workloads: usize,
+pub struct Size {
+    pub agents: usize,
+    pub workloads: usize,
     peer: Numbers,
     promise: Numbers,
 }
@@ -53,7 +53,7 @@ const SMALL: Size = Size {
     peer: Numbers { pss: 20.5, apply: 0.33, change: 13.6, latency: 21.0 },
     promise: Numbers { pss: 0.5, apply: 0.6, change: 0.05, latency: 0.1 },
 };
-const LARGE: Size = Size {
+pub const LARGE: Size = Size {
     agents: 100,
     workloads: 5000,
     peer: Numbers { pss: 66.0, apply: 3.7, change: 83.0, latency: 125.0 },
@@ -100,7 +100,7 @@ pub fn run(programs: &Path) -> bool {
 }
 
 impl Size {
-    fn label(&self, what: &str) -> String {
+    pub fn label(&self, what: &str) -> String {
         format!("{} workloads on {} agents: {what}", self.workloads, self.agents)
     }
 }
@@ -135,7 +135,7 @@ fn apply(programs: &Path, size: Size, table: &mut Table) -> Cluster {
 }
 
 /// Answers the CPU seconds from the apply to the end of all reports, the memory in MiB before, server and agents.
-fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Server, Vec<Agent>) {
+pub fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Server, Vec<Agent>) {
     let server = Server::start(programs, &[], Security::Insecure);
     let mut commander = Commander::connect(&server);
     let connect = |index| Agent::connect(&server, &agent_name(index), reports);

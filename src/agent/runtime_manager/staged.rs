@@ -98,10 +98,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let situation = Situation {
             instance,
             old: object.map(|object| &object.instance).or_else(waiting),
-            old_searches: object.is_some_and(|object| object.searches),
+            old_shares: object.is_some_and(|object| object.searches) || self.is_accounted_for(instance),
             may_run: self.conditions.may_staged_run(name),
         };
-        Some(stage.min(levels::most(workload, situation)))
+        Some(levels::allowed(workload, stage, situation))
     }
 
     /// Conditions were evaluated again: less or more may be prepared.
