@@ -579,8 +579,14 @@ impl World {
                 self.check_start(&caller, &action, new);
                 self.check_relevance(new);
                 self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
-                if let Action::Start(id, _) = &action {
-                    self.begin_start(id);
+                match &action {
+                    Action::Start(id, _) => self.begin_start(id),
+                    // What a preparation has left of the instance is the control loop's from now on.
+                    _ => self
+                        .containers
+                        .values_mut()
+                        .filter(|it| it.instance == new.instance)
+                        .for_each(|it| it.prepared = false),
                 }
                 let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };

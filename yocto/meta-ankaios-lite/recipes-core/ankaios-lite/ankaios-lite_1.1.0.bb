@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "dc305090e72db88b78b72168c9a79ccae934e003"
+SRCREV = "fe520a919f30a103da9a4f16b6f23bd23ae69fc9"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
