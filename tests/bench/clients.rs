@@ -163,7 +163,7 @@ impl Agent {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
             tags: BTreeMap::new(),
-            capabilities: AgentCapabilities { tells_usage: true },
+            capabilities: AgentCapabilities { tells_usage: true, ..AgentCapabilities::default() },
         };
         let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));
