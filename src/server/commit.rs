@@ -207,6 +207,7 @@ impl ServerLoop {
             if let Some(state) = self.workloads.states.remove(&instance) {
                 self.timings.remove(&instance);
                 self.rights.end(&instance, &self.workloads);
+                self.guarded.show_no_more(&instance);
                 finished.push((instance, state));
             }
         }

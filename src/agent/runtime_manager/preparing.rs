@@ -113,9 +113,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.preparations.ended(report, self.context.clock.now(), &mut self.random)
     }
 
-    /// Each workload that waits may be prepared differently now.
+    /// Each workload that waits, or is staged, may be prepared differently now.
     pub fn touch_waiting(&mut self) {
         self.scheduler.iter().for_each(|waiting| self.preparations.touch(&waiting.name));
+        self.touch_staged();
     }
 
     /// What is to be prepared of a workload, if it waits and may be.

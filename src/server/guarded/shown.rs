@@ -46,12 +46,16 @@ impl GuardedUpdates {
                 with_text(text, state)
             }
             Some(_) => {
-                self.shown.remove(instance); // Its agent knows it, or does not have it any more.
-                self.is_outdated = true;
+                self.show_no_more(instance); // Its agent knows it, or does not have it any more.
                 state.clone()
             }
             None => state.clone(),
         }
+    }
+
+    /// The instance has no state any more, or its agent knows it.
+    pub fn show_no_more(&mut self, instance: &InstanceName) {
+        self.is_outdated |= self.shown.remove(instance).is_some();
     }
 
     /// These states as agents receive them.
