@@ -26,7 +26,7 @@ use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{error, info, warn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -114,8 +114,9 @@ struct WorkloadObject {
     ending: bool,
     /// What was handed over with the last order.
     given: Option<Giver>,
-    /// The loop may remove any container of the workload, since not all were known when it was ordered.
-    searches: bool,
+    /// The loop may remove any container of the workload that engines of these runtimes have, since not all were known
+    /// when it was ordered.
+    searched: BTreeSet<Name>,
 }
 
 impl WorkloadObject {
@@ -444,10 +445,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             } else {
                 info!("Updating workload '{name}'.");
             }
-            let searches = order.searches();
+            let searched = order.searched();
             if let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order))) {
                 (object.ending, object.start_again_for) = (false, None);
-                (object.given, object.searches) = (given, searches);
+                (object.given, object.searched) = (given, searched);
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return skipped.as_ref().map(removed);
             }
@@ -518,9 +519,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     ) -> Option<WorkloadState> {
         self.loops_started += 1;
         let (wishes, slot) = wish_slot();
-        let (workload, searches) = match &wish {
-            Some(Wish::Run(order)) => (Some(order.workload.clone()), order.searches()),
-            Some(Wish::End) | None => (None, false),
+        let (workload, searched) = match &wish {
+            Some(Wish::Run(order)) => (Some(order.workload.clone()), order.searched()),
+            Some(Wish::End) | None => (None, BTreeSet::new()),
         };
         let (ending, creates) = (matches!(wish, Some(Wish::End)), held.is_none());
         let (context, random) = (self.context.clone(), self.random.fork());
@@ -531,7 +532,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();
         let (start_again_for, given) = (None, None);
-        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searches };
+        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searched };
         self.objects.insert(name.clone(), object);
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");

@@ -56,10 +56,11 @@ pub struct WorkloadOrder {
 }
 
 impl WorkloadOrder {
-    /// Whether containers of the workload may be removed that are found before the first create.
+    /// The runtimes whose engines may be asked before the first create for containers of the workload, to remove them.
     #[must_use]
-    pub fn searches(&self) -> bool {
-        self.search_first || !self.others.is_empty()
+    pub fn searched(&self) -> BTreeSet<Name> {
+        let own = self.search_first.then_some(&self.workload.runtime);
+        own.into_iter().chain(self.others.iter().map(|other| &other.runtime)).cloned().collect()
     }
 }
 

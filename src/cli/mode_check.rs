@@ -15,6 +15,8 @@ use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Of more warnings only the number is shown.
+const WARNINGS_SHOWN: usize = 10;
 /// What is read besides the modes: what the update does not send.
 const MASKS: [&str; 3] = [PART, "desiredState.workloads.*.tags", "desiredState.workloads.*.dependencies"];
 
@@ -36,8 +38,13 @@ pub fn check(update: &Update, link: &mut impl ServerLink, output: &mut Output<'_
         let text = format!("Workloads with the tag 'modes' ('{names}') would all run: this server has no modes.");
         return Err(CommandError::input(text, "'--ignore-modes' sends them all the same").into());
     };
-    for warning in unknown_modes(&modes, update).into_iter().chain(unmet_needs(&modes, &state, &sent)) {
-        output.warn(one_line(&warning));
+    let mut warnings = unknown_modes(&modes, update);
+    warnings.extend(unmet_needs(&modes, &state, &sent));
+    for warning in warnings.iter().take(WARNINGS_SHOWN) {
+        output.warn(one_line(warning));
+    }
+    if let Some(more @ 1..) = warnings.len().checked_sub(WARNINGS_SHOWN) {
+        output.warn(format!("and {more} more of these"));
     }
     let has_essential = |workload: &&Node| workload.at(&["tags", ESSENTIAL_TAG]).is_some();
     if let Some((name, _)) = sent.0.iter().find(|(_, workload)| has_essential(workload))

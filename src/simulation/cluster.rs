@@ -413,6 +413,9 @@ impl Cluster {
             StreamWork::Down => {
                 let node = &mut self.nodes[self.network.node(stream)];
                 if let (Some(message), Some(life)) = (self.network.take_down(stream), &node.life) {
+                    if let FromServer::Prepare(list) = &message {
+                        node.engine.note_staged(list);
+                    }
                     if let FromServer::Response(response) = message {
                         self.violations.extend(node.asked.check(&response));
                         life.control.deliver(response);
@@ -488,7 +491,9 @@ impl Cluster {
         server.on_event(event);
         server.serve_all_waiting();
         if let (Some(guards), Some(before)) = (&mut self.guards, &before) {
+            let known = guards.updates().clone();
             self.violations.extend(guards.judge(before, is_request, server));
+            guards.news(&known).into_iter().for_each(|line| self.trace.line(|| format!("server: {line}")));
         }
         if may_switch {
             if mode(server) != was {
@@ -509,6 +514,8 @@ impl Cluster {
         let ToServer::Request(request) = &message else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
+        // What is due comes first, so that all that follows is what is asked for.
+        self.server_event(ServerEvent::Due, false, false);
         let allowed = match (node, &self.server) {
             (Some(node), Some(server)) => {
                 let node = &mut self.nodes[node];
@@ -523,8 +530,6 @@ impl Cluster {
         let RequestContent::UpdateState(update) = &request.content else {
             return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         };
-        // What is due comes first, so that all that follows is what is asked for.
-        self.server_event(ServerEvent::Due, false, false);
         let update = (heard && allowed).then(|| update.clone());
         if update.as_ref().is_some_and(modes::writes_mode) {
             self.own_switches.client_wrote();

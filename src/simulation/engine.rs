@@ -14,6 +14,7 @@ use super::trace::Trace;
 use crate::agent::probes::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
@@ -212,6 +213,8 @@ struct World {
     ready: Readiness,
     /// Paths of the node that do not exist at the moment.
     missing: BTreeSet<String>,
+    /// Instances that the agent was told to stage.
+    staged: BTreeSet<InstanceName>,
     /// Lives that were told which containers a runtime has.
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
@@ -265,6 +268,7 @@ impl SimEngine {
             lingers: BTreeMap::new(),
             ready: Readiness::default(),
             missing: BTreeSet::new(),
+            staged: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -313,6 +317,11 @@ impl SimEngine {
             container.leftover = false;
         }
         Some(ended.result)
+    }
+
+    /// The agent was told to stage these and nothing else.
+    pub fn note_staged(&self, staged: &[AddedWorkload]) {
+        self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
     }
 
     /// The scheduler of this life was told which containers a runtime has.

@@ -72,6 +72,22 @@ impl Guards {
         None
     }
 
+    /// What is shown of those updates of which the last event has changed something, for a trace.
+    pub fn news(&self, before: &BTreeMap<u64, SeenUpdate>) -> Vec<String> {
+        let text = |(number, update): (&u64, &SeenUpdate)| {
+            let SeenUpdate { phase, names, pending, .. } = update;
+            format!("update {number} is {phase}: {names:?}, of which {pending:?} waits")
+        };
+        let now: Vec<String> = self.updates.iter().map(text).collect();
+        let before: Vec<String> = before.iter().map(text).collect();
+        now.into_iter().filter(|line| !before.contains(line)).collect()
+    }
+
+    /// All updates that are known.
+    pub fn updates(&self) -> &BTreeMap<u64, SeenUpdate> {
+        &self.updates
+    }
+
     fn open(&self) -> impl Iterator<Item = (&u64, &SeenUpdate)> {
         self.updates.iter().filter(|(_, update)| update.phase.is_open())
     }

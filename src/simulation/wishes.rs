@@ -21,13 +21,14 @@ pub struct Before {
     effective: BTreeMap<Name, AddedWorkload>,
     /// Instances with a state.
     existing: BTreeSet<InstanceName>,
-    /// How many known updates were undone.
-    undone: usize,
+    /// The known updates that were undone.
+    undone: BTreeSet<u64>,
 }
 
-/// How many of the known updates were undone.
-fn undone(server: &ServerLoop) -> usize {
-    server.seen_updates().values().filter(|update| update.phase == UpdatePhase::Undone).count()
+/// The known updates that were undone.
+fn undone(server: &ServerLoop) -> BTreeSet<u64> {
+    let updates = server.seen_updates().into_iter();
+    updates.filter(|(_, update)| update.phase == UpdatePhase::Undone).map(|(number, _)| number).collect()
 }
 
 impl Before {
@@ -35,6 +36,11 @@ impl Before {
         let view = server.view();
         let existing = view.states.iter().map(|(instance, _)| instance).collect();
         Self { desired: view.desired.clone(), effective: view.effective.clone(), existing, undone: undone(server) }
+    }
+
+    /// Whether an update was undone since then.
+    fn has_undone(&self, server: &ServerLoop) -> bool {
+        !undone(server).is_subset(&self.undone)
     }
 
     pub fn desired(&self) -> &DesiredState {
@@ -70,12 +76,15 @@ impl Wishes {
         let wished = wished.filter(|wished| !server.has_modes() || modes::is_allowed(wished));
         let is = server.view().desired;
         let wanted = wished.as_ref().unwrap_or(&before.desired);
-        // One whose clock has run out by then is undone at once.
-        let may_differ = self.are_guarded && (*is == before.desired || undone(server) > before.undone);
+        // One whose clock has run out by then is undone at once: these are two changes.
+        let has_undone = self.are_guarded && before.has_undone(server);
+        let may_differ = self.are_guarded && (*is == before.desired || has_undone);
         if is != wanted && !may_differ {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
-        let wrong = not_in_force(server).or_else(|| self.wrong_delete(before, server));
+        wished.iter().filter(|_| has_undone).for_each(|wished| self.note_undone(wished, server));
+        let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, server) };
+        let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
         wrong
     }
@@ -83,12 +92,24 @@ impl Wishes {
     /// What was wanted before and is not any more may go on for a while.
     pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
-        for (_, ended) in ended {
-            self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
-            let InstanceName { workload, agent, .. } = ended.instance.clone();
-            self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
-        }
+        ended.for_each(|(_, ended)| self.note_stopping(ended));
         self.forget_gone(server);
+    }
+
+    fn note_stopping(&mut self, ended: &AddedWorkload) {
+        self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
+        let InstanceName { workload, agent, .. } = ended.instance.clone();
+        self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
+    }
+
+    /// What was asked for came into force and was undone at once.
+    fn note_undone(&mut self, wished: &DesiredState, server: &ServerLoop) {
+        for (name, workload) in &wished.workloads {
+            let added = modes::expected(wished, name, workload, server.has_modes());
+            if server.view().effective.get(name) != Some(&added) {
+                self.note_stopping(&added);
+            }
+        }
     }
 
     /// Instances without a state have stopped.

@@ -427,8 +427,12 @@ impl Preparations {
             .extend(gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))));
         if let Some(giver) = entry.given_to.take() {
             giver.give(Given { container: entry.container.take(), unsure: entry.unsure });
+            let other_is_wanted = entry.wanted.is_some();
             self.entries.remove(name);
             settled.note.clear();
+            if other_is_wanted {
+                self.touch(name); // Nothing of it was begun.
+            }
             return;
         }
         let Some(wanted) = entry.wanted.as_ref().map(|wanted| wanted.level) else {

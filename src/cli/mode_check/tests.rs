@@ -93,3 +93,16 @@ fn what_is_probably_a_mistake_is_warned_of() {
         assert_eq!(warnings.join("\n"), expected, "{sent:?}");
     }
 }
+
+#[test]
+fn of_many_warnings_the_first_ones_are_shown() {
+    let names: Vec<String> = (10..22).map(|number| format!("w{number}")).collect();
+    let sent: Vec<Entry<'_>> = names.iter().map(|name| (name.as_str(), NAV.1, &["db"] as &[&str])).collect();
+    let played = checked(&sent, Some((&["drive", "park"], true)), &[("db", &[("modes", "park")], &[])]);
+    let lines: Vec<&str> = played.err.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["w10", "w11"].map(|name| format!("warn: workload '{name}' is in mode 'drive' without 'db', which it needs"))
+    );
+    assert_eq!((lines.len(), lines[10]), (11, "warn: and 2 more of these"));
+}

@@ -218,6 +218,9 @@ impl ServerLoop {
         let why = cut_reason(workload, &self.with_dependents(workload, why));
         if let Err(error) = self.check_way_back(&change) {
             log::error!("Update {number} ({}) cannot be undone: {error}", unit.names());
+            if open.is_staging() {
+                self.carry_out_staged(number); // It stays desired, so it comes into force as one that may stay.
+            }
             let Some(Open { record, .. }) = self.guarded.close(number) else { return };
             let names: Vec<Name> = unit.workloads.keys().chain(record.dependents.keys()).cloned().collect();
             self.guarded.end(record, UpdatePhase::Stuck, Some(format!("{why}; cannot be undone: {error}")));

@@ -46,7 +46,8 @@ impl World {
     }
 
     /// Never a create beside another one that only waits, nor while the same instance is being started or prepared. What an
-    /// earlier life of the agent has prepared may be on its way out.
+    /// earlier life of the agent has prepared may be on its way out, and what is staged for an update is prepared also beside
+    /// what waits to be started.
     pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let now = self.clock.now();
         let of_instance = |call: &Call| match &call.action {
@@ -62,8 +63,9 @@ impl World {
             let itself = matches!(action, Action::Init(own, _) if own == id);
             let same = container.instance == new.instance;
             let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
+            let is_staged = self.staged.contains(&new.instance) && !self.staged.contains(&container.instance);
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
-            if waits && !itself && !known {
+            if waits && !itself && !known && !is_staged {
                 let text =
                     format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
                 self.violations.push(text);

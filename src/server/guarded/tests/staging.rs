@@ -299,3 +299,35 @@ fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     assert_eq!(rig.desired(), ["db 1", "web 1"]);
 }
+
+/// With other tags it is the same instance.
+#[test]
+fn an_instance_that_is_deleted_while_its_other_form_waits_leaves_no_state() {
+    let update = "{ when: { pathMissing: /lock } }";
+    let text = config("1", update);
+    let form =
+        |tag: &str| format!("far: {{ agent: B, runtime: podman, runtimeConfig: '{text}', tags: {{ v: '{tag}' }} }}");
+    let mut rig = Rig::with_agent(&[db("1"), form("1")], PREPARES);
+    rig.apply(&[&form("2")]).unwrap();
+    let far = InstanceName::new("far", &text, "B");
+    assert_eq!(rig.state(&far), "Pending(Initial): 'update: waits for agent B'");
+    rig.apply(&["far: ~"]).unwrap();
+    assert_eq!((rig.state(&far), rig.phases()), (String::new(), vec!["1 WITHDRAWN".to_owned()]));
+}
+
+/// What is desired and what is in force would differ for ever.
+#[test]
+fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
+    let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
+    let old = workload("db", "1", ROLLBACK, &needs("web"));
+    let mut rig = Rig::with_agent(&[old, workload("web", "1", "", "")], PREPARES);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap(); // No cycle as long as the update stays.
+    rig.prepared(failed(&db_instance("2"), 20, true));
+    assert_eq!(
+        (rig.phases(), rig.desired()),
+        (vec!["1 STUCK".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+    );
+    assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"));
+    assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
+}
