@@ -384,6 +384,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.objects.get(&instance.workload).is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
+    /// Whether the control loop may remove a container of `instance` that is prepared for `runtime`: it searches that
+    /// engine, ends an earlier one of the same instance, or has stopped one.
+    fn may_remove(&self, instance: &InstanceName, runtime: &Name) -> bool {
+        self.objects.get(&instance.workload).is_some_and(|object| {
+            let WorkloadObject { searched, wishes, .. } = object;
+            searched.contains(runtime) || wishes.accounts_for(instance) || wishes.has_stopped(instance)
+        })
+    }
+
     /// A control loop of this name has ended; there may be a newer one already.
     pub fn loop_ended(&mut self, name: &Name) {
         if self.objects.get(name).is_some_and(|object| object.wishes.is_closed()) {

@@ -164,6 +164,8 @@ struct Slot {
     is_new: bool,
     /// The instances whose end the control loop will report.
     held: BTreeSet<InstanceName>,
+    /// The instances whose end was reported and of which stopped containers are still there.
+    stopped: BTreeSet<InstanceName>,
     strays: Vec<Strays>,
     observed: Option<ExecutionState>,
     /// Counts watches, so that a late state of an earlier one is recognised.
@@ -278,6 +280,12 @@ impl WishSender {
         slot.wants(instance) || slot.held.contains(instance)
     }
 
+    /// Whether a stopped container of this instance is still there, although its end was reported.
+    #[must_use]
+    pub fn has_stopped(&self, instance: &InstanceName) -> bool {
+        self.shared.slot.lock().stopped.contains(instance)
+    }
+
     /// Whether the control loop has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -351,6 +359,11 @@ impl WishSlot {
         let mut slot = self.shared.slot.lock();
         slot.held.remove(instance);
         !slot.wants(instance)
+    }
+
+    /// Of these instances, whose end was reported, stopped containers are still there.
+    pub fn note_stopped(&self, instances: BTreeSet<InstanceName>) {
+        self.shared.slot.lock().stopped = instances;
     }
 
     /// Whether this instance is to run as soon as the wish is taken.

@@ -323,11 +323,14 @@ impl ServerLoop {
         [streams, ids, stopping, deletes, self.workloads.states.iter().count(), self.rights.ending(&self.workloads)]
     }
 
-    /// Whether exactly the states of instances that are not wanted are counted as such.
-    pub fn strays_agree(&self) -> bool {
+    /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
+    pub fn wrong_strays(&self) -> BTreeSet<String> {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
         let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
-        self.workloads.strays.instances() == states.iter().filter(is_stray).collect()
+        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_stray).collect();
+        let wrong =
+            self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect();
+        wrong
     }
 
     /// Whether only instances have times that have a state or are wanted.

@@ -134,8 +134,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let situation = Situation {
             instance,
             old: old.map(|object| &object.instance),
-            old_shares: old.is_some_and(|object| object.searched.contains(&workload.runtime))
-                || self.is_accounted_for(instance),
+            old_shares: self.may_remove(instance, &workload.runtime),
             may_run: self.conditions.reason(name).is_none(),
         };
         // What was staged for an update that is carried out now, and waits for others, is kept.

@@ -98,8 +98,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let situation = Situation {
             instance,
             old: object.map(|object| &object.instance).or_else(waiting),
-            old_shares: object.is_some_and(|object| object.searched.contains(&workload.runtime))
-                || self.is_accounted_for(instance),
+            old_shares: self.may_remove(instance, &workload.runtime),
             may_run: self.conditions.may_staged_run(name),
         };
         Some(levels::allowed(workload, stage, situation))

@@ -53,6 +53,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let containers = vec![(self.instance.clone(), id)];
         self.outdated.containers.push(Strays { runtime, engine, containers });
         (self.outdated.due, self.outdated.failures) = (Some(self.context.clock.now()), 0);
+        self.note_outdated();
+    }
+
+    /// Nothing is prepared of an instance whose container is still there.
+    fn note_outdated(&self) {
+        let containers = self.outdated.containers.iter().flat_map(|strays| &strays.containers);
+        self.slot.note_stopped(containers.map(|(instance, _)| instance.clone()).collect());
     }
 
     /// A container of the instance that comes back must be gone before another one is created.
@@ -61,6 +68,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let of_instance = |strays: &mut Strays| strays.containers.iter().any(|(other, _)| other == instance);
         let found: Vec<Strays> = outdated.extract_if(.., of_instance).collect();
         self.add_strays(found);
+        self.note_outdated();
     }
 
     /// When to remove them; not while a start is under way.
@@ -92,5 +100,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let delay = retry_delay(self.outdated.failures, &mut self.random);
             self.outdated.due = Some(self.context.clock.now() + delay);
         }
+        self.note_outdated();
     }
 }

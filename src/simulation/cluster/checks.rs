@@ -41,8 +41,9 @@ impl Cluster {
                 "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
             ));
         }
-        if !self.server.as_ref()?.strays_agree() {
-            return Some("the server counts other states as unwanted than there are".to_owned());
+        let wrong = self.server.as_ref()?.wrong_strays();
+        if !wrong.is_empty() {
+            return Some(format!("the server counts other states as unwanted than there are: {wrong:?}"));
         }
         if !self.server.as_ref()?.timings_agree() {
             return Some("the server keeps start times of instances that are gone".to_owned());
