@@ -113,9 +113,9 @@ impl ServerLoop {
         let refreshed = self.workloads.refresh_infos(infos);
         let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
         if !self.subscriptions.is_empty() {
-            let new_instances = new_instances.into_iter().map(|name| (name, None));
             let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
-            changes.states(new_instances.chain(finished).chain(refreshed).collect(), &self.workloads.states);
+            changes
+                .states(new_instances.into_iter().chain(finished).chain(refreshed).collect(), &self.workloads.states);
             self.publish(&changes);
         }
         self.peers.broadcast_states(&reports, None);
@@ -133,13 +133,14 @@ impl ServerLoop {
         ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
     }
 
-    /// Replaces the effective workloads and gives new instances their first state. Returns these instances.
+    /// Replaces the effective workloads and gives new instances their first state. Returns these instances, with the state
+    /// that was shown of those that were staged.
     fn replace_effective(
         &mut self,
         added: &[AddedWorkload],
         deleted: &[InstanceName],
         changes: &mut Changes,
-    ) -> Vec<InstanceName> {
+    ) -> Vec<(InstanceName, Option<ExecutionState>)> {
         let now = self.now();
         let Self { workloads, deletes, rights, peers, subscriptions, timings, guarded, .. } = self;
         let observed = !subscriptions.is_empty();
@@ -171,8 +172,10 @@ impl ServerLoop {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
             let state = workloads.first_state(instance);
-            if workloads.states.set_initial(instance, state) {
-                new_instances.push(instance.clone());
+            if guarded.begins(instance) {
+                new_instances.push((instance.clone(), workloads.states.set(instance, state)));
+            } else if workloads.states.set_initial(instance, state) {
+                new_instances.push((instance.clone(), None));
             }
         }
         for (name, old) in before.iter().filter(|_| observed) {

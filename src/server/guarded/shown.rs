@@ -53,6 +53,15 @@ impl GuardedUpdates {
         }
     }
 
+    /// The instance is sent to its agent, which reports its state from now on. Returns whether that was the server's own.
+    pub fn begins(&mut self, instance: &InstanceName) -> bool {
+        let was_own = self.is_own(instance);
+        if was_own {
+            self.show_no_more(instance);
+        }
+        was_own
+    }
+
     /// The instance has no state any more, or its agent knows it.
     pub fn show_no_more(&mut self, instance: &InstanceName) {
         self.is_outdated |= self.shown.remove(instance).is_some();
