@@ -3,6 +3,7 @@
 //!
 //! Thread: the one of the test.
 
+use super::scenario::{MANY_OPEN, SAME_AS};
 use super::subscriber::Followed;
 use crate::model::messages::{ReadState, Request, RequestContent, Response, ResponseContent};
 use crate::model::node::Node;
@@ -79,7 +80,9 @@ impl Asked {
                     return match content {
                         // Another update came before it.
                         ResponseContent::Error(text)
-                            if ["cycle", "has the tag 'modes'"].iter().any(|by_now| text.contains(by_now)) =>
+                            if ["cycle", "has the tag 'modes'", SAME_AS, MANY_OPEN]
+                                .iter()
+                                .any(|by_now| text.contains(by_now)) =>
                         {
                             None
                         }

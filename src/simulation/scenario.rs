@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Part of the refusal of an update that was undone before.
-const SAME_AS: &str = "it is the same as update";
+pub const SAME_AS: &str = "it is the same as update";
+/// Part of the refusal of one more guarded update.
+pub const MANY_OPEN: &str = "guarded updates are open";
 /// Once nothing disturbs any more, everything must be in order after this time: some of the longest pauses between
 /// retries, or one revival of a workload that gave up, each followed by what depends on it.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
@@ -245,7 +247,7 @@ impl Scenario {
             Some(Ok(())) => self.past.push(desired),
             Some(Err(text)) => {
                 self.cluster.trace.line(|| format!("commander: {text}"));
-                let is_refusal = ["cycle", SAME_AS, "guarded updates are open"];
+                let is_refusal = ["cycle", SAME_AS, MANY_OPEN];
                 if !is_refusal.iter().any(|refusal| text.contains(refusal)) {
                     self.cluster.violations.push(format!("a valid update was refused: {text}"));
                 }

@@ -23,6 +23,8 @@ pub struct Before {
     existing: BTreeSet<InstanceName>,
     /// The known updates that were undone.
     undone: BTreeSet<u64>,
+    /// Workloads whose new form was not in force.
+    pending: BTreeSet<Name>,
 }
 
 /// The known updates that were undone.
@@ -35,7 +37,13 @@ impl Before {
     pub fn of(server: &ServerLoop) -> Self {
         let view = server.view();
         let existing = view.states.iter().map(|(instance, _)| instance).collect();
-        Self { desired: view.desired.clone(), effective: view.effective.clone(), existing, undone: undone(server) }
+        Self {
+            desired: view.desired.clone(),
+            effective: view.effective.clone(),
+            existing,
+            undone: undone(server),
+            pending: pending(server),
+        }
     }
 
     /// Whether an update was undone since then.
@@ -82,8 +90,10 @@ impl Wishes {
         if is != wanted && !may_differ {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
-        wished.iter().filter(|_| has_undone).for_each(|wished| self.note_undone(wished, server));
-        let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, server) };
+        // So are these: what waited comes into force with the request that ends what it waited for.
+        let are_two = has_undone || self.are_guarded && !before.pending.is_subset(&pending(server));
+        wished.iter().filter(|_| are_two).for_each(|wished| self.note_undone(wished, server));
+        let wrong_delete = || if are_two { None } else { self.wrong_delete(before, server) };
         let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
         wrong
@@ -102,7 +112,7 @@ impl Wishes {
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
     }
 
-    /// What was asked for came into force and was undone at once.
+    /// What was asked for may have come into force and be replaced at once.
     fn note_undone(&mut self, wished: &DesiredState, server: &ServerLoop) {
         for (name, workload) in &wished.workloads {
             let added = modes::expected(wished, name, workload, server.has_modes());
