@@ -252,7 +252,7 @@ first_plain() {
 for ((round = 0; round < rounds; round++)); do
     # Each level comes early and late, since what was measured before leaves its traces in the machine.
     order=$levels
-    ((round % 2 == 0)) || order=$(printf '%s\n' $levels | tac)
+    ((round % 2 == 0)) || order=$(tr ' ' '\n' <<<"$levels" | tac)
     for level in $order; do
         [ -n "${BENCH_FOREIGN-}" ] || { chain "$level"; burst "$level"; first "$level"; }
         plain_chain "$level"
