@@ -92,10 +92,11 @@ impl Wishes {
         }
         // So are these: what waited comes into force with the request that ends what it waited for.
         let are_two = has_undone || self.are_guarded && !before.pending.is_subset(&pending(server));
-        wished.iter().filter(|_| are_two).for_each(|wished| self.note_undone(wished, server));
         let wrong_delete = || if are_two { None } else { self.wrong_delete(before, server) };
         let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
+        wished.iter().filter(|_| are_two).for_each(|wished| self.note_undone(wished, server));
+        self.forget_gone(server);
         wrong
     }
 
@@ -112,9 +113,10 @@ impl Wishes {
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
     }
 
-    /// What was asked for may have come into force and be replaced at once.
+    /// What was asked for may have come into force and be replaced at once, unless it is only being staged.
     fn note_undone(&mut self, wished: &DesiredState, server: &ServerLoop) {
-        for (name, workload) in &wished.workloads {
+        let pending = pending(server);
+        for (name, workload) in wished.workloads.iter().filter(|(name, _)| !pending.contains(*name)) {
             let added = modes::expected(wished, name, workload, server.has_modes());
             if server.view().effective.get(name) != Some(&added) {
                 self.note_stopping(&added);
