@@ -194,6 +194,12 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.store.iter()
     }
 
+    /// Instances of which a control loop has, or gets, what was prepared.
+    #[cfg(test)]
+    pub fn handed_over(&self) -> impl Iterator<Item = &InstanceName> {
+        self.runtime.handed_over()
+    }
+
     /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
     pub fn tick(&mut self) {
         let now = self.clock.now();

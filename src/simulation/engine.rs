@@ -215,6 +215,8 @@ struct World {
     missing: BTreeSet<String>,
     /// Instances that the agent was told to stage.
     staged: BTreeSet<InstanceName>,
+    /// Instances of which what was prepared is on its way to be started, or removed.
+    handed_over: BTreeSet<InstanceName>,
     /// Lives that were told which containers a runtime has.
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
@@ -269,6 +271,7 @@ impl SimEngine {
             ready: Readiness::default(),
             missing: BTreeSet::new(),
             staged: BTreeSet::new(),
+            handed_over: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),
@@ -322,6 +325,14 @@ impl SimEngine {
     /// The agent was told to stage these and nothing else.
     pub fn note_staged(&self, staged: &[AddedWorkload]) {
         self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
+    }
+
+    /// What was prepared of these instances is the control loops' now.
+    pub fn note_handed_over<'i>(&self, instances: impl Iterator<Item = &'i InstanceName>) {
+        let mut world = self.world();
+        let World { handed_over, containers, .. } = &mut *world;
+        handed_over.retain(|known| containers.values().any(|container| container.instance == *known));
+        handed_over.extend(instances.cloned());
     }
 
     /// The scheduler of this life was told which containers a runtime has.

@@ -113,7 +113,7 @@ pub struct Preparing {
     clock: ManualClock,
     random: fastrand::Rng,
     reports: VecDeque<(Instant, PreparedInstance)>,
-    listed: BTreeSet<InstanceName>,
+    listed: Vec<AddedWorkload>,
 }
 
 /// Longest time until something about an instance changes, in milliseconds.
@@ -121,7 +121,7 @@ const STEP_MS: u64 = 8_000;
 
 impl Preparing {
     pub fn new(clock: &ManualClock, seed: u64) -> Self {
-        let (random, reports, listed) = (fastrand::Rng::with_seed(seed), VecDeque::new(), BTreeSet::new());
+        let (random, reports, listed) = (fastrand::Rng::with_seed(seed), VecDeque::new(), Vec::new());
         Self { clock: clock.clone(), random, reports, listed }
     }
 
@@ -133,11 +133,13 @@ impl Preparing {
 
     /// These are all instances to be prepared.
     pub fn list(&mut self, list: &[AddedWorkload]) {
-        let listed: BTreeSet<InstanceName> = list.iter().map(|added| added.instance.clone()).collect();
-        self.reports.retain(|(_, report)| listed.contains(&report.instance));
-        let known = std::mem::replace(&mut self.listed, listed.clone());
-        for instance in listed.difference(&known) {
-            self.plan_reports(instance);
+        let known = std::mem::replace(&mut self.listed, list.to_vec());
+        let stays = |instance: &InstanceName| {
+            list.iter().any(|added| added.instance == *instance && known.contains(added))
+        };
+        self.reports.retain(|(_, report)| stays(&report.instance));
+        for added in list.iter().filter(|added| !known.contains(added)) {
+            self.plan_reports(&added.instance);
         }
         self.reports.make_contiguous().sort_by_key(|(at, _)| *at);
     }

@@ -73,6 +73,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Does what follows for all workloads that were touched since the last call. Returns states to report.
     pub fn prepare(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
         let _ = self.room.try_recv();
+        // How far they may be prepared depends on what runs.
+        self.staging.names().for_each(|name| self.preparations.touch(name));
         let mut reports = Vec::new();
         loop {
             self.settle_touched(&mut reports, store);
@@ -113,10 +115,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.preparations.ended(report, self.context.clock.now(), &mut self.random)
     }
 
-    /// Each workload that waits, or is staged, may be prepared differently now.
+    /// Each workload that waits may be prepared differently now.
     pub fn touch_waiting(&mut self) {
         self.scheduler.iter().for_each(|waiting| self.preparations.touch(&waiting.name));
-        self.touch_staged();
     }
 
     /// What is to be prepared of a workload, if it waits and may be.
@@ -209,6 +210,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if let Some(given) = self.objects.get_mut(name).and_then(|object| object.given.take()) {
             self.preparations.withdraw(&given);
         }
+    }
+
+    /// Instances of which a control loop has, or gets, what was prepared.
+    #[cfg(test)]
+    pub fn handed_over(&self) -> impl Iterator<Item = &InstanceName> {
+        self.objects.values().filter(|object| object.given.is_some()).map(|object| &object.instance)
     }
 
     // -------------------------------------------------------------- agent restart

@@ -56,7 +56,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let AddedWorkload { instance, workload } = added;
         let target = self.staged_level(added, stage);
         let progress = self.preparations.progress(added);
-        let level = target.filter(|target| progress.level >= *target);
+        // What runs as it is, and is to end before it is wanted again, needs nothing as long as it does.
+        let runs = self.live(&instance.workload).is_some_and(|object| object.runs(added));
+        let level = if runs { Some(stage) } else { target.filter(|target| progress.level >= *target) };
         let mut failure = progress.failure.filter(|_| level.is_none());
         let mut is_final = progress.has_given_up && level.is_none();
         if !self.engines.contains_key(&workload.runtime) {
@@ -102,11 +104,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             may_run: self.conditions.may_staged_run(name),
         };
         Some(levels::allowed(workload, stage, situation))
-    }
-
-    /// Conditions were evaluated again: less or more may be prepared.
-    pub(super) fn touch_staged(&mut self) {
-        self.staging.names().for_each(|name| self.preparations.touch(name));
     }
 
     /// Takes what an earlier agent has prepared of an instance that is still to be staged.

@@ -77,7 +77,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Evaluates the conditions again and does what follows. Returns states to report.
     pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         self.conditions.refresh(self.context.clock.now());
-        self.touch_staged();
         self.withhold(store)
     }
 

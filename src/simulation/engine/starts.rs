@@ -46,8 +46,8 @@ impl World {
     }
 
     /// Never a create beside another one that only waits, nor while the same instance is being started or prepared. What an
-    /// earlier life of the agent has prepared may be on its way out, and what is staged for an update is prepared also beside
-    /// what waits to be started.
+    /// earlier life of the agent has prepared may be on its way out, as what a control loop has got may be, and what is
+    /// staged for an update is prepared also beside what waits to be started.
     pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let now = self.clock.now();
         let of_instance = |call: &Call| match &call.action {
@@ -65,7 +65,8 @@ impl World {
             let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
             let is_staged = self.staged.contains(&new.instance) && !self.staged.contains(&container.instance);
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
-            if waits && !itself && !known && !is_staged {
+            let is_handed_over = !same && self.handed_over.contains(&container.instance);
+            if waits && !itself && !known && !is_staged && !is_handed_over {
                 let text =
                     format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
                 self.violations.push(text);
