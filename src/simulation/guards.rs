@@ -134,9 +134,8 @@ impl Preparing {
     /// These are all instances to be prepared.
     pub fn list(&mut self, list: &[AddedWorkload]) {
         let known = std::mem::replace(&mut self.listed, list.to_vec());
-        let stays = |instance: &InstanceName| {
-            list.iter().any(|added| added.instance == *instance && known.contains(added))
-        };
+        let stays =
+            |instance: &InstanceName| list.iter().any(|added| added.instance == *instance && known.contains(added));
         self.reports.retain(|(_, report)| stays(&report.instance));
         for added in list.iter().filter(|added| !known.contains(added)) {
             self.plan_reports(&added.instance);

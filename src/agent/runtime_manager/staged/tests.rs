@@ -276,6 +276,27 @@ fn what_may_not_run_is_created_when_its_precondition_holds() {
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 }
 
+/// As when a server that was killed goes back to before a switch that it has not stored.
+#[test]
+fn what_has_the_name_of_the_instance_that_runs_is_created_when_another_one_runs() {
+    let mut rig = rig();
+    stage(&mut rig, &[AddedWorkload { instance: old().instance, ..new() }]);
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w IMAGE"));
+    forget(&rig);
+    switch_to(&mut rig, &wanted_with("w", "image: other", |_| {}), &[]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w", "create-only w"]);
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
+}
+
+#[test]
+fn what_runs_as_it_is_to_be_staged_needs_no_preparation() {
+    let mut rig = rig();
+    switch_to(&mut rig, &new(), &[]);
+    forget(&rig);
+    stage(&mut rig, &[new()]);
+    assert_eq!((rig.engine.take_calls(), reports(&rig)), (vec![], vec!["w CREATE".to_owned()]));
+}
+
 #[test]
 fn what_is_not_relevant_on_the_node_needs_no_preparation() {
     let mut rig = rig();
