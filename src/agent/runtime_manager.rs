@@ -189,7 +189,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub(super) fn sizes(&self) -> [usize; 6] {
         let [waiting, waiters] = self.scheduler.sizes();
         let (withheld, conditions) = (self.scheduler.withheld.len(), self.conditions.len());
-        let prepared = self.preparations.count().saturating_sub(self.staging.len());
+        let prepared = self.preparations.count().saturating_sub(self.staging.count());
         [self.objects.len(), waiting, waiters, withheld, conditions, prepared]
     }
 

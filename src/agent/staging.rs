@@ -67,7 +67,7 @@ impl Staging {
 
     /// How many there are.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.staged.len()
     }
 

@@ -328,9 +328,7 @@ impl ServerLoop {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
         let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
         let expected: BTreeSet<&InstanceName> = states.iter().filter(is_stray).collect();
-        let wrong =
-            self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect();
-        wrong
+        self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
     }
 
     /// Whether only instances have times that have a state or are wanted.
