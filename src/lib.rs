@@ -244,7 +244,8 @@
 //!   engine/starts.rs engine/ends.rs   never two containers of one workload; how they end
 //!   subscriber.rs disk.rs  commanders that follow events; where a server keeps its state
 //!   guards.rs              guarded updates, worked out once more
-//!   settled.rs trace.rs    what must hold once it is quiet; what happened before a failure
+//!   settled.rs cluster/checks.rs   what must hold once it is quiet, and at any time
+//!   trace.rs               what happened before a failure
 //!   shrink.rs              a seed that fails, run with less and less
 //!   manual_clock.rs        time that moves only on request
 //!   fake_probes.rs         checks whose results a test or an engine decides
