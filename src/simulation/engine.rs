@@ -327,6 +327,11 @@ impl SimEngine {
         self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
     }
 
+    /// Whether the agent was told to stage this.
+    pub fn is_staged(&self, instance: &InstanceName) -> bool {
+        self.world().staged.contains(instance)
+    }
+
     /// What was prepared of these instances is the control loops' now.
     pub fn note_handed_over<'i>(&self, instances: impl Iterator<Item = &'i InstanceName>) {
         let mut world = self.world();

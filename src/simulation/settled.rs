@@ -5,6 +5,7 @@
 
 use super::cluster::{Cluster, Node};
 use super::engine::{Container, removes_itself};
+use super::guards::pending;
 use super::life::RUNTIMES;
 use super::wishes::not_in_force;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -31,6 +32,7 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     }
     let view = server.view();
     let effective: Effective = view.effective.clone();
+    let pending = pending(server);
     let states: States =
         server.reported_states().into_iter().map(|WorkloadState { instance, state }| (instance, state)).collect();
     if let Some(reason) = cluster.unfinished_update() {
@@ -42,7 +44,7 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     let nodes = &cluster.nodes;
     states_of_the_gone(nodes, &effective, &states)
         .or_else(|| effective.values().find_map(|added| workload(nodes, added, &effective, &states)))
-        .or_else(|| nodes.iter().find_map(|node| unwanted_container(nodes, node, &effective, &states)))
+        .or_else(|| nodes.iter().find_map(|node| unwanted_container(nodes, node, &effective, &states, &pending)))
         .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
         .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective)))
 }
@@ -175,7 +177,14 @@ fn may_start(added: &AddedWorkload, states: &States) -> bool {
     })
 }
 
-fn unwanted_container(nodes: &[Node], node: &Node, effective: &Effective, states: &States) -> Option<String> {
+/// What is `pending` may be staged, as long as its update waits for agents that are away.
+fn unwanted_container(
+    nodes: &[Node],
+    node: &Node,
+    effective: &Effective,
+    states: &States,
+    pending: &BTreeSet<Name>,
+) -> Option<String> {
     node.engine.containers().iter().find_map(|found| {
         let wanted = effective.get(&found.instance.workload).is_some_and(|added| {
             added.instance == found.instance
@@ -183,7 +192,8 @@ fn unwanted_container(nodes: &[Node], node: &Node, effective: &Effective, states
                 && node.name == added.instance.agent
         });
         let waits = node.name == found.instance.agent && waits_to_stop(nodes, &found.instance, effective, states);
-        (!wanted && !waits).then(|| format!("node {}: nobody wants {found:?}", node.name))
+        let is_staged = pending.contains(&found.instance.workload) && node.engine.is_staged(&found.instance);
+        (!wanted && !waits && !is_staged).then(|| format!("node {}: nobody wants {found:?}", node.name))
     })
 }
 

@@ -68,7 +68,7 @@ impl World {
             let is_handed_over = !same && self.handed_over.contains(&container.instance);
             if waits && !itself && !known && !is_staged && !is_handed_over {
                 let text =
-                    format!("'{}' is prepared while a container of '{}' waits", new.instance, container.instance);
+                    format!("'{}' is prepared while a container of {:?} waits: {action:?} {container:?}", new.instance, container.instance);
                 self.violations.push(text);
             }
         }
