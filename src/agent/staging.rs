@@ -15,6 +15,8 @@ pub struct Staging {
     staged: BTreeMap<Name, Staged>,
     /// A list has come since the session began.
     has_list: bool,
+    /// What is wanted in this session is not known yet as far as containers that exist decide about it.
+    awaits_hello: bool,
 }
 
 #[derive(Debug)]
@@ -55,9 +57,19 @@ impl Staging {
     /// The server sends a hello, by which it forgets what was reported. Returns as [`Self::replace`].
     pub fn session_begins(&mut self) -> BTreeSet<Name> {
         let touched = if self.has_list { BTreeSet::new() } else { self.replace(Vec::new()) };
-        self.has_list = false;
+        (self.has_list, self.awaits_hello) = (false, true);
         self.staged.values_mut().for_each(|staged| staged.reported = None);
         touched
+    }
+
+    /// The hello was acted on.
+    pub fn hello_is_done(&mut self) {
+        self.awaits_hello = false;
+    }
+
+    /// Whether nothing may be prepared yet, because a container of the same instance may turn out to go on.
+    pub fn awaits_hello(&self) -> bool {
+        self.awaits_hello
     }
 
     /// The connection is lost: what comes from now on belongs to another session.

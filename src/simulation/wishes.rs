@@ -128,7 +128,12 @@ impl Wishes {
     pub fn forget_gone(&mut self, server: &ServerLoop) {
         let states = server.view().states;
         self.stopping.retain(|instance, _| states.get(instance).is_some());
-        self.last_rules.retain(|(agent, workload), _| states.of_agent_workload(agent, workload).next().is_some());
+        // What is being staged is shown as well, and was never there.
+        let is_there = |state: &ExecutionState| {
+            state.phase != Phase::PendingInitial || !state.additional_info.starts_with("update: ")
+        };
+        self.last_rules
+            .retain(|(agent, workload), _| states.of_agent_workload(agent, workload).any(|(_, state)| is_there(state)));
     }
 
     /// Whether a workload may ask this through `agent`: by its rules there, or its last ones as long as it has not

@@ -25,6 +25,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// to be done about them. Within one life of the agent an unchanged workload is left alone in whatever state it is.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
+        self.staging.hello_is_done();
         let wanted: BTreeMap<Name, AddedWorkload> =
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
         let mut changes = self.unneeded(&wanted);

@@ -45,6 +45,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// What is to be reported of what is staged.
     pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
+        if self.staging.awaits_hello() {
+            return Vec::new();
+        }
         let mut staging = std::mem::take(&mut self.staging);
         let reports = staging.news(|added, stage| self.progress(added, stage));
         self.staging = staging;
@@ -89,7 +92,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn staged_level(&self, added: &AddedWorkload, stage: PrepareLevel) -> Option<PrepareLevel> {
         let AddedWorkload { instance, workload } = added;
         let name = &instance.workload;
-        if self.listings.is_missing(&workload.runtime) {
+        if self.staging.awaits_hello() || self.listings.is_missing(&workload.runtime) {
             return None;
         }
         if self.conditions.is_staged_inactive(name) {

@@ -67,8 +67,10 @@ impl World {
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
             let is_handed_over = !same && self.handed_over.contains(&container.instance);
             if waits && !itself && !known && !is_staged && !is_handed_over {
-                let text =
-                    format!("'{}' is prepared while a container of {:?} waits: {action:?} {container:?}", new.instance, container.instance);
+                let text = format!(
+                    "'{}' is prepared while a container of {:?} waits: {action:?} {container:?}",
+                    new.instance, container.instance
+                );
                 self.violations.push(text);
             }
         }
