@@ -378,3 +378,23 @@ fn an_engine_that_has_not_listed_does_not_keep_the_next_agent_from_what_another_
     next.agent.hello(&[old()]);
     assert_eq!((next.engine.take_calls(), reports(&next).pop()), (vec!["list".into()], Some("w CREATE".into())));
 }
+
+/// The next agent does not know that the instance goes on before it acts on the hello, which waits for the other engine.
+#[test]
+fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
+    let mut first = rig();
+    first.ends("w", 1);
+    forget(&first);
+    let kube = FakeEngine::new();
+    kube.set_silent(true);
+    let mut next = AgentRig::silent_with(first.engine.clone(), |options| options.others = vec![("kube", kube.clone())]);
+    stage(&mut next, &[AddedWorkload { instance: old().instance, ..new() }]);
+    next.agent.hello(&[old()]);
+    assert_eq!((next.engine.take_calls(), reports(&next)), (vec!["list".to_owned()], vec![]));
+    kube.set_silent(false);
+    next.agent.pass(MINUTE);
+    let calls = next.engine.take_calls();
+    assert_eq!(calls[..2], ["delete w", "create w"]);
+    assert!(calls[2].starts_with("image ") && calls.len() == 3, "{calls:?}");
+    assert_eq!(reports(&next).last().map(String::as_str), Some("w IMAGE"));
+}
