@@ -2,6 +2,7 @@
 # Measures updates on real podman with the release programs that `bench.sh` has built: how long a workload is away when it
 # is switched to an instance that was staged, or to one that was not, and until the old one runs again after a bad update.
 # Beside each stand bare calls of podman in the same run, so that other load on the machine meets both: the ratios count.
+# Times are those of files, which the kernel counts in its ticks (1 to 10 ms).
 #
 # BENCH_ROUNDS is how often all is repeated. BENCH_FOREIGN=1 measures programs without guarded updates: their workload has no
 # `lifecycle:` block, so only the plain update is measured.
@@ -15,7 +16,9 @@ rounds=${BENCH_ROUNDS:-5}
 
 work=$(mktemp -d "$target/bench.XXXXXX") # On a disk, which /tmp need not be.
 bin=$work/programs ank=$work/programs/ank shared=$work/shared
+watcher=
 clean_up() {
+    [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true
     cluster_stop "$work/cluster"
     engine_remove "$work/engine"
     rm -rf "$work"
@@ -24,6 +27,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 mkdir -p "$shared" "$work/cluster/run" "$work/rows"
+mkfifo "$work/frames"
 as_after_boot "${BENCH_PROGRAMS:-$target/release}" "$bin"
 engine_create "$work/engine"
 podman=$(command -v podman)
@@ -67,17 +71,47 @@ outage() {
     settle
     note "$1" $(($(at "first.$version") - $(at "alive.$old")))
 }
-# undone: a bad update; from the end of the new one to the first sign of life of the old one, which comes back.
+# record: when the new one is shown as failed, which is when the server decides.
+record() {
+    local line
+    while IFS= read -r line; do
+        [[ $line != *'Failed(ExecFailed)'* ]] || break
+    done <"$work/frames"
+    now_us >"$work/verdict"
+}
+# undone: a bad update; from the verdict, and from the end of the new one, to the first sign of life of the old one, which
+# comes back.
 undone() {
-    local good=$version
+    local good=$version recorder
     rm -f "$shared/bad" "$shared/first.$good"
     manifest "touch /shared/bad; exit 3" "healthyMs: 500, onFailure: ROLLBACK" >"$work/bad.yaml"
     printf '    tags: {round: "%s"}\n' "$1" >>"$work/bad.yaml" # Else it would be refused the next time.
+    "$ank" get workloads -w >"$work/frames" 2>/dev/null &
+    watcher=$!
+    record &
+    recorder=$!
     apply "$work/bad.yaml"
     await bad
     await "first.$good"
     settle
-    note undone $(($(at "first.$good") - $(at bad)))
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" "$recorder" || true
+    watcher=
+    note ended $(($(at "first.$good") - $(at bad)))
+    note undone $(($(at "first.$good") - $(cat "$work/verdict")))
+}
+# refused: an update that shows while it is staged that it cannot start; how often the old one was stopped for it.
+which() { "$podman" inspect --format '{{.Id}} {{.State.StartedAt}}' "$("$podman" ps --quiet --filter label=name)"; }
+newest_is() { [[ $("$ank" get updates | tail -n 1) == *" $1 "* ]]; }
+refused() {
+    local before stopped=0
+    before=$(which)
+    manifest true 'stage: CREATE, onFailure: ROLLBACK' | sed 's/"-v"/"--memory", "nonsense", "-v"/' >"$work/refused.yaml"
+    apply "$work/refused.yaml"
+    wait_until 60 newest_is UNDONE || fail 'the update is not undone' "$("$ank" get updates)"
+    settle
+    [ "$(which)" = "$before" ] || stopped=1
+    note refused "$stopped"
 }
 # bare KIND: the same with calls of podman.
 bare() {
@@ -91,7 +125,7 @@ bare() {
         "$podman" start "$new" >/dev/null
     else
         "$podman" stop "$old" >/dev/null
-        "$podman" rm "$old" >/dev/null
+        [ "$1" = undone ] || "$podman" rm "$old" >/dev/null
         "$podman" run --detach --name "$new" -v "$shared:/shared" alpine:latest sh -c "$(bare_program "$new")" >/dev/null
     fi
     await "first.$new"
@@ -100,7 +134,7 @@ bare() {
     rm -f "$shared/first.$old" "$shared/first.$new"
 }
 
-printf 'version = "v1"\n' >"$work/agent.conf"
+printf 'version = "v1"\nretry_limit = 1\n' >"$work/agent.conf"
 cluster_start "$work/cluster" "$bin"
 launch "$work/cluster" bench "$bin/ank-agent" --insecure --name bench --server-url "$ANK_SERVER_URL" \
     --run-folder "$work/cluster/run" --agent-config "$work/agent.conf"
@@ -114,7 +148,9 @@ for ((round = 0; round < rounds; round++)); do
     [ -z "${BENCH_FOREIGN-}" ] || continue
     bare staged
     outage staged 'stage: CREATE, healthyMs: 100'
+    bare undone
     undone "$round"
+    refused
 done
 
 # row WHAT FILE BASE SHARE: the median of a file; beside that of BASE, of which it is SHARE at most.
@@ -137,4 +173,7 @@ title 'Updates on real podman'
 awk 'BEGIN { printf "%-62s%6s%10s%10s%8s%9s  %s\n", "", "", "MEASURED", "BESIDE", "RATIO", "PROMISE", "MET" }'
 row 'update that is staged: outage; bare stop, start of a created one' staged bare.staged 1.1
 row 'update that is not staged: outage; bare stop, rm, run' plain bare.plain
-row 'bad update: from its end to the old one; bare stop, rm, run' undone bare.plain 1.5
+row 'bad update: from the verdict to the old one; bare stop, run' undone bare.undone 1.5
+row 'bad update: from its end to the old one; bare stop, run' ended bare.undone
+[ -n "${BENCH_FOREIGN-}" ] || printf '%-62s%6s%10s%10s%8s%9s  %s\n' 'bad update that cannot be staged: the old one was stopped' '' \
+    "$(sort -n "$work/rows/refused" | tail -n 1)" '' '' 0 "$(grep -q 1 "$work/rows/refused" && echo NO || echo yes)"

@@ -331,6 +331,11 @@ impl ServerLoop {
         self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
     }
 
+    /// Whether the server itself shows this instance, which no agent has got yet.
+    pub fn is_own(&self, instance: &InstanceName) -> bool {
+        self.guarded.is_own(instance)
+    }
+
     /// Whether only instances have times that have a state or are wanted.
     pub fn timings_agree(&self) -> bool {
         let Workloads { states, .. } = &self.workloads;

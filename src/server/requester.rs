@@ -7,6 +7,7 @@
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
 use super::ServerLoop;
+use super::guarded::GuardedUpdates;
 use super::workloads::Workloads;
 use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::mask_tree::MaskTree;
@@ -99,9 +100,15 @@ impl Rights {
     }
 
     /// `ended` is not effective any more, or has no state any more. The last rules of a workload count until it is not
-    /// effective and no instance of it has a state on its agent.
-    pub fn end(&mut self, InstanceName { workload, agent, .. }: &InstanceName, workloads: &Workloads) {
-        let has_state = workloads.states.of_agent_workload(agent, workload).next().is_some();
+    /// effective and no instance of it has a state on its agent; what is only staged was never there.
+    pub fn end(
+        &mut self,
+        InstanceName { workload, agent, .. }: &InstanceName,
+        workloads: &Workloads,
+        guarded: &GuardedUpdates,
+    ) {
+        let mut states = workloads.states.of_agent_workload(agent, workload);
+        let has_state = states.any(|(instance, _)| !guarded.is_own(&instance));
         if !has_state && !workloads.is_on(agent, workload) {
             self.by_workload.remove(&(agent.clone(), workload.clone()));
         }
@@ -173,7 +180,7 @@ impl ServerLoop {
     /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
     /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads);
+        self.rights.end(gone, &self.workloads, &self.guarded);
         self.subscriptions.remove_owner(gone);
         self.end_logs_of_instance(gone);
         if self.rights.of(&gone.agent, &gone.workload).is_none() {

@@ -521,10 +521,10 @@ impl Cluster {
             (Some(node), Some(server)) => {
                 let node = &mut self.nodes[node];
                 let allowed = self.wishes.may_ask(server, &node.name, request);
-                if node.stream.is_some_and(|stream| stream.0 == peer.0) {
+                if let Some(allowed) = allowed.filter(|_| node.stream.is_some_and(|stream| stream.0 == peer.0)) {
                     node.asked.judged(&request.id, allowed);
                 }
-                allowed
+                allowed.unwrap_or(true)
             }
             _ => true,
         };

@@ -67,6 +67,8 @@ pub struct Wishes {
     stopping: BTreeMap<InstanceName, BTreeSet<String>>,
     /// By agent and name: the last rules of workloads that were wanted there and still have a state.
     last_rules: BTreeMap<(Name, Name), ControlInterfaceAccess>,
+    /// Workloads of which a form came into force and was replaced with one event, so that it was not seen here.
+    unclear: BTreeSet<Name>,
     /// Updates may be guarded, so one may be refused because of an earlier one.
     are_guarded: bool,
 }
@@ -104,11 +106,15 @@ impl Wishes {
     pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         ended.for_each(|(_, ended)| self.note_stopping(ended));
+        if before.has_undone(server) {
+            self.unclear.extend(before.pending.difference(&pending(server)).cloned());
+        }
         self.forget_gone(server);
     }
 
     fn note_stopping(&mut self, ended: &AddedWorkload) {
         self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
+        self.unclear.remove(&ended.instance.workload);
         let InstanceName { workload, agent, .. } = ended.instance.clone();
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
     }
@@ -128,24 +134,26 @@ impl Wishes {
     pub fn forget_gone(&mut self, server: &ServerLoop) {
         let states = server.view().states;
         self.stopping.retain(|instance, _| states.get(instance).is_some());
+        self.unclear.retain(|name| states.iter().any(|(instance, _)| instance.workload == *name));
         // What is being staged is shown as well, and was never there.
-        let is_there = |state: &ExecutionState| {
-            state.phase != Phase::PendingInitial || !state.additional_info.starts_with("update: ")
-        };
-        self.last_rules
-            .retain(|(agent, workload), _| states.of_agent_workload(agent, workload).any(|(_, state)| is_there(state)));
+        self.last_rules.retain(|(agent, workload), _| {
+            states.of_agent_workload(agent, workload).any(|(instance, _)| !server.is_own(&instance))
+        });
     }
 
     /// Whether a workload may ask this through `agent`: by its rules there, or its last ones as long as it has not
-    /// stopped.
-    pub fn may_ask(&self, server: &ServerLoop, agent: &Name, Request { id, content }: &Request) -> bool {
+    /// stopped; `None` when these are not known.
+    pub fn may_ask(&self, server: &ServerLoop, agent: &Name, Request { id, content }: &Request) -> Option<bool> {
         let workload = id.split_once('@').expect("agents name the workload").0;
         let wanted = server.view().effective.get(workload).filter(|added| added.instance.agent == *agent);
+        if wanted.is_none() && self.unclear.contains(workload) {
+            return None;
+        }
         let rules = match wanted {
             Some(added) => Some(&added.workload.control_interface_access),
             None => self.last_rules.get(&(agent.clone(), workload.into())),
         };
-        match content {
+        Some(match content {
             RequestContent::UpdateState(_) => rules.is_some_and(|rules| allows(rules, "*", Operation::ReadWrite)),
             RequestContent::CompleteState(read) => rules.is_some_and(|rules| {
                 read.masks
@@ -153,13 +161,14 @@ impl Wishes {
                     .all(|mask| allows(rules, mask, Operation::Read) || allows(rules, "*", Operation::ReadWrite))
             }),
             _ => true, // Workloads ask nothing else here, they cancel it.
-        }
+        })
     }
 
     /// The server was killed; the next one knows nothing of what stops.
     pub fn server_killed(&mut self) {
         self.stopping.clear();
         self.last_rules.clear();
+        self.unclear.clear();
     }
 
     /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.

@@ -70,7 +70,7 @@ impl Cluster {
         let server = self.server.as_ref()?;
         self.nodes.iter().find_map(|node| {
             let peer = PeerId(node.stream?.0);
-            let forbidden = |request: &Request| !self.wishes.may_ask(server, &node.name, request);
+            let forbidden = |request: &Request| self.wishes.may_ask(server, &node.name, request) == Some(false);
             let told = node.asked.first_of(|request| server.is_subscribed(peer, &request.id) && forbidden(request));
             told.map(|id| format!("'{id}' of {} follows what it may not read", node.name))
         })
