@@ -391,7 +391,11 @@ impl RuntimeConnector for FakeConnector {
             _ => {}
         }
         let id = world.add(&new.instance, created, Some(new.clone()));
-        if is_cancelled(watch) { Err(RuntimeError::Cancelled) } else { Ok(id) }
+        match fault {
+            Some(Fault::LeavesHalfDone) => Err(failed()),
+            _ if is_cancelled(watch) => Err(RuntimeError::Cancelled),
+            _ => Ok(id),
+        }
     }
 
     fn init(

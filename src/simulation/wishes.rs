@@ -28,7 +28,7 @@ pub struct Before {
 }
 
 /// The known updates that were undone.
-fn undone(server: &ServerLoop) -> BTreeSet<u64> {
+pub fn undone(server: &ServerLoop) -> BTreeSet<u64> {
     let updates = server.seen_updates().into_iter();
     updates.filter(|(_, update)| update.phase == UpdatePhase::Undone).map(|(number, _)| number).collect()
 }

@@ -541,7 +541,8 @@ impl Preparations {
         self.touched.insert(name.clone());
         match (job.prepares, result) {
             (_, Ok(JobDone::Prepared { level, container })) => {
-                (entry.level, entry.container, entry.failures, entry.unsure) = (level, container, 0, false);
+                (entry.level, entry.container, entry.failures) = (level, container, 0);
+                entry.unsure &= level < PrepareLevel::Create; // An image says nothing about what an earlier try has left.
                 entry.note = format!("{PREPARED_PREFIX}{level}");
             }
             (_, Ok(JobDone::Removed)) => _ = entry.removals.pop_front(),

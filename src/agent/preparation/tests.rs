@@ -363,6 +363,25 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
 }
 
 #[test]
+fn an_image_got_later_does_not_let_what_a_failed_create_has_left_be_forgotten() {
+    let mut rig = rig(PrepareLevel::Create);
+    rig.paths.lock().unwrap().insert("/key".to_owned());
+    let added = wanted_with("w", "image: x\nlifecycle: { precondition: { pathExists: /key } }", |workload| {
+        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+    });
+    rig.engine.inject(Call::CreateOnly, [Fault::LeavesHalfDone, Fault::Fails, Fault::Fails, Fault::Fails]);
+    rig.add(std::slice::from_ref(&added));
+    rig.paths.lock().unwrap().clear();
+    rig.agent.pass(Duration::from_secs(5));
+    let calls = rig.engine.take_calls();
+    assert!(calls.last().is_some_and(|call| call.starts_with("image ")), "{calls:?}");
+    assert_eq!(rig.engine.containers().len(), 1);
+    only_delete(&mut rig, &added);
+    rig.agent.pass(Duration::from_secs(5));
+    assert_eq!(rig.engine.containers().len(), 0);
+}
+
+#[test]
 fn an_inactive_workload_is_not_prepared() {
     let mut rig = rig(PrepareLevel::Init);
     rig.add(&[wanted_with("w", "image: x\nlifecycle: { activation: { tagEquals: { zone: b } } }", |_| {})]);
