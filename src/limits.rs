@@ -586,10 +586,14 @@ pub const UPDATE_DEADLINE_MS: u64 = 120_000;
 pub const UPDATE_DEADLINE_LOWEST: Duration = Duration::from_secs(1);
 /// Guarded updates that are open at the same time. Each report is compared with all of them.
 pub const UPDATES_OPEN: usize = 16;
+/// How many of these workloads may have requested, so that there is room for those of commanders.
+pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 /// Updates that have ended and are still known, so that their failures are remembered.
 pub const UPDATES_ENDED: usize = 16;
 /// What was before those that have ended, in bytes of JSON, newest first: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
+/// The server waits so long for its disk before a staged update is carried out. A sound one takes less.
+pub const STORE_WAIT: Duration = Duration::from_secs(1);
 /// An agent that is away for so long is not waited for before an update is carried out.
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 /// Starts of the server and losses of agents after which an update has failed: it may be their reason.

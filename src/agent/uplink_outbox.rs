@@ -342,7 +342,8 @@ impl Slots {
             return Some(ToServer::StatesComplete);
         }
         if !self.prepared.is_empty() {
-            return Some(ToServer::Prepared(std::mem::take(&mut self.prepared).into_values().collect()));
+            let reports = std::iter::from_fn(|| self.prepared.pop_first());
+            return Some(ToServer::Prepared(reports.map(|(_, report)| report).take(UPLINK_BATCH).collect()));
         }
         // A workload that never stops asking must not keep everything else from the server.
         let others_wait = self.load.is_some() || !self.logs.is_empty();

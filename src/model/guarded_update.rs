@@ -33,6 +33,12 @@ impl UpdatePhase {
     pub fn is_open(self) -> bool {
         matches!(self, Self::Staging | Self::Trial)
     }
+
+    /// Whether others have taken over all that it was about.
+    #[must_use]
+    pub fn is_moot(self) -> bool {
+        matches!(self, Self::Replaced | Self::Withdrawn)
+    }
 }
 
 /// Before the name of an agent that an update waits for because it is away; names of workloads stand alone.

@@ -297,14 +297,18 @@ impl Trial {
         own.map(|(name, _)| name.clone()).collect()
     }
 
-    /// An agent has connected; what it reports from now on is of the instances that its hello names.
-    pub fn agent_came(&mut self, agent: &str, now: Instant) {
-        for name in self.of_agent(agent) {
+    /// An agent has connected; what it reports from now on is of the instances that its hello names. Returns whether one of
+    /// them is judged.
+    pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
+        let names = self.of_agent(agent);
+        let is_judged = !names.is_empty();
+        for name in names {
             if let Some(judged) = self.judged.get_mut(&name) {
                 (judged.counts, judged.candidate.is_present) = (true, true);
             }
             self.refresh(&name, now);
         }
+        is_judged
     }
 
     /// An agent is lost. Returns whether a judged instance of it had been started.

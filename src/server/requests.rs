@@ -218,7 +218,7 @@ impl ServerLoop {
                 self.waiting.begin(requester.clone(), key.clone(), prepared);
             }
             (prepared, ..) => {
-                let result = prepared.and_then(|prepared| self.accept(prepared));
+                let result = prepared.and_then(|prepared| self.accept(prepared, requester));
                 self.update_done(key, result);
             }
         }
@@ -246,7 +246,7 @@ impl ServerLoop {
         };
         let is_outdated = self.guarded.has_changed();
         let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
-        let result = hooked.and_then(|prepared| self.accept(prepared));
+        let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
         self.update_done(&key, result);
         self.shares.charge(&requester, begin, self.now());
         // What waited for that; the rest later, so that others need not wait for all of it.

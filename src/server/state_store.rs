@@ -3,7 +3,8 @@
 //! The file holds one line with a checksum of the rest, then the state as JSON. It is replaced as a whole: a new file
 //! is written, brought to the disk and renamed, so that a crash leaves either the old or the new one.
 //!
-//! Thread: `store` writes; [`StateStore`] belongs to `server`, which never waits for the disk; `main` reads at the start.
+//! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before a staged update is carried
+//! out; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
 use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
@@ -20,6 +21,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The stored state.
 pub const FILE: &str = "desired-state.json";
@@ -57,12 +59,23 @@ impl From<DesiredState> for Stored {
     }
 }
 
+/// A state to be written.
+#[derive(Debug)]
+pub struct StateWrite {
+    /// What.
+    pub state: Stored,
+    /// Dropped when that was tried.
+    tried: Option<Sender<()>>,
+}
+
 /// The server's end of the `store` thread.
 #[derive(Debug)]
 pub struct StateStore {
-    newest: Sender<Stored>,
+    newest: Sender<StateWrite>,
     /// The writer's end, to remove a state that a newer one replaces.
-    outdated: Receiver<Stored>,
+    outdated: Receiver<StateWrite>,
+    /// Whether somebody writes.
+    is_attended: bool,
 }
 
 impl StateStore {
@@ -71,22 +84,36 @@ impl StateStore {
     /// # Errors
     /// The operating system's reason when no thread can be had.
     pub fn start(folder: PathBuf) -> io::Result<(Self, Thread)> {
-        let (store, states) = Self::unattended();
+        let (mut store, states) = Self::unattended();
+        store.is_attended = true;
         let thread = threads::spawn("store", STACK_LARGE, move || write_all(&folder, &states, &SystemClock))?;
         Ok((store, thread))
     }
 
     /// Without a thread: the states come out of the other end.
-    pub(crate) fn unattended() -> (Self, Receiver<Stored>) {
+    pub(crate) fn unattended() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
-        (Self { newest, outdated: states.clone() }, states)
+        (Self { newest, outdated: states.clone(), is_attended: false }, states)
     }
 
     /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
     pub fn store(&self, state: Stored) {
-        if let Err(TrySendError::Full(state)) = self.newest.try_send(state) {
+        self.put(StateWrite { state, tried: None });
+    }
+
+    /// As [`Self::store`], and waits until the writer has tried it, at most for `limit`.
+    pub fn store_and_wait(&self, state: Stored, limit: Duration) {
+        let (tried, wait) = bounded(1);
+        self.put(StateWrite { state, tried: Some(tried) });
+        if self.is_attended && wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            log::warn!("The state was not stored within {limit:?}; going on without waiting for the disk.");
+        }
+    }
+
+    fn put(&self, write: StateWrite) {
+        if let Err(TrySendError::Full(write)) = self.newest.try_send(write) {
             let _ = self.outdated.try_recv(); // Empty: the writer has just taken it. There is room in both cases.
-            let _ = self.newest.try_send(state);
+            let _ = self.newest.try_send(write);
         }
     }
 }
@@ -227,13 +254,13 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
 }
 
 /// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
-fn write_all(folder: &Path, states: &Receiver<Stored>, clock: &impl Clock) {
+fn write_all(folder: &Path, states: &Receiver<StateWrite>, clock: &impl Clock) {
     let mut failed: Option<Stored> = None;
     loop {
         let next = match failed.take() {
             None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(old) => match states.recv_deadline(clock.now() + STORE_RETRY) {
-                Err(RecvTimeoutError::Timeout) => Ok(old),
+                Err(RecvTimeoutError::Timeout) => Ok(StateWrite { state: old, tried: None }),
                 Err(RecvTimeoutError::Disconnected) => {
                     // The last try; the error was logged before.
                     let _ = write(folder, &old);
@@ -242,10 +269,11 @@ fn write_all(folder: &Path, states: &Receiver<Stored>, clock: &impl Clock) {
                 newer => newer,
             },
         };
-        let Ok(state) = next else { return };
+        let Ok(StateWrite { state, tried }) = next else { return };
         if !save(folder, &state) {
             failed = Some(state);
         }
+        drop(tried); // Wakes who waits for it.
     }
 }
 
@@ -279,7 +307,6 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::model::workload::ConfigItem;
-    use std::time::Duration;
 
     fn state(name: &str) -> Stored {
         let yaml = format!(
@@ -367,7 +394,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             store.store(state(name));
         }
-        assert_eq!(states.try_recv(), Ok(state("c")));
+        assert_eq!(states.try_recv().unwrap().state, state("c"));
         assert!(states.try_recv().is_err());
     }
 

@@ -151,6 +151,15 @@ pub enum UpdateError {
     /// So many guarded updates are open that one more cannot be judged.
     #[error("{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back")]
     TooManyOpen,
+    /// A workload requests a change of what an open guarded update changes, or would use it.
+    #[error(
+        "it would become a part of update {number}, which is open and also about what this workload may not write; \
+         wait until that has ended"
+    )]
+    PartOfOther {
+        /// The number of that one.
+        number: u64,
+    },
     /// Workloads wait for each other, each for the next one and the last one for the first one. Never empty.
     #[error("workload dependency '{}' is part of a cycle. It is: {}", .0.first().map_or("", |name| name), shown(.0))]
     Cycle(Vec<Name>),

@@ -6,7 +6,7 @@ use super::manual_clock::ManualClock;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 use crate::server::ServerLoop;
-use crate::server::state_store::{StateStore, Stored, parse, text};
+use crate::server::state_store::{StateStore, StateWrite, Stored, parse, text};
 use crossbeam_channel::{Receiver, never};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const WRITE_MS: u64 = 2_000;
 /// What is stored, and what is on its way there.
 pub struct Disk {
     clock: ManualClock,
-    given: Receiver<Stored>,
+    given: Receiver<StateWrite>,
     writing: Option<(Instant, String)>,
     stored: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Disk {
         match self.writing.take() {
             Some((_, written)) => self.stored = Some(written),
             None => {
-                let Ok(state) = self.given.try_recv() else { return };
+                let Ok(StateWrite { state, .. }) = self.given.try_recv() else { return };
                 let at = self.clock.now() + Duration::from_millis(random.u64(1..WRITE_MS));
                 self.writing = Some((at, text(&state).expect("any state can be written")));
             }

@@ -6,7 +6,7 @@ use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::preparation::Wanted;
 use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::settings::unsupported_runtime;
-use crate::limits::PREPARE_REASON_MAX;
+use crate::limits::{CONDITION_INFO_MAX, PREPARE_REASON_MAX};
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
@@ -71,9 +71,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         let is_done = level.is_some() || is_final;
         let unmet = self.conditions.staged_unmet(&instance.workload).filter(|_| is_done);
+        let unmet = unmet.map(|unmet| unmet[..unmet.floor_char_boundary(CONDITION_INFO_MAX)].to_owned());
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), instance.clone());
-        PreparedInstance { instance, level, reason, tries, is_final, unmet: unmet.map(str::to_owned) }
+        PreparedInstance { instance, level, reason, tries, is_final, unmet }
     }
 
     /// What is to be prepared of a workload for an update, unless it was carried out meanwhile.

@@ -6,12 +6,12 @@ use super::staging::{Pending, StagedInstance};
 use super::trial::Candidate;
 use super::unit::{Form, Touch, Unit};
 use super::{Open, Record, block_of};
-use crate::limits::UPDATES_OPEN;
+use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::Phase;
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AddedWorkload, ResponseContent};
+use crate::model::messages::{AddedWorkload, RequestContent, ResponseContent, UpdateState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::RestartPolicy;
@@ -21,6 +21,7 @@ use crate::server::events::Changes;
 use crate::server::modes::Modes;
 use crate::server::plan::Difference;
 use crate::server::prepare::PreparedUpdate;
+use crate::server::requester::Requester;
 use crate::server::update::UpdateError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -71,10 +72,12 @@ impl ServerLoop {
     /// Carries out a checked update of a request, now or once everything of it is staged.
     ///
     /// # Errors
-    /// It is the same as one that was undone, or too many are open.
+    /// It is the same as one that was undone, too many are open, or it would become a part of one that is also about what
+    /// the requester may not write.
     pub(in crate::server) fn accept(
         &mut self,
         prepared: PreparedUpdate,
+        requester: &Requester,
     ) -> Result<(ResponseContent, Changes), UpdateError> {
         if self.guarded.is_idle() && !self.asks_for_guard(&prepared.for_agents) {
             return Ok(self.commit(prepared));
@@ -91,6 +94,7 @@ impl ServerLoop {
         for open in joined.iter().filter_map(|number| self.guarded.open.get(number)) {
             unit.absorb(open.record.unit.clone());
         }
+        self.check_joined(requester, &unit, &joined)?;
         let left = unit.touch(&touch);
         let forgotten = &prepared.change.forgotten_updates;
         if self.guarded.remembers_any() && (!prepared.for_agents.is_empty() || !joined.is_empty()) {
@@ -100,11 +104,36 @@ impl ServerLoop {
             self.guarded.forget(forgotten);
             return Ok(self.commit(prepared));
         }
-        if !unit.is_empty() {
-            self.make_room(&joined)?;
+        if !unit.is_empty()
+            && let Err(error) = self.make_room(&joined, requester)
+        {
+            if joined.is_empty() && prepared.for_agents.added.is_empty() {
+                self.guarded.forget(forgotten);
+                return Ok(self.commit(prepared)); // Whoever fills all places can be deleted.
+            }
+            return Err(error);
         }
         self.guarded.forget(&prepared.change.forgotten_updates);
-        Ok(self.accept_guarded(prepared, &touch, &joined, unit, &left))
+        let next = self.guarded.newest + 1;
+        let result = self.accept_guarded(prepared, &touch, &joined, unit, &left);
+        if let Some(open) = self.guarded.open.get_mut(&next) {
+            open.is_of_workload = requester.agent().is_some();
+        }
+        Ok(result)
+    }
+
+    /// A workload may decide only about what it may write: if its request fails, all of the update is put back.
+    fn check_joined(&self, requester: &Requester, unit: &Unit, joined: &[u64]) -> Result<(), UpdateError> {
+        let Some(number) = joined.last().filter(|_| requester.agent().is_some()) else { return Ok(()) };
+        let workloads = unit.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+        let configs = unit.configs.keys().map(|key| format!("desiredState.configs.{key}"));
+        for mask in workloads.chain(configs) {
+            let update = UpdateState { new_state: None, masks: vec![mask] };
+            if self.rights.authorize(requester, &RequestContent::UpdateState(update)).is_err() {
+                return Err(UpdateError::PartOfOther { number: *number });
+            }
+        }
+        Ok(())
     }
 
     /// Whether a change of workloads is to be guarded although it concerns no open update.
@@ -145,11 +174,20 @@ impl ServerLoop {
         Touch { workloads: names.into_iter().map(forms).collect(), configs: configs().map(config).collect() }
     }
 
-    /// Makes room for one more open update, which takes the place of the `joined` ones.
-    fn make_room(&mut self, joined: &[u64]) -> Result<(), UpdateError> {
+    /// Makes room for one more open update, which takes the place of the `joined` ones. Workloads never take the place of
+    /// others, nor all places.
+    fn make_room(&mut self, joined: &[u64], requester: &Requester) -> Result<(), UpdateError> {
         let guarded = &mut self.guarded;
+        let is_of_workload = requester.agent().is_some();
+        let others = |(number, open): &(&u64, &Open)| open.is_of_workload && !joined.contains(number);
+        if is_of_workload && guarded.open.iter().filter(others).count() >= UPDATES_OPEN_OF_WORKLOADS {
+            return Err(UpdateError::TooManyOpen);
+        }
         if guarded.open.len() < UPDATES_OPEN + joined.len() {
             return Ok(());
+        }
+        if is_of_workload {
+            return Err(UpdateError::TooManyOpen);
         }
         let waits_for_absent_only = |(number, open): (&u64, &Open)| {
             let is_free = !open.is_staging() && open.trial.is_quiet() && !joined.contains(number);
@@ -252,6 +290,7 @@ impl ServerLoop {
             unit,
             dependents: BTreeMap::new(),
             was_switched: false,
+            was_sent: false,
             remembered: None,
             has_lost_way_back: false,
         };
@@ -271,6 +310,7 @@ impl ServerLoop {
             let joining = &mut open.record;
             joining.losses = joining.losses.max(record.losses);
             joining.was_switched |= record.was_switched;
+            joining.was_sent |= record.was_sent;
             joining.dependents.append(&mut record.dependents.clone());
             joining.reason = joining.reason.take().or_else(|| record.reason.take());
             let is_withdrawn = joining.unit.is_empty();
@@ -287,13 +327,22 @@ impl ServerLoop {
 
     /// Keeps an open update, before it is stored with the desired state.
     fn open_update(&mut self, mut open: Open, before: &Before) -> u64 {
-        open.record.was_switched |= open.record.phase == UpdatePhase::Trial;
+        if open.record.phase == UpdatePhase::Trial {
+            open.record.was_switched = true;
+            open.record.was_sent |= self.may_start(&open.record.unit);
+        }
         open.record.note_before(before);
         let number = open.record.number;
         self.guarded.newest = number;
         self.guarded.open.insert(number, open);
         (self.guarded.is_unsaved, self.guarded.is_outdated) = (true, true);
         number
+    }
+
+    /// Whether an agent that is there starts something of it.
+    fn may_start(&self, unit: &Unit) -> bool {
+        let mut new = unit.workloads.values().filter_map(|touched| touched.new.as_ref());
+        new.any(|instance| self.peers.of_agent(&instance.agent).is_some())
     }
 
     fn on_failure_of(&self, new: Option<&AddedWorkload>) -> OnFailure {
@@ -429,6 +478,7 @@ impl ServerLoop {
         log::info!("Update {number} ({}) is staged.", open.record.unit.names());
         (open.record.phase, open.record.was_switched) = (UpdatePhase::Trial, true);
         let unit = open.record.unit.clone();
+        let was_sent = self.may_start(&unit);
         let on_failures: BTreeMap<Name, OnFailure> = pending
             .iter()
             .map(|(name, pending)| (name.clone(), self.on_failure_of(pending.new.effective.as_ref())))
@@ -436,8 +486,9 @@ impl ServerLoop {
         let before = self.before(&unit, &on_failures);
         if let Some(open) = self.guarded.open.get_mut(&number) {
             open.record.note_before(&before);
+            open.record.was_sent |= was_sent;
         }
-        self.store_state(); // Before an agent receives anything of it.
+        self.store_and_wait(); // Before an agent receives anything of it.
         let workloads = &self.workloads;
         let rendered = pending.iter().map(|(name, pending)| (name, pending.new.rendered.as_ref()));
         let rendered = Difference::to(workloads.before_hooks(), rendered);

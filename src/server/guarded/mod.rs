@@ -48,6 +48,8 @@ pub struct Record {
     dependents: BTreeMap<Name, OnFailure>,
     /// Whether something of it was carried out.
     was_switched: bool,
+    /// Whether an agent was there to start something of it, so that it may be the reason of a loss.
+    was_sent: bool,
     /// Its fingerprint, when the same update shall be refused.
     remembered: Option<String>,
     /// What was desired before is gone, for want of room.
@@ -67,13 +69,15 @@ struct Open {
     /// The instances in the responses to its requests.
     answered_added: BTreeSet<InstanceName>,
     answered_deleted: BTreeSet<InstanceName>,
+    /// A workload has requested it, since this server was started.
+    is_of_workload: bool,
 }
 
 impl Open {
     fn new(record: Record, begun: Instant) -> Self {
         let (answered_added, answered_deleted) = (BTreeSet::new(), BTreeSet::new());
         let (trial, staging, failures) = (Trial::default(), Staging::default(), Vec::new());
-        Self { record, trial, staging, failures, begun, answered_added, answered_deleted }
+        Self { record, trial, staging, failures, begun, answered_added, answered_deleted, is_of_workload: false }
     }
 
     fn is_staging(&self) -> bool {
@@ -87,6 +91,38 @@ impl Open {
     }
 }
 
+/// An update that has ended.
+#[derive(Debug)]
+struct Ended {
+    record: Record,
+    /// What is stored of it.
+    stored: Arc<Node>,
+    /// How much that is, in bytes of JSON.
+    bytes: usize,
+}
+
+impl Ended {
+    fn new(record: Record) -> Self {
+        let stored = Arc::new(stored::node(&record, |_| None));
+        let bytes = serde_json::to_string(&*stored).map_or(0, |text| text.len());
+        Self { record, stored, bytes }
+    }
+
+    /// Forgets what was desired before, or all that it was about, as far as that is needed to fit into `room` bytes.
+    fn fit(&mut self, room: usize) {
+        if self.bytes > room {
+            self.record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
+            self.record.unit.configs.values_mut().for_each(|touched| touched.before = None);
+            self.record.has_lost_way_back = true;
+            *self = Self::new(self.record.clone());
+        }
+        if self.bytes > room {
+            self.record.unit = Unit::default();
+            *self = Self::new(self.record.clone());
+        }
+    }
+}
+
 /// All guarded updates.
 #[derive(Debug, Default)]
 pub struct GuardedUpdates {
@@ -95,8 +131,8 @@ pub struct GuardedUpdates {
     /// The newest number that was given.
     newest: u64,
     open: BTreeMap<u64, Open>,
-    /// The newest ones, the last ended last, each with what is stored of it.
-    ended: VecDeque<(Record, Arc<Node>)>,
+    /// The newest ones, the last ended last.
+    ended: VecDeque<Ended>,
     /// States that are shown otherwise than agents report them.
     shown: BTreeMap<InstanceName, Shown>,
     /// What each connected agent was sent to prepare; without empty lists.
@@ -158,7 +194,7 @@ impl GuardedUpdates {
 
     /// Whether some updates are not to be made once more.
     fn remembers_any(&self) -> bool {
-        self.ended.iter().any(|(ended, _)| ended.remembered.is_some())
+        self.ended.iter().any(|ended| ended.record.remembered.is_some())
     }
 
     /// Whether `unit` is none of those, but for the `forgotten` ones.
@@ -169,7 +205,7 @@ impl GuardedUpdates {
         let fingerprint = unit.fingerprint();
         let is_same =
             |record: &&Record| record.remembered.as_ref() == Some(&fingerprint) && !forgotten.contains(&record.number);
-        self.ended.iter().rev().map(|(record, _)| record).find(is_same).map_or(Ok(()), |same| {
+        self.ended.iter().rev().map(|ended| &ended.record).find(is_same).map_or(Ok(()), |same| {
             let reason = same.reason.clone().unwrap_or_default();
             Err(UpdateError::Remembered { number: same.number, reason })
         })
@@ -177,9 +213,9 @@ impl GuardedUpdates {
 
     /// An update may be made once more although it was undone.
     fn forget(&mut self, numbers: &BTreeSet<u64>) {
-        for (record, stored) in &mut self.ended {
-            if numbers.contains(&record.number) && record.remembered.take().is_some() {
-                *stored = Arc::new(stored::node(record, |_| None));
+        for ended in &mut self.ended {
+            if numbers.contains(&ended.record.number) && ended.record.remembered.take().is_some() {
+                *ended = Ended::new(ended.record.clone());
                 self.is_unsaved = true;
             }
         }
@@ -199,28 +235,28 @@ impl GuardedUpdates {
             (touched.before.rendered, touched.before.effective) = (None, None);
         }
         record.dependents.clear();
+        if phase.is_moot() {
+            record.unit = Unit::default();
+        }
         self.is_unsaved = true;
         self.keep(record);
     }
 
     /// Keeps an update that has ended, and forgets what is too much.
     fn keep(&mut self, record: Record) {
-        let stored = Arc::new(stored::node(&record, |_| None));
-        self.ended.push_back((record, stored));
-        while self.ended.len() > UPDATES_ENDED {
-            self.ended.pop_front();
+        let is_moot = record.phase.is_moot();
+        self.ended.push_back(Ended::new(record));
+        // Of those that others have taken over there may be many in a short time, which must not displace the rest.
+        let of_kind = |ended: &Ended| ended.record.phase.is_moot() == is_moot;
+        if self.ended.iter().filter(|ended| of_kind(ended)).count() > UPDATES_ENDED
+            && let Some(oldest) = self.ended.iter().position(of_kind)
+        {
+            drop(self.ended.remove(oldest));
         }
-        let mut left = UPDATES_ENDED_BYTES;
-        for (record, stored) in self.ended.iter_mut().rev() {
-            let bytes = serde_json::to_string(&**stored).map_or(0, |text| text.len());
-            if let Some(rest) = left.checked_sub(bytes) {
-                left = rest;
-                continue;
-            }
-            record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
-            record.unit.configs.values_mut().for_each(|touched| touched.before = None);
-            record.has_lost_way_back = true;
-            *stored = Arc::new(stored::node(record, |_| None));
+        let mut room = UPDATES_ENDED_BYTES;
+        for ended in self.ended.iter_mut().rev() {
+            ended.fit(room);
+            room = room.saturating_sub(ended.bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// An instance that its agent prepares.
@@ -168,28 +168,48 @@ impl Staging {
         self.staged().find_map(failed)
     }
 
-    fn is_ready(&self, agent: &Name, staged: &StagedInstance, now: Instant) -> bool {
-        let Some(since) = self.away.get(agent) else { return staged.is_ready() };
-        now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY && !self.has_condition(agent)
+    /// It cannot be undone any more: what cannot be staged does not end it, and every condition is still waited for.
+    pub fn keep_all(&mut self) {
+        let staged = self.pending.values_mut().filter_map(|pending| pending.staged.as_mut());
+        staged.for_each(|staged| staged.on_failure = OnFailure::Keep);
     }
 
-    fn has_condition(&self, agent: &Name) -> bool {
-        self.staged().any(|(_, other, staged)| other == agent && staged.has_condition)
+    /// Agents that have been away for so long that they are not waited for any more.
+    fn given_up(&self, now: Instant) -> BTreeSet<&Name> {
+        let is_long = |since: &Instant| now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY;
+        let mut given_up: BTreeSet<&Name> =
+            self.away.iter().filter(|(_, since)| is_long(since)).map(|(agent, _)| agent).collect();
+        if !given_up.is_empty() {
+            for (_, agent, _) in self.staged().filter(|(_, _, staged)| staged.has_condition) {
+                given_up.remove(agent);
+            }
+        }
+        given_up
+    }
+
+    /// What is waited for.
+    fn waiting(&self, now: Instant) -> impl Iterator<Item = (&Name, &Name)> {
+        let given_up = self.given_up(now);
+        self.staged()
+            .filter(
+                move |(_, agent, staged)| {
+                    if self.away.contains_key(*agent) { !given_up.contains(*agent) } else { !staged.is_ready() }
+                },
+            )
+            .map(|(name, agent, _)| (name, agent))
     }
 
     /// Whether everything is staged that is waited for, and every condition holds.
     pub fn is_complete(&self, now: Instant) -> bool {
-        self.staged().all(|(_, agent, staged)| self.is_ready(agent, staged, now))
+        self.waiting(now).next().is_none()
     }
 
     /// The workloads, and agents that are away, that are waited for.
     pub fn waits_for(&self, now: Instant) -> (Vec<&Name>, Vec<&Name>) {
-        let waiting = self.staged().filter(|(_, agent, staged)| !self.is_ready(agent, staged, now));
-        let (away, there): (Vec<_>, Vec<_>) = waiting.partition(|(_, agent, _)| self.away.contains_key(*agent));
-        let mut away: Vec<&Name> = away.into_iter().map(|(_, agent, _)| agent).collect();
-        away.sort();
-        away.dedup();
-        (there.into_iter().map(|(name, ..)| name).collect(), away)
+        let waiting = self.waiting(now);
+        let (away, there): (Vec<_>, Vec<_>) = waiting.partition(|(_, agent)| self.away.contains_key(*agent));
+        let away: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect();
+        (there.into_iter().map(|(name, _)| name).collect(), away.into_iter().collect())
     }
 
     /// When something changes by itself: an agent has been away for long, or an age is to be shown.

@@ -5,7 +5,7 @@
 use super::trial::Candidate;
 use super::unit::{Form, TouchedConfig, TouchedWorkload, Unit};
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::UPDATES_OPEN;
+use crate::limits::{UPDATE_LOSSES, UPDATES_OPEN};
 use crate::model::complete_state::{Rendering, config_from_node, config_node, workload_from_node, workload_node};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -47,7 +47,18 @@ fn texts<const N: usize>(texts: [(&'static str, Option<&str>); N]) -> impl Itera
 /// What is stored of an update. `in_force` returns what runs of a workload whose new form is not carried out yet.
 pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) -> Node {
     let Record {
-        phase, reason, accepted, ended, losses, replaced_by, unit, dependents, was_switched, remembered, ..
+        phase,
+        reason,
+        accepted,
+        ended,
+        losses,
+        replaced_by,
+        unit,
+        dependents,
+        was_switched,
+        was_sent,
+        remembered,
+        ..
     } = record;
     let workload = |(name, touched): (&Name, &TouchedWorkload)| {
         let [old, new] = [&touched.old, &touched.new].map(|it| it.as_ref().map(ToString::to_string));
@@ -75,6 +86,7 @@ pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) ->
         ("replacedBy", replaced_by.as_deref()),
         ("remembered", remembered.as_deref()),
         ("switched", was_switched.then_some("true")),
+        ("sent", was_sent.then_some("true")),
         ("lostWayBack", record.has_lost_way_back.then_some("true")),
     ]);
     let dependents = dependents.iter().map(|(name, on_failure)| (name.to_string(), Node::text(on_failure.as_str())));
@@ -105,7 +117,7 @@ impl ServerLoop {
             };
             (open.record.number, Arc::new(node(&open.record, in_force)))
         });
-        let ended = guarded.ended.iter().map(|(record, stored)| (record.number, stored.clone()));
+        let ended = guarded.ended.iter().map(|ended| (ended.record.number, ended.stored.clone()));
         Stored { desired, updates: Some((guarded.newest, open.chain(ended).collect())) }
     }
 }
@@ -124,8 +136,7 @@ fn instance(node: &Node, key: &str) -> Option<InstanceName> {
     InstanceName::parse(node.get(key)?.as_text()?)
 }
 
-fn added_from(node: Option<&Node>, desired: Option<&Arc<Workload>>) -> Option<AddedWorkload> {
-    let node = node?;
+fn added_from(node: &Node, desired: Option<&Arc<Workload>>) -> Option<AddedWorkload> {
     let workload = match node.get("workload") {
         Some(workload) => Arc::new(workload_from_node(workload, "workload").ok()?),
         None => desired?.clone(),
@@ -133,24 +144,27 @@ fn added_from(node: Option<&Node>, desired: Option<&Arc<Workload>>) -> Option<Ad
     Some(AddedWorkload { instance: instance(node, "instance")?, workload })
 }
 
-fn form_from(node: &Node) -> Form {
-    let desired = node.get("desired").and_then(|desired| workload_from_node(desired, "workload").ok()).map(Arc::new);
-    let effective = added_from(node.get("effective"), desired.as_ref());
-    let rendered = added_from(node.get("rendered"), desired.as_ref()).or_else(|| effective.clone());
-    Form { desired, rendered, effective }
+/// `None` when it cannot be read: what would be put back is not known then.
+fn form_from(node: &Node) -> Option<Form> {
+    let desired = node.get("desired").map(|desired| workload_from_node(desired, "workload").map(Arc::new));
+    let desired = desired.transpose().ok()?;
+    let part = |key| node.get(key).map(|part| added_from(part, desired.as_ref()).ok_or(())).transpose().ok();
+    let effective = part("effective")?;
+    let rendered = part("rendered")?.or_else(|| effective.clone());
+    Some(Form { desired, rendered, effective })
 }
 
 fn record_from(number: u64, node: &Node) -> Option<Record> {
     let workload = |(name, node): (&String, &Node)| {
         let touched = TouchedWorkload {
-            before: node.get("before").map(form_from).unwrap_or_default(),
+            before: form_from(node.get("before")?)?,
             old: instance(node, "old"),
             new: instance(node, "new"),
             after: text(node, "after"),
             print: text(node, "print").unwrap_or_default(),
             ran: node.get("ran").is_some(),
         };
-        (Name::from(name.as_str()), touched)
+        Some((Name::from(name.as_str()), touched))
     };
     let config = |(key, node): (&String, &Node)| {
         (key.clone(), TouchedConfig { before: node.get("before").map(config_from_node), after: text(node, "after") })
@@ -163,14 +177,15 @@ fn record_from(number: u64, node: &Node) -> Option<Record> {
         reason: text(node, "reason"),
         accepted: text(node, "accepted").unwrap_or_default(),
         ended: text(node, "ended"),
-        losses: node.get("losses").and_then(Node::as_number).map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX)),
+        losses: node.get("losses").and_then(Node::as_number).map_or(0, |it| u32::try_from(it).unwrap_or(UPDATE_LOSSES)),
         replaced_by: text(node, "replacedBy").and_then(|number| number.parse().ok()),
         unit: Unit {
-            workloads: entries(node, "workloads").map(workload).collect(),
+            workloads: entries(node, "workloads").map(workload).collect::<Option<_>>()?,
             configs: entries(node, "configs").map(config).collect(),
         },
         dependents: entries(node, "dependents").filter_map(dependent).collect(),
         was_switched: node.get("switched").is_some(),
+        was_sent: node.get("sent").is_some(),
         remembered: text(node, "remembered"),
         has_lost_way_back: node.get("lostWayBack").is_some(),
     })
@@ -180,12 +195,15 @@ impl ServerLoop {
     /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
     // [impl->swdd~server-keeps-guarded-updates~1]
     pub(in crate::server) fn restore_updates(&mut self, newest: u64, updates: &[(u64, Arc<Node>)]) {
-        self.guarded.newest = newest;
+        // Ours never comes near that; numbers given from now on are new in any case.
+        let known = updates.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        self.guarded.newest = newest.max(known).min(u64::MAX / 2);
         for (number, node) in updates {
             match record_from(*number, node) {
                 Some(record) if !record.phase.is_open() => self.guarded.keep(record),
                 Some(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record, node),
-                _ => log::error!("Forgetting update {number}: what is stored of it cannot be read."),
+                Some(_) => log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open."),
+                None => log::error!("Forgetting update {number}: what is stored of it cannot be read."),
             }
         }
         while self.settle_updates() {}
@@ -195,7 +213,7 @@ impl ServerLoop {
         let (now, number) = (self.now(), record.number);
         let mut open = Open::new(record, now);
         let in_force = entries(node, "workloads")
-            .filter_map(|(name, node)| Some((Name::from(name.as_str()), form_from(node.get("inForce")?))));
+            .filter_map(|(name, node)| Some((Name::from(name.as_str()), form_from(node.get("inForce")?)?)));
         let in_force: BTreeMap<Name, Form> = in_force.filter(|_| open.is_staging()).collect();
         for name in open.record.unit.workloads.keys().filter(|name| !in_force.contains_key(*name)) {
             // What this start could not take over has no agent, so nothing is judged of it.
@@ -211,10 +229,10 @@ impl ServerLoop {
                 open.trial.judge(Candidate { state: None, ..candidate }, now);
             }
         }
-        if !open.is_staging() {
+        if open.record.was_sent {
             Self::judge_start(&mut open, now);
+            self.guarded.is_unsaved = true;
         }
-        self.guarded.is_unsaved |= !open.is_staging();
         self.guarded.is_outdated = true;
         self.put_back_in_force(&mut open, &in_force);
         self.guarded.open.insert(number, open);

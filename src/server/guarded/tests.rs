@@ -13,7 +13,7 @@ use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 use crate::server::ServerEvent;
-use crate::server::state_store::{StateStore, Stored};
+use crate::server::state_store::{StateStore, StateWrite};
 use crate::server::tests::{Cluster, names};
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::peer::{PeerHello, PeerId};
@@ -30,7 +30,7 @@ pub struct Rig {
     pub cluster: Cluster,
     pub clock: ManualClock,
     pub a: PeerId,
-    pub stored: Receiver<Stored>,
+    pub stored: Receiver<StateWrite>,
 }
 
 /// The runtime configuration of a workload; no block without `update`.

@@ -5,7 +5,7 @@
 use super::trial::{Failure, LATE};
 use super::unit::Unit;
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::{UPDATE_LOSSES, UPDATE_REASON_MAX};
+use crate::limits::{STORE_WAIT, UPDATE_LOSSES, UPDATE_REASON_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -52,9 +52,14 @@ impl Open {
         self.trial.is_over().then_some(Step::End(phase))
     }
 
+    /// An agent may start something of it from now on, if `it_may`. Returns whether that is new.
+    pub(super) fn note_sent(&mut self, it_may: bool) -> bool {
+        it_may && !std::mem::replace(&mut self.record.was_sent, true)
+    }
+
     /// Something was lost that may be the fault of the update.
     fn count_loss(&mut self, what: &str, now: Instant) {
-        self.record.losses += 1;
+        self.record.losses = self.record.losses.saturating_add(1);
         if self.record.losses >= UPDATE_LOSSES {
             let failures = self.trial.fail_by_losses(&format!("{UPDATE_LOSSES} losses of {what}"), now);
             self.failures.extend(failures);
@@ -125,7 +130,8 @@ impl ServerLoop {
         let guarded = &mut self.guarded;
         let mut is_warned = false;
         for open in guarded.open.values_mut() {
-            open.trial.agent_came(agent, now);
+            let is_judged = open.trial.agent_came(agent, now);
+            guarded.is_unsaved |= open.note_sent(is_judged);
             is_warned |= !prepares && open.staging.agents().any(|other| other == agent);
             open.staging.agent_came(agent, prepares);
             guarded.is_outdated = true;
@@ -186,6 +192,15 @@ impl ServerLoop {
         }
     }
 
+    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take. A server that ends just after agents
+    /// have begun to switch would else begin with the staging again, and again if the switch is the reason.
+    pub(super) fn store_and_wait(&mut self) {
+        if let Some(store) = &self.store {
+            store.store_and_wait(self.stored(), STORE_WAIT);
+            self.guarded.is_unsaved = false;
+        }
+    }
+
     /// Gives the desired state and all updates to the disk.
     pub(in crate::server) fn store_state(&mut self) {
         // During the start there is no store yet; what has to be stored then is asked for after it.
@@ -219,7 +234,12 @@ impl ServerLoop {
         if let Err(error) = self.check_way_back(&change) {
             log::error!("Update {number} ({}) cannot be undone: {error}", unit.names());
             if open.is_staging() {
-                self.carry_out_staged(number); // It stays desired, so it comes into force as one that may stay.
+                // It stays desired, so it comes into force as one that may stay, when its conditions hold.
+                let Some(open) = self.guarded.open.get_mut(&number) else { return };
+                open.staging.keep_all();
+                open.record.reason.get_or_insert(format!("{why}; cannot be undone: {error}"));
+                self.guarded.is_outdated = true;
+                return;
             }
             let Some(Open { record, .. }) = self.guarded.close(number) else { return };
             let names: Vec<Name> = unit.workloads.keys().chain(record.dependents.keys()).cloned().collect();

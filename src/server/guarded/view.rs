@@ -24,7 +24,7 @@ impl ServerLoop {
     fn updates(&self) -> BTreeMap<String, UpdateView<'_>> {
         let guarded = &self.guarded;
         let view = |record, open| UpdateView { server: self, record, open };
-        let ended = guarded.ended.iter().map(|(record, _)| view(record, None));
+        let ended = guarded.ended.iter().map(|ended| view(&ended.record, None));
         let open = guarded.open.values().map(|open| view(&open.record, Some(open)));
         open.chain(ended).map(|view| (view.record.number.to_string(), view)).collect()
     }

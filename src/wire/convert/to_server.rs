@@ -8,6 +8,7 @@ use super::values::{
     read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
+use crate::limits::CONDITION_INFO_MAX;
 use crate::model::messages::{
     AgentCapabilities, AgentLoad, PreparedInstance, ReadState, Request, RequestContent, ToServer, UpdateState,
 };
@@ -119,11 +120,18 @@ fn read_prepared(prepared: grpc_api::PreparedInstance) -> PreparedInstance {
     PreparedInstance {
         instance: read_instance_name(&prepared.instanceName),
         level: prepared.level.and_then(|level| PrepareLevel::parse(&level)),
-        reason: prepared.reason,
+        reason: prepared.reason.map(cut_info),
         tries: prepared.tries,
         is_final: prepared.isFinal,
-        unmet: prepared.unmet,
+        unmet: prepared.unmet.map(cut_info),
     }
+}
+
+/// Our agents send no more; the server keeps it and shows it to everybody.
+fn cut_info(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
+    text.shrink_to_fit();
+    text
 }
 
 fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
