@@ -1,5 +1,6 @@
 //! Guarded updates through the events of the server, with a clock that the test moves.
 
+mod bounds;
 mod joins;
 mod modes;
 mod restarts;

@@ -5,7 +5,7 @@ use crate::server::ServerLoop;
 use crate::server::state_store::{parse, text};
 
 /// The server is killed, and the next one starts with what is stored, or with `stored`.
-fn restart(rig: &mut Rig) {
+pub fn restart(rig: &mut Rig) {
     let stored = parse(&text(&rig.cluster.server.stored()).unwrap()).unwrap();
     assert_eq!(stored, rig.cluster.server.stored(), "what is written is read");
     let mut server = ServerLoop::new();

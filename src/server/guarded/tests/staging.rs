@@ -326,8 +326,26 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     rig.prepared(failed(&db_instance("2"), 20, true));
     assert_eq!(
         (rig.phases(), rig.desired()),
-        (vec!["1 STUCK".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
+        (vec!["1 TRIAL".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
     );
+    assert!(rig.read(1, "reason").contains("cannot be undone: workload dependency 'db' is part of a cycle"));
     assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"));
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
+}
+
+#[test]
+fn what_cannot_be_undone_is_not_carried_out_against_a_condition() {
+    let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
+    let old = workload("db", "1", ROLLBACK, &needs("web"));
+    let brake = |image| workload("brake", image, "{ when: { pathMissing: /lock } }", "");
+    let mut rig = Rig::with_agent(&[old, workload("web", "1", "", ""), brake("1")], PREPARES);
+    rig.apply(&[&db("2"), &brake("2")]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap();
+    rig.prepared(failed(&db_instance("2"), 20, true));
+    let brake = |image| instance("brake", image, "{ when: { pathMissing: /lock } }");
+    rig.prepared(PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&brake("2")) });
+    let in_force = |rig: &Rig| rig.cluster.server.view().effective["brake"].instance.clone();
+    assert_eq!((rig.phases(), in_force(&rig)), (vec!["1 STAGING".to_owned()], brake("1")));
+    rig.prepared(prepared(&brake("2")));
+    assert_eq!((rig.phases(), in_force(&rig)), (vec!["1 TRIAL".to_owned()], brake("2")));
 }

@@ -1,0 +1,136 @@
+//! What one workload, one agent or many requests cannot do to the updates of others.
+
+use super::*;
+use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
+use crate::server::tests::update;
+
+/// A workload that may write these fields.
+fn with_rights(name: &str, masks: &str) -> String {
+    let rules = format!("allowRules: [{{ type: StateRule, operation: ReadWrite, filterMasks: [{masks}] }}]");
+    workload(name, "1", "", &format!(", controlInterfaceAccess: {{ {rules} }}"))
+}
+
+/// What a workload is answered that asks for these workloads.
+fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
+    let names = workloads.iter().map(|entry| entry.split(':').next().unwrap());
+    let masks: Vec<String> = names.map(|name| format!("desiredState.workloads.{name}")).collect();
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", workloads.join(", "));
+    rig.cluster.take_all();
+    rig.cluster.send_request(rig.a, id, update(&state, &masks));
+    format!("{:?}", rig.cluster.take(rig.a))
+}
+
+/// Its failure would put back what it may not write.
+#[test]
+fn a_workload_joins_no_update_of_what_it_may_not_write() {
+    let user = with_rights("user", "'desiredState.workloads.mine'");
+    let mut rig = Rig::new(&[db("1"), user, workload("mine", "1", "", "")]);
+    rig.apply(&[&db("2"), &workload("mine", "2", "", "")]).unwrap();
+    let mine = workload("mine", "3", ROLLBACK, "");
+    let answer = ask(&mut rig, "user@1", &[&mine]);
+    assert!(answer.contains("it would become a part of update 1"), "{answer}");
+    assert_eq!((rig.phases(), rig.desired()[0].as_str()), (vec!["1 TRIAL".to_owned()], "db 2"));
+    rig.apply(&[&mine]).unwrap();
+    assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"], "a commander may");
+}
+
+#[test]
+fn a_workload_goes_on_with_an_update_of_its_own() {
+    let user = with_rights("user", "'desiredState.workloads.mine'");
+    let mut rig = Rig::new(&[user, workload("mine", "1", "", "")]);
+    for image in ["2", "3"] {
+        let answer = ask(&mut rig, "user@1", &[&workload("mine", image, ROLLBACK, "")]);
+        assert!(answer.contains("UpdateStateSuccess"), "{answer}");
+    }
+    assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"]);
+}
+
+#[test]
+fn workloads_leave_room_for_updates_of_commanders_and_never_take_their_place() {
+    let mut rig = Rig::new(&[with_rights("user", "'*'")]);
+    rig.apply(&["far: { agent: absent, runtime: podman, runtimeConfig: '{ image: 1, lifecycle: { update: {} } }' }"])
+        .unwrap();
+    let of_user = |number: usize| workload(&format!("u{number:02}"), "1", "{}", "");
+    for number in 0..UPDATES_OPEN_OF_WORKLOADS {
+        let answer = ask(&mut rig, "user@1", &[&of_user(number)]);
+        assert!(answer.contains("UpdateStateSuccess"), "{answer}");
+    }
+    let answer = ask(&mut rig, "user@1", &[&of_user(99)]);
+    assert!(answer.contains("guarded updates are open"), "{answer}");
+    for number in UPDATES_OPEN_OF_WORKLOADS + 1..UPDATES_OPEN {
+        rig.apply(&[&workload(&format!("c{number}"), "1", "{}", "")]).unwrap();
+    }
+    assert_eq!(rig.read(1, "phase"), "TRIAL", "nobody had to make room");
+}
+
+#[test]
+fn whoever_fills_all_places_can_be_deleted() {
+    let mut rig = Rig::new(&[workload("boss", "1", "", "")]);
+    rig.cluster.server.set_update_on_failure(OnFailure::Rollback);
+    for number in 0..UPDATES_OPEN {
+        rig.apply(&[&workload(&format!("w{number}"), "1", "", "")]).unwrap();
+    }
+    assert!(rig.apply(&[&workload("boss", "2", "", "")]).is_err());
+    rig.apply(&["boss: ~"]).unwrap();
+    assert!(!rig.desired().iter().any(|desired| desired.starts_with("boss")));
+}
+
+/// As of a manifest that is applied again and again while a node sleeps.
+#[test]
+fn updates_that_others_took_over_hold_nothing_and_displace_no_other() {
+    let many: Vec<String> = (0..200).map(|number| workload(&format!("m{number}"), "1", "{}", "")).collect();
+    let mut rig = Rig::new(&[db("1")]);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    rig.apply(&many).unwrap();
+    let size = |rig: &Rig| serde_json::to_string(&*rig.cluster.server.stored().updates.unwrap().1[0].1).unwrap().len();
+    let before = size(&rig);
+    for image in 2..2 * UPDATES_ENDED {
+        rig.apply(&[&workload("m0", &image.to_string(), "{}", "")]).unwrap();
+    }
+    let updates = rig.cluster.server.stored().updates.unwrap().1;
+    let stored: usize = updates.iter().map(|(_, node)| serde_json::to_string(&**node).unwrap().len()).sum();
+    assert!(stored < before + before / 2, "{stored} bytes, of which the open one has {before}");
+    assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1"), "this one is still known");
+}
+
+#[test]
+fn what_is_kept_of_ended_updates_is_bounded_with_names_and_all() {
+    let mut rig = Rig::new(&[]);
+    let long = "x".repeat(150);
+    for round in 0..UPDATES_ENDED {
+        let entry = |number| workload(&format!("w{number}"), &format!("{round}{long}"), "{ healthyMs: 0 }", "");
+        let entries: Vec<String> = (0..400).map(entry).collect();
+        rig.apply(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        let new: Vec<InstanceName> =
+            rig.cluster.server.view().effective.values().map(|added| added.instance.clone()).collect();
+        new.iter().for_each(|instance| rig.report(instance, Phase::Removed));
+        new.iter().for_each(|instance| rig.report(instance, Phase::Running));
+    }
+    let updates = rig.cluster.server.stored().updates.unwrap().1;
+    assert_eq!(updates.len(), UPDATES_ENDED);
+    let stored: usize = updates.iter().map(|(_, node)| serde_json::to_string(&**node).unwrap().len()).sum();
+    assert!(stored < UPDATES_ENDED_BYTES + UPDATES_ENDED * 1024, "{stored} bytes");
+}
+
+/// A sleeping node is no reason to take its new workload away.
+#[test]
+fn starts_of_the_server_count_only_once_an_agent_could_start_something_of_the_update() {
+    let mut rig = Rig::new(&[]);
+    let far = "far: { agent: B, runtime: podman, runtimeConfig: '{ image: 1, lifecycle: { update: { onFailure: ROLLBACK } } }' }";
+    rig.apply(&[far]).unwrap();
+    for _ in 0..4 {
+        restarts::restart(&mut rig);
+        assert_eq!((rig.read(1, "phase"), rig.read(1, "losses")), ("TRIAL".to_owned(), "0".to_owned()));
+    }
+    rig.writes();
+    rig.cluster.agent("B");
+    assert_eq!(rig.writes(), 1);
+    for _ in 0..3 {
+        assert_eq!(rig.read(1, "phase"), "TRIAL");
+        restarts::restart(&mut rig);
+    }
+    assert_eq!(rig.read(1, "phase"), "UNDONE");
+}
