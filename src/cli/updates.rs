@@ -14,7 +14,7 @@ use crate::model::guarded_update::{UpdatePhase, definition_hash};
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 
-/// Names of workloads in one row of the table.
+/// Names in one cell of the table.
 const NAMES_SHOWN: usize = 3;
 /// [`keptIn`](self) of updates that a restart of the server forgets.
 const IN_MEMORY: &str = "MEMORY";
@@ -47,22 +47,27 @@ fn read(link: &mut impl ServerLink) -> Result<Node, CommandError> {
     Ok(state)
 }
 
-/// The names of the workloads that an update changes; of many the first ones.
-fn names(update: &Node) -> String {
-    let names: Vec<String> = entries(update.get("workloads")).map(|(name, _)| one_line(name)).collect();
+/// Names; of many the first ones.
+fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<String> = names.map(one_line).collect();
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
     if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
+}
+
+/// The names of the workloads that an update changes.
+fn names(update: &Node) -> String {
+    some_of(entries(update.get("workloads")).map(|(name, _)| name.as_str()))
 }
 
 /// Why it ended, or what it waits for.
 fn info(update: &Node) -> String {
     let text = |key: &str| update.get(key).and_then(Node::as_text);
-    let waits: Vec<&str> = waits_for(update).collect();
+    let waits = some_of(waits_for(update));
     match (text("reason"), text("replacedBy")) {
         (Some(reason), _) if !reason.is_empty() => one_line(reason),
         (_, Some(successor)) => one_line(&format!("part of update {successor}")),
         _ if waits.is_empty() => String::new(),
-        _ => one_line(&format!("waits for {}", waits.join(", "))),
+        _ => format!("waits for {waits}"),
     }
 }
 
@@ -82,6 +87,12 @@ pub fn roll_back<L: ServerLink, C: Clock>(
     };
     let objects = |part: &'static str| entries(update.get(part)).map(move |(name, object)| (part, name, object));
     let objects: Vec<(&str, &String, &Node)> = objects("configs").chain(objects("workloads")).collect();
+    if objects.is_empty() {
+        let text = format!("nothing of update {id} is left: {}", info(update));
+        return Err(
+            CommandError::input(text.trim_end_matches(": "), "'ank get updates' lists all that are kept").into()
+        );
+    }
     let masks: Vec<String> = objects.iter().map(|(part, name, _)| format!("desiredState.{part}.{name}")).collect();
     let now = context.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
     for (part, name, object) in objects {

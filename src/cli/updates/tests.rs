@@ -175,6 +175,17 @@ fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force() {
     }
 }
 
+/// Without masks the request would be one for the whole state.
+#[test]
+fn an_update_that_another_one_has_taken_over_is_not_rolled_back() {
+    let before = Node::map([("apiVersion", Node::text("v1"))]);
+    let replaced = with(texts(&[("phase", "REPLACED"), ("replacedBy", "9")]), [("before", before)]);
+    let (masks, played) = rolled_back(Some(2), vec![known(&[("2", replaced)]), Step::State(Node::empty())]);
+    let error = played.result.unwrap_err();
+    assert_eq!(error.to_string(), "Command failed: 'nothing of update 2 is left: part of update 9'");
+    assert_eq!(masks, None);
+}
+
 #[test]
 fn an_update_whose_way_back_is_not_kept_any_more_is_an_error() {
     let (masks, played) = rolled_back(Some(4), vec![all_known()]);

@@ -3,6 +3,7 @@
 //! Thread: the test's.
 
 use super::*;
+use crate::limits::CONDITION_INFO_MAX;
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::manifest::tests::workload_with_everything;
@@ -65,6 +66,17 @@ fn prepared(level: Option<PrepareLevel>, tries: u32) -> PreparedInstance {
     let unmet = level.map(|_| "/run/nav/lock exists".to_owned());
     let is_final = tries > 2;
     PreparedInstance { instance: instance(), level, reason, tries, is_final, unmet }
+}
+
+/// The server keeps them and shows them to everybody, whoever sends them.
+#[test]
+fn texts_about_preparations_are_cut() {
+    let long = Some("ä".repeat(CONDITION_INFO_MAX));
+    let sent = PreparedInstance { reason: long.clone(), unmet: long, ..prepared(None, 1) };
+    let ToServer::Prepared(read) = to_server::read(to_server::write(ToServer::Prepared(vec![sent]))) else { panic!() };
+    for text in [&read[0].reason, &read[0].unmet] {
+        assert!(text.as_ref().is_some_and(|text| text.len() <= CONDITION_INFO_MAX), "{text:?}");
+    }
 }
 
 #[test]
