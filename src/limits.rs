@@ -592,7 +592,7 @@ pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 pub const UPDATES_ENDED: usize = 16;
 /// What was before those that have ended, in bytes of JSON, newest first: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
-/// The server waits so long for its disk before a staged update is carried out. A sound one takes less.
+/// Longest time that the server waits for its disk before a staged update is carried out.
 pub const STORE_WAIT: Duration = Duration::from_secs(1);
 /// An agent that is away for so long is not waited for before an update is carried out.
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
@@ -600,8 +600,6 @@ pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 pub const UPDATE_LOSSES: u32 = 3;
 /// How often the age of an instance that is being staged is shown.
 pub const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
-/// Longest reason of an update that is kept, in bytes: it quotes the state of a workload.
-pub const UPDATE_REASON_MAX: usize = CONDITION_INFO_MAX;
 
 // --------------------------------------------------------------- persistence
 

@@ -81,6 +81,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
+        let open = guarded::open_about(&before, &masks);
         let accepted = self.link.update_state(new_state, masks)?;
         self.warn_of_unknown(&before, &typed);
         if !text.is_empty() {
@@ -90,6 +91,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
             self.output.status("Apply successful. No workloads updated.")?;
+            for id in open {
+                self.output.warn(format_args!("update {id} of these workloads was open; see 'ank get updates'"));
+            }
             return Ok(ExitCode::Success);
         }
         self.output.status("Successfully applied the manifest(s).")?;

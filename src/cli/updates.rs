@@ -81,6 +81,10 @@ pub fn roll_back<L: ServerLink, C: Clock>(
 ) -> Result<ExitCode, CliError> {
     let state = read(context.link)?;
     let (id, update) = choose(id, &updates(&state))?;
+    if phase(update) == Some(UpdatePhase::Undone) {
+        let text = format!("update {id} was undone: what was there before it is in force");
+        return Err(CommandError::input(text, "'ank apply --force' tries it again").into());
+    }
     let Some(before) = update.get("before") else {
         let text = format!("the server does not keep any more what was there before update {id}");
         return Err(CommandError::input(text, "apply a manifest with what you want").into());
@@ -120,7 +124,9 @@ fn choose<'u>(id: Option<u64>, updates: &[(u64, &'u Node)]) -> Result<(u64, &'u 
     };
     found.ok_or_else(|| match id {
         Some(id) => CommandError::input(format!("update {id} does not exist"), "'ank get updates' lists them"),
-        None => CommandError::input("there is no update to roll back", "'ank get updates' lists all that are kept"),
+        None => {
+            CommandError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+        }
     })
 }
 

@@ -173,6 +173,12 @@ impl WaitState {
         self.starting.is_empty() && self.ending.is_empty()
     }
 
+    /// Whether all that was to end has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ending.is_empty()
+    }
+
     fn is_outstanding(&self, instance: &InstanceName) -> bool {
         [&self.starting, &self.ending, &self.on_trial].iter().any(|outstanding| outstanding.contains(instance))
     }

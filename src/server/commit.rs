@@ -147,7 +147,7 @@ impl ServerLoop {
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
-            rights.end(&stopped.instance, workloads, guarded);
+            rights.end(&stopped.instance, workloads, |instance| guarded.is_own(instance));
             guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
@@ -209,7 +209,7 @@ impl ServerLoop {
             self.deletes.forget_stopping(&instance);
             if let Some(state) = self.workloads.states.remove(&instance) {
                 self.timings.remove(&instance);
-                self.rights.end(&instance, &self.workloads, &self.guarded);
+                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_own(instance));
                 self.guarded.show_no_more(&instance);
                 finished.push((instance, state));
             }

@@ -7,7 +7,6 @@
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
 use super::ServerLoop;
-use super::guarded::GuardedUpdates;
 use super::workloads::Workloads;
 use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::mask_tree::MaskTree;
@@ -105,10 +104,10 @@ impl Rights {
         &mut self,
         InstanceName { workload, agent, .. }: &InstanceName,
         workloads: &Workloads,
-        guarded: &GuardedUpdates,
+        is_staged: impl Fn(&InstanceName) -> bool,
     ) {
         let mut states = workloads.states.of_agent_workload(agent, workload);
-        let has_state = states.any(|(instance, _)| !guarded.is_own(&instance));
+        let has_state = states.any(|(instance, _)| !is_staged(&instance));
         if !has_state && !workloads.is_on(agent, workload) {
             self.by_workload.remove(&(agent.clone(), workload.clone()));
         }
@@ -180,7 +179,7 @@ impl ServerLoop {
     /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
     /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads, &self.guarded);
+        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_own(instance));
         self.subscriptions.remove_owner(gone);
         self.end_logs_of_instance(gone);
         if self.rights.of(&gone.agent, &gone.workload).is_none() {

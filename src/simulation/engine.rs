@@ -14,7 +14,6 @@ use super::trace::Trace;
 use crate::agent::probes::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
@@ -320,24 +319,6 @@ impl SimEngine {
             container.leftover = false;
         }
         Some(ended.result)
-    }
-
-    /// The agent was told to stage these and nothing else.
-    pub fn note_staged(&self, staged: &[AddedWorkload]) {
-        self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
-    }
-
-    /// Whether the agent was told to stage this.
-    pub fn is_staged(&self, instance: &InstanceName) -> bool {
-        self.world().staged.contains(instance)
-    }
-
-    /// What was prepared of these instances is the control loops' now.
-    pub fn note_handed_over<'i>(&self, instances: impl Iterator<Item = &'i InstanceName>) {
-        let mut world = self.world();
-        let World { handed_over, containers, .. } = &mut *world;
-        handed_over.retain(|known| containers.values().any(|container| container.instance == *known));
-        handed_over.extend(instances.cloned());
     }
 
     /// The scheduler of this life was told which containers a runtime has.

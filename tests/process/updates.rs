@@ -127,7 +127,11 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
 fn agents_that_are_away_are_named_and_not_waited_for() {
     let cluster = Cluster::start(&["agent_A"]);
     let output = apply(&cluster, &[], &[guarded("far", "run", "").on("agent_Z"), guarded("web", "run", "")]);
-    assert_ended(&output, 0, "warn: agent 'agent_Z' is not connected; update 1 stays open until it was there\n");
+    assert_ended(
+        &output,
+        0,
+        "warn: agent 'agent_Z' is not connected; update 1 stays open until its workloads are healthy there\n",
+    );
     cluster.wait_for_state("web", "Running(Ok)");
 }
 

@@ -11,6 +11,7 @@ use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
+use log::warn;
 use std::collections::BTreeSet;
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
@@ -51,6 +52,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut staging = std::mem::take(&mut self.staging);
         let reports = staging.news(|added, stage| self.progress(added, stage));
         self.staging = staging;
+        for PreparedInstance { instance, reason, tries, is_final, .. } in &reports {
+            if let Some(reason) = reason {
+                let end = if *is_final { "given up" } else { "trying again" };
+                warn!(
+                    "The update of workload '{}' cannot be staged, try {tries}, {end}: '{reason}'",
+                    instance.workload
+                );
+            }
+        }
         reports
     }
 

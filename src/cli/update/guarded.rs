@@ -11,7 +11,7 @@ use crate::cli::wait::{self, Goal, Progress, WaitEnd, WaitState};
 use crate::limits::UPDATE_POLL_INTERVAL;
 use crate::model::execution_state::WorkloadState;
 use crate::model::field_path::parts;
-use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
@@ -44,23 +44,42 @@ pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
     update.get("waitsFor").and_then(Node::as_list).into_iter().flatten().filter_map(Node::as_text)
 }
 
+/// The workloads and configs that masks name as a whole.
+fn named(masks: &[String]) -> BTreeSet<(String, String)> {
+    let paths = masks.iter().map(|mask| parts(mask));
+    let one = |path: Vec<&str>| match path[..] {
+        ["desiredState", part, name] => Some((part.to_owned(), name.to_owned())),
+        _ => None,
+    };
+    paths.filter_map(one).collect()
+}
+
+/// The guarded updates in one of these phases that are about what `masks` name.
+fn about<'s>(state: &'s Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> impl Iterator<Item = u64> + 's {
+    let named = named(masks);
+    let has_one = move |update: &Node| {
+        ["workloads", "configs"]
+            .iter()
+            .any(|part| entries(update.get(part)).any(|(name, _)| named.contains(&((*part).to_owned(), name.clone()))))
+    };
+    let found =
+        updates(state).into_iter().filter(move |(_, update)| phase(update).is_some_and(is_one) && has_one(update));
+    found.map(|(id, _)| id)
+}
+
+/// The open updates that are about what `masks` name.
+pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
+    about(state, masks, UpdatePhase::is_open).collect()
+}
+
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
 ///
 /// # Errors
 /// No response.
 pub fn masks_to_forget(link: &mut impl ServerLink, masks: &[String]) -> Result<Vec<String>, CommandError> {
     let state = link.complete_state(&UNDONE_MASKS)?;
-    let paths: Vec<Vec<&str>> = masks.iter().map(|mask| parts(mask)).collect();
-    let named: BTreeSet<(&str, &str)> = (paths.iter())
-        .filter_map(|path| if let ["desiredState", part, name] = path[..] { Some((part, name)) } else { None })
-        .collect();
-    let has_one = |update: &Node, part: &'static str| {
-        entries(update.get(part)).any(|(name, _)| named.contains(&(part, name.as_str())))
-    };
-    let undone = updates(&state).into_iter().filter(|(_, update)| {
-        phase(update) == Some(UpdatePhase::Undone) && (has_one(update, "workloads") || has_one(update, "configs"))
-    });
-    Ok(undone.map(|(id, _)| format!("updates.{id}")).collect())
+    let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
+    Ok(undone.map(|id| format!("updates.{id}")).collect())
 }
 
 /// A guarded update that is followed to its end.
@@ -134,7 +153,9 @@ impl<L: ServerLink> Goal<L> for Guarded {
             self.next = now + UPDATE_POLL_INTERVAL;
             wait.set_on_trial(&waits_for(&self.update).collect());
         }
-        let ended = !self.is_open() || self.absent_agents().is_some();
+        // One that is in force for good is done when all that it deletes has gone, too.
+        let is_in_force = matches!(phase(&self.update), Some(UpdatePhase::Good | UpdatePhase::Kept));
+        let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || self.absent_agents().is_some();
         Ok(if ended { Progress::Reached } else { Progress::Open { again: Some(self.next) } })
     }
 }
@@ -181,14 +202,21 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
                 for agent in update.absent_agents().unwrap_or_default() {
-                    let text = format!("agent '{agent}' is not connected; update {id} stays open until it was there");
+                    let text = format!(
+                        "agent '{agent}' is not connected; update {id} stays open until its workloads are healthy there"
+                    );
                     self.output.warn(one_line(&text));
                 }
                 return Ok(ExitCode::Success);
             }
             Some(UpdatePhase::Undone) => {
                 let text = format!("update {id} failed and was undone{because}");
-                (text, "correct it and send it again; 'ank apply --force' tries the same again", ExitCode::Undone)
+                let hint = if reason.contains(CANNOT_BE_STAGED) {
+                    "nothing was stopped; correct it and send it again"
+                } else {
+                    "correct it and send it again; 'ank apply --force' tries the same again"
+                };
+                (text, hint, ExitCode::Undone)
             }
             Some(UpdatePhase::Stuck) => {
                 let text = format!("update {id} failed and cannot be undone{because}");

@@ -151,6 +151,12 @@ impl ServerLoop {
                 old.push((instance.clone(), self.workloads.states.set(&instance, state)));
             }
         }
+        let now = old.iter().filter_map(|(instance, _)| {
+            let state = self.workloads.states.get(instance)?;
+            Some(WorkloadState::new(instance.clone(), state.clone()))
+        });
+        let now: Vec<WorkloadState> = now.collect();
+        self.peers.broadcast_to_clis(&now);
         if !self.subscriptions.is_empty() {
             let mut changes = Changes::default();
             changes.states(old, &self.workloads.states);

@@ -5,6 +5,7 @@
 
 use super::unit::Form;
 use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, UPDATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
+use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
@@ -163,7 +164,7 @@ impl Staging {
     pub fn failure(&self) -> Option<(&Name, String)> {
         let failed = |(name, _, staged): (_, _, &StagedInstance)| {
             let why = staged.refusal().filter(|_| staged.on_failure == OnFailure::Rollback)?;
-            Some((name, format!("cannot be staged: {why}")))
+            Some((name, format!("{CANNOT_BE_STAGED}{why}")))
         };
         self.staged().find_map(failed)
     }

@@ -5,7 +5,7 @@
 use super::trial::{Failure, LATE};
 use super::unit::Unit;
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::{STORE_WAIT, UPDATE_LOSSES, UPDATE_REASON_MAX};
+use crate::limits::{CONDITION_INFO_MAX, STORE_WAIT, UPDATE_LOSSES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -70,7 +70,7 @@ impl Open {
 /// `<workload>: <why>`, not too long.
 fn cut_reason(workload: &str, why: &str) -> String {
     let mut text = format!("{workload}: {why}");
-    text.truncate(text.floor_char_boundary(UPDATE_REASON_MAX));
+    text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
     text
 }
 

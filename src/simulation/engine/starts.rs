@@ -2,11 +2,33 @@
 //!
 //! Thread: the one of the test.
 
-use super::{Action, Call, Caller, Container, World};
+use super::{Action, Call, Caller, Container, SimEngine, World};
 use crate::limits::FIRST_LISTING_MAX;
+use crate::model::messages::AddedWorkload;
+use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, NewContainer};
 use std::time::Instant;
+
+impl SimEngine {
+    /// The agent was told to stage these and nothing else.
+    pub fn note_staged(&self, staged: &[AddedWorkload]) {
+        self.world().staged = staged.iter().map(|added| added.instance.clone()).collect();
+    }
+
+    /// Whether the agent was told to stage this.
+    pub fn is_staged(&self, instance: &InstanceName) -> bool {
+        self.world().staged.contains(instance)
+    }
+
+    /// What was prepared of these instances is the control loops' now.
+    pub fn note_handed_over<'i>(&self, instances: impl Iterator<Item = &'i InstanceName>) {
+        let mut world = self.world();
+        let World { handed_over, containers, .. } = &mut *world;
+        handed_over.retain(|known| containers.values().any(|container| container.instance == *known));
+        handed_over.extend(instances.cloned());
+    }
+}
 
 impl World {
     /// Never a create while a previous one of the same workload is not gone.

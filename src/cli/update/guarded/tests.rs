@@ -57,6 +57,11 @@ fn request() -> Update {
     Update { masks: vec!["desiredState.workloads.web".to_owned()], ..Update::default() }
 }
 
+/// The old instance has gone, for which a wait that ends well waits, too.
+fn gone() -> Step {
+    Step::Broadcast(vec![reported("web.1.A", Phase::Removed, "")])
+}
+
 fn run(steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
     run_with(request(), Waiting::default(), begun().into_iter().chain(steps).collect())
 }
@@ -98,7 +103,9 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
                 .to_owned(),
         ),
     ] {
-        let ran = run([read("4", update(&[("phase", phase), ("reason", reason)]))]);
+        let is_in_force = ["GOOD", "KEPT"].contains(&phase);
+        let end = read("4", update(&[("phase", phase), ("reason", reason)]));
+        let ran = run(std::iter::once(end).chain(is_in_force.then(gone)));
         assert_eq!((ran.result.unwrap(), ran.err), (code, err), "{phase}");
         assert!(ran.server.is_done());
         let fields = ["phase", "reason", "waitsFor", "replacedBy"].map(|field| format!("updates.4.{field}"));
@@ -123,7 +130,8 @@ fn an_update_is_read_once_a_second_until_its_end() {
 #[test]
 fn a_response_that_is_late_does_not_end_the_wait() {
     let second = [Step::Silence(Duration::from_secs(1)), Step::Broadcast(Vec::new())];
-    let ran = run([Step::Late].into_iter().chain(second).chain([read("4", update(&[("phase", "GOOD")]))]));
+    let end = [read("4", update(&[("phase", "GOOD")])), gone()];
+    let ran = run([Step::Late].into_iter().chain(second).chain(end));
     assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
 }
 
@@ -131,8 +139,8 @@ fn a_response_that_is_late_does_not_end_the_wait() {
 fn agents_that_are_away_are_not_waited_for_but_named() {
     let ran = run([read("4", waiting_for(&["agent B", "agent C"]))]);
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    let expected = "warn: agent 'B' is not connected; update 4 stays open until it was there\n\
-                    warn: agent 'C' is not connected; update 4 stays open until it was there\n";
+    let expected = "warn: agent 'B' is not connected; update 4 stays open until its workloads are healthy there\n\
+                    warn: agent 'C' is not connected; update 4 stays open until its workloads are healthy there\n";
     assert_eq!(ran.err, expected);
     let ran = run([read("4", waiting_for(&["agent B", "web"])), Step::Silence(Duration::from_secs(1))]);
     assert!(ran.result.is_err(), "a workload is left to wait for");
@@ -177,7 +185,7 @@ fn a_wait_that_is_given_up_leaves_the_update_open() {
 fn a_kept_failure_is_an_error_only_with_the_option() {
     let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
     let end = read("4", update(&[("phase", "KEPT"), ("reason", "why")]));
-    let ran = run_with(request(), waiting, begun().into_iter().chain([end]).collect());
+    let ran = run_with(request(), waiting, begun().into_iter().chain([end, gone()]).collect());
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
     let expected = "error: update 4 is kept, though not all of it is healthy: why\n\
                     hint: 'ank rollback' puts back what was there before\n";
