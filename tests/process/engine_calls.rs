@@ -268,6 +268,31 @@ fn deletes(runtime: &str, rows: &[Row]) {
     assert_eq!(cluster.engine.containers().len(), 0);
 }
 
+/// There is nothing to stop.
+fn ended_are_deleted(runtime: &str) {
+    let cluster = start(runtime, "");
+    let ended = workload("ended", "exit1").runtime(runtime);
+    cluster.apply(&manifest(&[ended, workload_of(runtime, "runs")]));
+    cluster.wait_for_state("ended", "Failed(ExecFailed)");
+    cluster.wait_for_state("runs", "Running(Ok)");
+    for (name, stops) in [("ended", 0), ("runs", 1)] {
+        let container = containers_of(&cluster, name).concat();
+        assert_eq!(cluster.ank(&["delete", "workload", name]).code, 0);
+        assert_eq!(cluster.engine.calls_of("stop", &container).len(), stops, "{name}");
+        assert_eq!(cluster.engine.calls_of("rm", &container).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn podman_removes_what_has_ended_with_one_call() {
+    ended_are_deleted("podman");
+}
+
+#[test]
+fn nerdctl_removes_what_has_ended_with_one_call() {
+    ended_are_deleted("containerd");
+}
+
 const BROKEN_STOP: &str = "Error: the disk is on fire. Execution of '";
 const DELETES: [Row; 10] = [
     ("stop", Hangs, "Stopping(RequestedAtRuntime)", ""),

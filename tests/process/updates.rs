@@ -87,7 +87,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
         &none,
         1,
         "error: Failed to roll back: 'Command failed: 'there is no update to roll back''\n\
-         hint: 'ank get updates' lists all that are kept\n",
+         hint: none in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
 

@@ -118,6 +118,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(id) = &self.container {
             match after {
                 AfterDelete::Restart => engine.connector.delete_ended(id)?,
+                // One call less; if it runs again all the same, it is stopped.
+                AfterDelete::Wish if self.lifecycle.has_ended() => engine.connector.delete_ended(id)?,
                 AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id)?,
             }
         }

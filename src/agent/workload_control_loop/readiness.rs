@@ -129,6 +129,11 @@ impl InstanceLifecycle {
         self.adopted
     }
 
+    /// Whether the container was seen to have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.observed, Some(Phase::Succeeded | Phase::FailedExecFailed))
+    }
+
     /// Whether being created is all there is to being ready.
     pub(super) fn is_ready_when_created(&self) -> bool {
         self.spec.ready.is_none()
