@@ -347,7 +347,7 @@ fn an_agent_killed_at_any_step_leaves_one_container_at_the_end() {
     for command in ["create", "init", "start"] {
         for perform in [true, false] {
             let mut cluster = start("init");
-            let rule = json!([{ "command": command, "workload": "web", "times": 1, "delay_ms": 700, "perform": perform, "exit": if perform { 0 } else { 125 } }]);
+            let rule = json!([{ "command": command, "workload": "web", "times": 1, "delay_ms": 2000, "perform": perform, "exit": if perform { 0 } else { 125 } }]);
             cluster.engine.script(&rule);
             cluster.apply(&manifest(&[gate(&cluster), waiting("web")]));
             if command == "start" {

@@ -140,13 +140,13 @@ fn a_missed_deadline_ends_in_a_failure_that_starts_the_error_handler() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
     let handler = "    dependencies: {db: ADD_COND_FAILED}\n";
-    let lifecycle = "ready: { tcp: { port: 5432 }, deadlineMs: 1000 }, restart: { backoffMs: 100, maxRestarts: 1 }";
+    let lifecycle = "ready: { tcp: { port: 5432 }, deadlineMs: 5000 }, restart: { backoffMs: 100, maxRestarts: 1 }";
     let db = shell("db", &shared, PATIENT, "", lifecycle);
     let handler = shell("handler", &shared, "exit 0", handler, "");
     cluster.apply(&manifest(&[db, handler]));
     cluster.wait_for_state("handler", "Succeeded(Ok)");
     let row = cluster.wait_for_state("db", "Failed(ExecFailed)");
-    assert_eq!(row.info, "No more restarts: ready: tcp 5432 refused, not ready within 1 s");
+    assert_eq!(row.info, "No more restarts: ready: tcp 5432 refused, not ready within 5 s");
     assert!(podman.containers_of("db").is_empty());
 }
 
@@ -155,7 +155,7 @@ fn a_missed_deadline_ends_in_a_failure_that_starts_the_error_handler() {
 fn what_does_not_work_any_more_is_stopped_and_started_again() {
     let podman = Podman::new();
     let (cluster, shared) = cluster(&podman);
-    let lifecycle = "alive: { http: { port: 8080, path: /ok }, periodMs: 200, failureThreshold: 2 }";
+    let lifecycle = "alive: { http: { port: 8080, path: /ok }, periodMs: 200, timeoutMs: 20000, failureThreshold: 2 }";
     let script = format!("mkdir /www; touch /www/ok; httpd -p 8080 -h /www; {PATIENT}");
     let policy = "    restartPolicy: ON_FAILURE\n";
     cluster.apply_until_run(&manifest(&[shell("db", &shared, &script, policy, lifecycle)]), &["db"]);

@@ -18,7 +18,11 @@ fn storage_example_goes_through_the_documented_states() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A", "agent_B"], "");
     let recorder = Recorder::start(&cluster);
-    cluster.apply(STORAGE);
+    // On a busy machine a container that ends within seconds has ended before its `podman run` has.
+    let patient = STORAGE.replace("[ \"2\" ]", "[ \"10\" ]").replace("[ \"3\" ]", "[ \"10\" ]");
+    let patient = patient.replace("sleep 5;", "sleep 20;");
+    assert_eq!(patient.len(), STORAGE.len() + 3, "all three were found");
+    cluster.apply(&patient);
     cluster.wait_for_state("error_handler", "Succeeded(Ok)");
     cluster.wait_for_state("logger", "Succeeded(Ok)");
     let row = cluster.wait_for_state("storage_provider", "Failed(ExecFailed)");
@@ -186,9 +190,10 @@ fn containers_keep_their_ids_when_the_agent_and_the_server_are_restarted() {
 fn output_of_a_container_and_its_end_do_not_depend_on_the_agent() {
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], "");
-    cluster.apply(&shell("job", "sleep 2; echo done; exit 7"));
+    cluster.apply(&shell("job", "trap 'echo done; exit 7' TERM; while true; do sleep 0.1; done"));
     cluster.wait_for_state("job", "Running(Ok)");
     cluster.kill_agent("agent_A");
+    assert!(send_signal(podman.only_container("job").0, Signal::TERM));
     wait_until("it ended", || podman.containers_of("job")[0]["State"] == "exited");
     assert_eq!(podman.containers_of("job")[0]["ExitCode"], 7);
     let (_, id) = podman.only_container("job");
