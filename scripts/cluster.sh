@@ -24,8 +24,8 @@ check_bench_settings() {
     check_number SIZE_SECONDS "${SIZE_SECONDS:-60}" 1 86400
     for part in ${BENCH_PARTS-}; do
         case $part in
-            idle | starts | exits | crash_loop) ;;
-            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are idle, starts, exits and crash_loop" ;;
+            connected | idle | starts | exits | deletes | crash_loop) ;;
+            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are connected, idle, starts, exits, deletes and crash_loop" ;;
         esac
     done
 }
