@@ -113,7 +113,7 @@ deb: setup
 size: setup
     @scripts/size.sh
 
-# Size, memory, CPU and delays of the release programs; `./justw bench server`, `tls`, `agent`, `control`, `lifecycle`, `boot`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
+# Size, memory, CPU and delays of the release programs; `./justw bench server`, `tls`, `agent`, `control`, `lifecycle`, `modes`, `usage`, `boot`, `size` or `load` is one part; PEER_BIN=<folder> beside other programs
 [group('measure')]
 bench *names: setup
     @scripts/bench.sh {{names}}

@@ -2,9 +2,11 @@
 # Measures agent and server on real podman, with the release programs that `bench.sh` has built: memory and CPU time
 # with 1 and with 20 workloads that only run, how soon the exit of a container shows, the start of 20 workloads
 # next to 20 bare `podman run` at once, and what a crash loop costs. CPU time counts the children that have ended.
+# Only when they are named: `modes`, a switch next to the same change by hand; `usage`, what samples and `ank top` cost.
 #
 # BENCH_ROUNDS is how often starts and exits are repeated, BENCH_SECONDS how long what goes on for a minute is watched.
-# BENCH_PARTS names the parts to do (connected idle starts exits deletes crash_loop). BENCH_COUNT_CALLS=1 shows what was called of podman.
+# BENCH_PARTS names the parts to do (connected idle starts exits deletes crash_loop modes usage).
+# BENCH_COUNT_CALLS=1 shows what was called of podman.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/engine.sh"
 . "$root/scripts/cluster.sh"
@@ -27,6 +29,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 as_after_boot "${BENCH_PROGRAMS:-$target/release}" "$bin"
 engine_create "$work/engine"
+[[ ${BENCH_PARTS-} != *modes* ]] || printf '%s\n' 'version = "v1"' 'mode_config = "mode"' >"$work/ank-server.conf"
 podman=$(command -v podman)
 if [ -n "${BENCH_COUNT_CALLS-}" ]; then
     # Every call of the agent goes through this; that costs a little, so only when it is asked for.
@@ -193,6 +196,77 @@ END
     row 'crash loop with ALWAYS: CPU of agent and podman, first minute' % "$(per_minute bench)" 600 25 0.1
     row 'crash loop with ALWAYS: CPU of agent and podman, next minute' % "$(per_minute bench)" 600 25 0.1
     "$ank" --quiet delete workload crashing
+}
+
+# group NAME AGENT [MODES]: ten workloads, three after another a chain.
+group() {
+    local i
+    for ((i = 0; i < 10; i++)); do
+        printf '  %s_%d:\n    runtime: podman\n    agent: "%s"\n' "$1" "$i" "$2"
+        [ -z "${3-}" ] || printf '    tags: { modes: %s }\n' "$3"
+        [ $((i % 3)) -eq 0 ] || printf '    dependencies: { %s_%d: ADD_COND_RUNNING }\n' "$1" $((i - 1))
+        printf '    runtimeConfig: |\n      image: alpine:latest\n      commandOptions: ["--stop-timeout", "1"]\n'
+        printf '      commandArgs: ["sh", "-c", "trap exit TERM; while true; do sleep 1 & wait $!; done"]\n'
+    done
+}
+
+# assigned AGENT_OF_DRIVE AGENT_OF_PARK: that part of the state.
+assigned() {
+    local i
+    printf 'desiredState:\n  workloads:\n'
+    for ((i = 0; i < 10; i++)); do printf '    drive_%d: { agent: "%s" }\n    park_%d: { agent: "%s" }\n' "$i" "$1" "$i" "$2"; done
+}
+
+# Twenty switches, then the same changes by hand: ten workloads end, ten start, ten go on.
+modes() {
+    local round begin file masks=() i
+    { printf 'apiVersion: v1\nconfigs: { mode: park }\nworkloads:\n'; group drive bench drive; group park bench park
+        group both bench 'drive park'; } >"$work/modes.yaml"
+    { printf 'apiVersion: v1\nworkloads:\n'; group drive ''; group park bench; group both bench; } >"$work/by_hand.yaml"
+    assigned bench '' >"$work/drive.yaml"
+    assigned '' bench >"$work/park.yaml"
+    for ((i = 0; i < 10; i++)); do masks+=("desiredState.workloads.drive_$i.agent" "desiredState.workloads.park_$i.agent"); done
+    : >"$work/ours"
+    : >"$work/hand"
+    apply "$work/modes.yaml" 20
+    for ((round = 0; round < 20; round++)); do
+        begin=$(now_us)
+        "$ank" --quiet mode "$([ $((round % 2)) -eq 0 ] && echo drive || echo park)" >/dev/null
+        printf '%s\n' $(($(now_us) - begin)) >>"$work/ours"
+    done
+    "$ank" --quiet apply -d "$work/modes.yaml"
+    apply "$work/by_hand.yaml" 20
+    for ((round = 0; round < 20; round++)); do
+        file=$work/$([ $((round % 2)) -eq 0 ] && echo drive || echo park).yaml
+        begin=$(now_us)
+        "$ank" --quiet set state "${masks[@]}" "$file" >/dev/null
+        printf '%s\n' $(($(now_us) - begin)) >>"$work/hand"
+    done
+    "$ank" --quiet apply -d "$work/by_hand.yaml"
+    row 'switch of the mode, 10 end, 10 start, 10 go on' s "$(median <"$work/ours")" 1000000 \
+        "$(awk -v us="$(median <"$work/hand")" 'BEGIN { print us / 1000000 }')" 1.1
+}
+
+# each WHAT COMMAND...: CPU and time of one of ten runs, in milliseconds; CPU with all its children.
+each() {
+    local what=$1 i
+    shift
+    local TIMEFORMAT='%U %S %R'
+    { time for ((i = 0; i < 10; i++)); do "$@" >/dev/null; done; } 2>"$work/times"
+    row "$what: CPU" ms "$(awk '{ print ($1 + $2) * 100 }' "$work/times")" 1
+    row "$what: time" ms "$(awk '{ print $3 * 100 }' "$work/times")" 1
+}
+
+usage() {
+    local before i reads=200
+    apply "$work/many.yaml" "$workloads"
+    sleep 5
+    before=$(cpu_ms bench)
+    for ((i = 0; i < reads; i++)); do "$ank" get state usage >/dev/null; done
+    row "agent: CPU of a sample of $workloads workloads, limit" ms $(($(cpu_ms bench) - before)) "$reads" 1 1
+    each 'ank top, with an interval of 500 ms' "$ank" top --interval 500ms
+    each 'podman stats --no-stream' "$podman" stats --no-stream
+    delete "$work/many.yaml"
 }
 
 awk 'BEGIN { printf "%-62s%6s%10s%10s%8s%9s  %s\n", "", "", "MEASURED", "PEER", "RATIO", "PROMISE", "MET" }' >"$work/table"

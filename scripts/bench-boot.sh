@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Measures starts on real podman with the release programs that `bench.sh` has built: a chain of five workloads, twenty that
-# wait for one, twenty that wait for nothing, and the first one after the start of an agent, with each level of `prepare`.
-# Beside each stand bare calls of podman in the same run, so that other load on the machine meets both: the ratios count.
+# wait for one, twenty that wait for nothing, and the first one after the start of an agent, with each level of `prepare`;
+# what twenty cost that wait; and what else makes starts short or long. Beside each stand bare calls of podman in the same
+# run, so that other load on the machine meets both: the ratios count.
 #
-# BENCH_ROUNDS is how often all is repeated. BENCH_LEVELS names the levels. BENCH_FOREIGN=1 measures programs without
-# levels: they have no `lifecycle:` block, so what needs one is left out.
+# BENCH_ROUNDS is how often all is repeated, BENCH_SECONDS how long the twenty wait. BENCH_LEVELS names the levels.
+# BENCH_FOREIGN=1 measures programs without levels: they have no `lifecycle:` block, so what needs one is left out.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/engine.sh"
 . "$root/scripts/cluster.sh"
@@ -12,8 +13,10 @@ cd "$root"
 
 check_bench_settings
 rounds=${BENCH_ROUNDS:-5}
+seconds=${BENCH_SECONDS:-60}
 many=20
 links=5
+bounds='1 2 4 8 20'
 levels=${BENCH_LEVELS:-none image create init}
 [ -z "${BENCH_FOREIGN-}" ] || levels=none
 
@@ -32,9 +35,14 @@ as_after_boot "${BENCH_PROGRAMS:-$target/release}" "$bin"
 engine_create "$work/engine"
 podman=$(command -v podman)
 
-# start LEVEL: a cluster whose agent `bench` prepares so far.
+# In front of podman, where its calls are counted.
+mkdir -p "$work/counting"
+printf '#!/bin/sh\necho "$*" >>%s\nexec %s "$@"\n' "$work/calls" "$podman" >"$work/counting/podman"
+chmod +x "$work/counting/podman"
+
+# start LEVEL [LINE]: a cluster whose agent `bench` prepares so far, with one more line of settings.
 start() {
-    printf 'version = "v1"\n' >"$work/agent.conf"
+    printf 'version = "v1"\n%s\n' "${2-}" >"$work/agent.conf"
     [ -n "${BENCH_FOREIGN-}" ] || printf 'prepare = "%s"\nprepare_max = 64\n' "$1" >>"$work/agent.conf"
     cluster_start "$work/cluster" "$bin"
     start_agent
@@ -78,15 +86,18 @@ await() {
     wait_until 300 prepared "${1^^}" "$2" || fail "not all workloads were prepared" "$("$ank" get workloads)"
 }
 
+waiting() { [ "$("$ank" get workloads | grep -c 'Pending(WaitingToStart)')" -ge "$1" ]; }
+
 median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 note() { printf '%s\n' "$2" >>"$work/rows/$1"; }
 
-# bare ARGUMENTS: one call of podman that starts a container of the same kind; prints microseconds until it started.
+# bare [OPTION...]: one call of podman that starts a container of the same kind, of $image if that is set; prints
+# microseconds until it started.
 bare() {
     local begin name=bare_$RANDOM$RANDOM
     begin=$(now_us)
-    "$podman" run --detach --name "$name" -v "$shared:/shared" alpine:latest sh -c 'exec sleep 6000' >/dev/null
-    echo $(($("$podman" inspect --format '{{.State.StartedAt.UnixNano}}' "$name") / 1000 - begin))
+    "$podman" "$@" run --detach --name "$name" -v "$shared:/shared" "${image:-alpine:latest}" sh -c 'exec sleep 6000' >/dev/null
+    echo $(($("$podman" "$@" inspect --format '{{.State.StartedAt.UnixNano}}' "$name") / 1000 - begin))
 }
 bare_many() {
     local i pids=()
@@ -96,11 +107,13 @@ bare_many() {
 
 # A chain in which each link is ready one second after its start: from the file of one to the start of the next.
 chain() {
-    local i sum=0 bare_sum=0 last
+    local i sum=0 bare_sum=0 last waited=()
+    for ((i = 1; i < links; i++)); do waited+=("c$i"); done
     start "$1"
     { begin_manifest; workload c0 '' 1; for ((i = 1; i < links; i++)); do workload "c$i" "c$((i - 1))" 1; done; } >"$work/chain.yaml"
     "$ank" --quiet --no-wait apply "$work/chain.yaml"
     wait_until 120 running "$links" || fail 'the chain does not run' "$("$ank" get workloads)"
+    note "start.$1" "$("$ank" blame "${waited[@]}" -o json | awk '/"startMs"/ { sum += $2 } END { print sum * 1000 }')"
     for ((i = 1; i < links; i++)); do
         last=$(($(started "c$i") - $(made "c$((i - 1))")))
         sum=$((sum + last))
@@ -155,7 +168,54 @@ at_once() {
     begin=$(now_us)
     "$ank" --quiet apply "$work/many.yaml"
     note "at_once.$1" $(($(now_us) - begin))
+    [ -n "${BENCH_FOREIGN-}" ] || note "at_once_prepared.$1" "$("$ank" blame -o json | grep -c '"prepared"' || true)"
     stop
+}
+
+# The same with other bounds on starts at the same time: until the first and the last one started.
+parallel() {
+    local i at begin first='' last=0
+    start none "max_parallel_starts = $1"
+    { begin_manifest; for ((i = 0; i < many; i++)); do workload "w$i" '' ''; done; } >"$work/many.yaml"
+    begin=$(now_us)
+    "$ank" --quiet apply "$work/many.yaml"
+    for ((i = 0; i < many; i++)); do
+        at=$(started "w$i")
+        [ "$at" -le "$last" ] || last=$at
+        [ -n "$first" ] && [ "$at" -ge "$first" ] || first=$at
+    done
+    note "parallel_first.$1" $((first - begin))
+    note "parallel.$1" $((last - begin))
+    stop
+}
+
+# Twenty that wait for one that never comes: calls of the engine and context switches of the agent meanwhile.
+switches() { cat "/proc/$1"/task/*/status | awk '/ctxt_switches/ { sum += $2 } END { print sum }'; }
+idle() {
+    local i pid calls before
+    : >"$work/calls"
+    PATH=$work/counting:$PATH start "$1"
+    { begin_manifest; workload gate '' '' | sed 's/agent: bench/agent: absent/'; for ((i = 0; i < many; i++)); do workload "w$i" gate ''; done; } >"$work/idle.yaml"
+    "$ank" --quiet --no-wait apply "$work/idle.yaml"
+    wait_until 60 waiting "$many" || fail 'not all wait' "$("$ank" get workloads)"
+    await "$1" "$many"
+    sleep 5 # What follows from the last report.
+    pid=$(cat "$work/cluster/bench.pid")
+    calls=$(wc -l <"$work/calls") before=$(switches "$pid")
+    sleep "$seconds"
+    note "idle_calls.$1" $(($(wc -l <"$work/calls") - calls))
+    note "idle_switches.$1" $(($(switches "$pid") - before))
+    stop
+}
+
+# Other ways to start faster, each as one `podman run`; what this machine does not have is left out.
+ways() {
+    note way.runc "$(bare)"
+    if "$podman" --runtime crun run --rm alpine:latest true >/dev/null 2>&1; then note way.crun "$(bare --runtime crun)"; fi
+    if "$podman" --help | grep -q -- --transient-store; then note way.transient "$(bare --transient-store)"; fi
+    [ -e "$work/image.tar" ] || "$podman" save --quiet --format oci-archive --output "$work/image.tar" alpine:latest
+    note way.archive "$(image=oci-archive:$work/image.tar bare)"
+    "$podman" rm --all --force --time 0 >/dev/null
 }
 
 # The first workload after the start of the agent, which an earlier agent may have prepared.
@@ -188,6 +248,7 @@ first_plain() {
     stop
 }
 
+[ -n "${BENCH_FOREIGN-}" ] || for level in $levels; do idle "$level"; done
 for ((round = 0; round < rounds; round++)); do
     for level in $levels; do
         [ -n "${BENCH_FOREIGN-}" ] || { chain "$level"; burst "$level"; first "$level"; }
@@ -195,6 +256,7 @@ for ((round = 0; round < rounds; round++)); do
         at_once "$level"
         first_plain "$level"
     done
+    [ -n "${BENCH_FOREIGN-}" ] || { for bound in $bounds; do parallel "$bound"; done; ways; }
 done
 
 # row WHAT UNIT FILE DIVISOR [BASE SHARE]: the median of a file; beside that of BASE, of which it is SHARE at most.
@@ -214,6 +276,15 @@ row() {
     }'
 }
 
+# count WHAT FILE MOST: the median of a file with numbers, and how many are promised.
+count() {
+    local ours
+    [ -s "$work/rows/$2" ] || return 0
+    ours=$(median "$work/rows/$2")
+    [ -z "${BENCH_ROWS-}" ] || printf '%s\t\t%s\t\t\n' "$1" "$ours" >>"$BENCH_ROWS"
+    printf '%-62s%6s%10s%10s%8s%9s  %s\n' "$1" '' "$ours" '' '' "$3" "$([ "$ours" -le "$3" ] && echo yes || echo NO)"
+}
+
 title 'Starts on real podman'
 awk 'BEGIN { printf "%-62s%6s%10s%10s%8s%9s  %s\n", "", "", "MEASURED", "BESIDE", "RATIO", "PROMISE", "MET" }'
 for level in $levels; do
@@ -222,12 +293,19 @@ for level in $levels; do
     row "chain of $links, ready 1 s after each start, $level: sum of 4 starts; bare run" s "chain.$level" 1000000 chain.bare "$share"
 done
 for level in $levels; do
+    share=''
+    [ "$level" != create ] || share=1.05
+    [ "$level" != init ] || share=0.5
+    row "the same starts, $level: START of ank blame; bare run" s "start.$level" 1000000 chain.bare "$share"
+done
+for level in $levels; do
     row "$many that wait for one, $level: until the last started; bare run at once" s "burst.$level" 1000000 burst.bare
 done
 for level in $levels; do
     share=''
     [ "$level" = none ] || share=1.02
     row "$many that wait for nothing, $level: until all run; none" s "at_once.$level" 1000000 at_once.none "$share"
+    count "$many that wait for nothing, $level: preparations" "at_once_prepared.$level" 0
 done
 for level in $levels; do
     row "chain of $links without readiness, $level: first to last start; none" s "plain.$level" 1000000 plain.none
@@ -238,3 +316,16 @@ done
 for level in $levels; do
     row "start of the agent until a workload started, $level; none" s "first_plain.$level" 1000000 first_plain.none
 done
+for level in $levels; do
+    count "$many wait for $seconds s, $level: calls of the engine" "idle_calls.$level" 0
+    share=''
+    [ "$level" = none ] || share=1.1
+    row "$many wait for $seconds s, $level: context switches of the agent; none" '' "idle_switches.$level" 1 idle_switches.none "$share"
+done
+for bound in $bounds; do
+    row "$many that wait for nothing, max_parallel_starts $bound: first started" s "parallel_first.$bound" 1000000
+    row "$many that wait for nothing, max_parallel_starts $bound: last started" s "parallel.$bound" 1000000
+done
+row 'podman run with crun; with runc' s way.crun 1000000 way.runc
+row 'podman run with a transient store; without' s way.transient 1000000 way.runc
+row 'podman run of an image archive; of an image' s way.archive 1000000 way.runc

@@ -8,6 +8,9 @@
 #   agent    real podman: memory, CPU, delays, a crash loop
 #   control  control interface: round trips, memory and threads with 50 sessions
 #   lifecycle  CPU of the agent with 100 workloads that are checked every 500 ms
+#   modes    a switch of the mode next to the same change by hand: CPU of the server, time on real podman; only ours,
+#            only when it is named
+#   usage    what a read of what workloads use costs agent, server and `ank top`; only ours, only when it is named
 #   boot     real podman: starts with each level of 'prepare' beside bare podman; only when it is named
 #   load     growth of costs with workloads, subscribers and commands; only ours, only when it is named
 #
@@ -22,8 +25,8 @@ names=("$@")
 [ "${#names[@]}" -gt 0 ] || names=(size server tls agent control lifecycle)
 for name in "${names[@]}"; do
     case $name in
-        size | server | tls | agent | control | lifecycle | boot | load) ;;
-        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|boot|load]..." ;;
+        size | server | tls | agent | control | lifecycle | modes | usage | boot | load) ;;
+        *) fail "there is nothing to measure called '$name'" "./justw bench [size|server|tls|agent|control|lifecycle|modes|usage|boot|load]..." ;;
     esac
 done
 repeats=${BENCH_REPEATS:-1}
@@ -80,6 +83,11 @@ measure() {
             # 1 is a relation that does not hold, which the peer need not keep.
             "$target/release/examples/bench" "$1" "$work/programs" || [ "$? $who" = '1 peer' ] || broken
             ;;
+        modes | usage)
+            title "${1^}"
+            "$target/release/examples/bench" "$1" "$programs" || broken
+            BENCH_PARTS=$1 BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken
+            ;;
         agent) BENCH_PROGRAMS=$programs scripts/bench-agent.sh || broken ;;
         boot)
             # The peer has no levels.
@@ -106,8 +114,8 @@ measure() {
 for ((round = 0; round < repeats; round++)); do
     for name in "${names[@]}"; do
         for who in "${sides[@]}"; do
-            # The peer has no lifecycle conditions, and growth of its costs is not ours to show.
-            [[ $name != load && $name != lifecycle ]] || [ "$who" = ours ] || continue
+            # The peer has none of these features, and growth of its costs is not ours to show.
+            [[ $name != @(load|lifecycle|modes|usage) ]] || [ "$who" = ours ] || continue
             programs=$target/release
             [ "$who" = ours ] || programs=$peer
             export BENCH_ROWS=$work/$who.tsv

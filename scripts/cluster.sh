@@ -24,8 +24,8 @@ check_bench_settings() {
     check_number SIZE_SECONDS "${SIZE_SECONDS:-60}" 1 86400
     for part in ${BENCH_PARTS-}; do
         case $part in
-            connected | idle | starts | exits | deletes | crash_loop) ;;
-            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are connected, idle, starts, exits, deletes and crash_loop" ;;
+            connected | idle | starts | exits | deletes | crash_loop | modes | usage) ;;
+            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are connected, idle, starts, exits, deletes, crash_loop, modes and usage" ;;
         esac
     done
 }
@@ -60,10 +60,12 @@ server_answers() { "$1" get agents; }
 answers_or_gone() { server_answers "$2" || server_gone "$1"; }
 agent_known() { [[ $'\n'$("$1" get agents) == *$'\n'"$2 "* ]]; }
 
-# cluster_start DIR BIN AGENT...: sets ANK_SERVER_URL and ANK_INSECURE and waits until all agents are known.
+# cluster_start DIR BIN AGENT...: sets ANK_SERVER_URL and ANK_INSECURE and waits until all agents are known. The server
+# reads DIR/ank-server.conf if it exists.
 cluster_start() {
-    local dir=$1 bin=$2 port name
+    local dir=$1 bin=$2 port name options=()
     shift 2
+    [ ! -e "$dir/ank-server.conf" ] || options=(--server-config "$dir/ank-server.conf")
     mkdir -p "$dir/run"
     # Settings of the user's own cluster must not reach this one.
     for name in "${!ANK_@}" "${!ANKSERVER_@}" "${!ANKAGENT_@}"; do unset "$name"; done
@@ -71,7 +73,7 @@ cluster_start() {
         ! port_used "$port" || continue
         export ANK_SERVER_URL=http://127.0.0.1:$port ANK_INSECURE=true
         : >"$dir/server.log"
-        launch "$dir" server "$bin/ank-server" --insecure --address "127.0.0.1:$port"
+        launch "$dir" server "$bin/ank-server" --insecure --address "127.0.0.1:$port" "${options[@]}"
         wait_until 10 answers_or_gone "$dir" "$bin/ank" || true
         ! server_gone "$dir" || continue # Somebody else was quicker with this port.
         server_answers "$bin/ank" >/dev/null || break

@@ -394,10 +394,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             self.store.set_own(&instance, state); // Shown again when the end is taken back.
         }
         let known = ending.into_iter().filter(|instance| self.store.get(instance).is_some());
-        let mut stopping: Vec<WorkloadState> = known
+        let stopping: Vec<WorkloadState> = known
             .map(|instance| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::StoppingWaitingToStop)))
             .collect();
-        stopping.iter_mut().for_each(|report| self.runtime.await_gone(report));
         self.report(stopping);
         self.report(others);
     }
@@ -503,9 +502,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this it would be shown as running.
-                let mut report = WorkloadState::new(instance, ExecutionState::plain(Phase::StoppingWaitingToStop));
-                self.runtime.await_gone(&mut report);
-                reports.push_back(report);
+                let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
+                reports.push_back(WorkloadState::new(instance, waits));
             } else if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
                 // The same instance will come back; without this it would be shown nowhere until then.
                 reports.push_back(self.runtime.waiting_to_start(&instance));

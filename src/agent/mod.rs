@@ -52,7 +52,7 @@ use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
 use probes::prober::Prober;
 use resources::LoadSampler;
-use runtime_manager::{EngineSource, Engines, NamedThreads, PrepareSettings, RuntimeManager};
+use runtime_manager::{COPIED_FILES, EngineSource, Engines, NamedThreads, PrepareSettings, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
@@ -121,6 +121,7 @@ impl Agent {
             max: settings.prepare_max,
             cores: settings.cores,
             boot: children.boot().into(),
+            copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
         };
         let runtime =
             RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun, prepare)

@@ -17,7 +17,7 @@ use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -35,7 +35,7 @@ mod preparing;
 mod withhold;
 
 use listings::Listings;
-pub use preparing::PrepareSettings;
+pub use preparing::{COPIED_FILES, PrepareSettings};
 
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);
@@ -252,7 +252,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let decision = self.scheduler.decide(change, store);
             reports.extend(self.execute_all(decision));
         }
-        reports.iter_mut().for_each(|report| self.await_gone(report));
         reports.extend(self.withhold(store));
         reports
     }
@@ -324,19 +323,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = &added.instance.workload;
         let is_same = |waiting: &Change| waiting.withheld && waiting.new.as_ref() == Some(added);
         self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
-    }
-
-    /// A workload that waits to stop and has a `gone` condition keeps its dependencies until it is gone.
-    pub(super) fn await_gone(&self, report: &mut WorkloadState) {
-        let WorkloadState { instance, state } = report;
-        let has_condition = |workload: &Arc<Workload>| {
-            workload.config().usable_lifecycle().is_some_and(|lifecycle| lifecycle.gone.is_some())
-        };
-        let object = self.objects.get(&instance.workload).filter(|object| object.instance == *instance);
-        let waits = state.phase == Phase::StoppingWaitingToStop;
-        if waits && object.and_then(|object| object.workload.as_ref()).is_some_and(has_condition) {
-            state.additional_info = format!("{GONE_PREFIX}waits for those that depend on it").into();
-        }
     }
 
     /// A workload has a new state: executes what waited for it. Returns states to report.

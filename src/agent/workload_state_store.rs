@@ -152,7 +152,7 @@ impl WorkloadStateStore {
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
     #[must_use]
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        self.states(dependent).all(|state| state.phase.fulfils_delete(condition))
+        self.phases(dependent).all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
@@ -313,6 +313,7 @@ mod tests {
             (vec![("A", Phase::Succeeded), ("B", Phase::PendingWaitingToStart)], false, true),
             (vec![("A", Phase::Succeeded), ("B", Phase::PendingStarting)], false, false),
             (vec![("B", Phase::StoppingRequestedAtRuntime)], false, true),
+            (vec![("B", Phase::StoppingWaitingToStop)], false, false),
             (vec![("B", Phase::AgentDisconnected)], false, true),
         ] {
             let mut store = WorkloadStateStore::new("A".into());

@@ -156,7 +156,7 @@ pub enum Verb {
                       WAITED      from the first report that it waits until it was started\n  \
                       WAITED FOR  the dependency that was met last\n  \
                       PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
-                      START       until its container ran\n  \
+                      START       until its container ran, or had ended\n  \
                       READY       from there until its 'ready' condition was met\n  \
                       TOTAL       from its acceptance, or its last restart, until it was ready\n\n\
                       Examples:\n  ank blame                    the longest start first\n  \
@@ -414,7 +414,8 @@ pub struct GraphArguments {
     /// Format of the output
     #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
     pub output: GraphFormat,
-    /// Show when each workload was ready and how long that took; '*' marks the chain that was ready last
+    /// Show when each workload was ready: '@' and the seconds since the boot of the server's node, '+' and the seconds that it
+    /// took; '*' marks the chain that was ready last
     #[arg(long)]
     pub timing: bool,
     /// Only workloads in this mode

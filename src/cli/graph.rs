@@ -197,7 +197,7 @@ impl Graph {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
         for (name, workload) in &mut self.workloads {
             let Some(start) = starts.of_workload(name) else { continue };
-            let ready = start.ready_at().map(|at| format!("@{}", seconds(starts.since_boot(at))));
+            let ready = start.done_at().map(|at| format!("@{}", seconds(starts.since_boot(at))));
             let total = start.total().map(|total| format!("+{}", seconds(total)));
             let mark = chain.contains(name.as_str()).then(|| "*".to_owned());
             workload.timing = ready.into_iter().chain(total).chain(mark).collect::<Vec<_>>().join(" ");

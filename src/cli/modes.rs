@@ -11,6 +11,7 @@ use super::state_output::state_text;
 use super::table::{Table, TooWide, one_line};
 use super::update::Update;
 use crate::model::modes::{MODES_TAG, mode_names};
+use crate::model::names::is_name;
 use crate::model::node::Node;
 
 /// The part of the complete state with the modes of the server.
@@ -99,8 +100,9 @@ pub fn switch(link: &mut impl ServerLink, mode: &str, may_be_new: bool) -> Resul
     let state = link.complete_state(&[PART])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if !may_be_new && !modes.knows(mode) {
-        let otherwise =
-            format!("'--new' switches to it all the same; the known ones are '{}'", modes.known.join("', '"));
+        let known = format!("the known ones are '{}'", modes.known.join("', '"));
+        let why = if is_name(mode) { "'--new' switches to it all the same" } else { "no mode can have this name" };
+        let otherwise = format!("{why}; {known}");
         let hint = meant_or(mode, modes.known.iter().map(String::as_str), &otherwise);
         return Err(CommandError::input(format!("Mode '{mode}' is not known."), hint).into());
     }

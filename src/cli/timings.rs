@@ -10,7 +10,7 @@ use super::table::one_line;
 use crate::limits::START_TIME_MAX_MS;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// The part of the complete state with the start times.
 pub const PART: &str = "timings";
@@ -77,7 +77,8 @@ impl Starts {
             }
         }
         let needs = needs(state);
-        let waited_for: Vec<String> = all.iter().map(|start| met_last(start, &needs, &all)).collect();
+        let by_name = by_name(&all);
+        let waited_for: Vec<String> = all.iter().map(|start| met_last(start, &needs, &by_name)).collect();
         all.iter_mut().zip(waited_for).for_each(|(start, name)| start.waited_for = name);
         Ok(Self { now: number("now"), boot: number("boot"), all })
     }
@@ -113,12 +114,21 @@ fn time(node: &Node, key: &str) -> Option<u64> {
     Some(node.get(key)?.as_number()?.min(START_TIME_MAX_MS))
 }
 
+/// The starts of each workload.
+fn by_name(all: &[Start]) -> HashMap<&str, Vec<&Start>> {
+    let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
+    for start in all {
+        by_name.entry(&start.instance.workload).or_default().push(start);
+    }
+    by_name
+}
+
 /// The dependency of `start` that was met last while it waited.
-fn met_last(start: &Start, needs: &Needs, all: &[Start]) -> String {
+fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) -> String {
     let Some((waiting, starting)) = start.waiting.zip(start.starting) else { return String::new() };
     let of_instance = needs.get(&*start.instance.workload).into_iter().flatten();
     let met = of_instance.flat_map(|(name, condition)| {
-        let instances = all.iter().filter(move |other| *other.instance.workload == **name);
+        let instances = by_name.get(name.as_str()).into_iter().flatten();
         instances.filter_map(move |other| Some((other.met(condition)?, name)))
     });
     let while_it_waited = met.filter(|(at, _)| (waiting..=starting).contains(at));
@@ -159,6 +169,12 @@ impl Start {
         self.running.filter(|_| self.starting.is_some())
     }
 
+    /// When it was ready; of what ended before it was reported to run, as a short job does, when it ended.
+    #[must_use]
+    pub fn done_at(&self) -> Option<u64> {
+        self.ready_at().or(self.ended.filter(|_| self.starting.is_some() && self.running.is_none()))
+    }
+
     /// When the start began: with the acceptance of the instance, or, if it had been started before, with the first
     /// report after that.
     #[must_use]
@@ -175,7 +191,7 @@ impl Start {
     /// How long its engine took to start it.
     #[must_use]
     pub fn start(&self) -> Option<u64> {
-        between(self.starting, self.started.or(self.running))
+        between(self.starting, self.started.or(self.running).or(self.ended))
     }
 
     /// How long it took from there until it was ready.
@@ -187,7 +203,7 @@ impl Start {
     /// How long it took altogether.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
-        between(self.begin(), self.ready_at())
+        between(self.begin(), self.done_at())
     }
 }
 
@@ -321,6 +337,20 @@ pub(crate) mod tests {
         assert_eq!(durations("db"), [Some(499), Some(279), Some(1_000), Some(1_800)]);
         assert_eq!(durations("web"), [Some(1_779), Some(248), None, Some(2_050)]);
         assert_eq!(durations("late"), [None; 4]);
+    }
+
+    #[test]
+    fn a_job_that_ended_before_it_was_reported_to_run_took_until_its_end() {
+        let starts = Starts::of(&state(&[
+            ("job", [Some(0), None, Some(10), None, None, Some(250)]),
+            ("earlier", [Some(0), None, None, None, None, Some(250)]),
+            ("runs", [Some(0), None, Some(20), None, Some(100), None]),
+        ]));
+        let starts = starts.unwrap();
+        let of = |name| starts.of_workload(name).map(|start| (start.start(), start.total(), start.done_at())).unwrap();
+        assert_eq!(of("job"), (Some(240), Some(250), Some(250)));
+        assert_eq!(of("earlier"), (None, None, None));
+        assert_eq!(starts.last_chain(|_| true), ["runs"].into(), "only what is ready is the last");
     }
 
     #[test]

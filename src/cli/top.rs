@@ -92,6 +92,7 @@ impl Top<'_> {
         self.filter().warn_of_unknown(&before, &rows::rows(&before), output);
         let mut frames = LiveFrames::default();
         let mut warned = BTreeSet::new();
+        self.warn_of_missing(&before, &mut warned, output); // Without it there are no shares.
         // Whoever watches sees something soon, however long the interval is.
         let mut pause = if self.arguments.watch { interval.min(TOP_INTERVAL_FIRST) } else { interval };
         loop {

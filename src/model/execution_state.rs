@@ -124,12 +124,11 @@ impl Phase {
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
     #[must_use]
     pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
-        if self == Self::PendingWaitingToStart {
-            return true; // Not started, so it cannot be hurt.
-        }
-        match condition {
-            DeleteCondition::Running => self == Self::Running,
-            DeleteCondition::NotPendingNorRunning => !self.is_pending() && self != Self::Running,
+        match (self, condition) {
+            (Self::PendingWaitingToStart, _) => true,  // Not started, so it cannot be hurt.
+            (Self::StoppingWaitingToStop, _) => false, // It runs on until those that depend on it have stopped.
+            (_, DeleteCondition::Running) => self == Self::Running,
+            (_, DeleteCondition::NotPendingNorRunning) => !self.is_pending() && self != Self::Running,
         }
     }
 }
@@ -306,7 +305,10 @@ mod tests {
             assert_eq!(phase.fulfils_add(AddCondition::Succeeded), phase == Succeeded, "{phase}");
             let failed = matches!(phase, FailedExecFailed | PendingStartingFailed);
             assert_eq!(phase.fulfils_add(AddCondition::Failed), failed, "{phase}");
-            let busy = matches!(phase, PendingInitial | PendingStarting | PendingStartingFailed | Running);
+            let busy = matches!(
+                phase,
+                PendingInitial | PendingStarting | PendingStartingFailed | Running | StoppingWaitingToStop
+            );
             assert_eq!(phase.fulfils_delete(DeleteCondition::NotPendingNorRunning), !busy, "{phase}");
             let running = matches!(phase, Running | PendingWaitingToStart);
             assert_eq!(phase.fulfils_delete(DeleteCondition::Running), running, "{phase}");

@@ -37,6 +37,8 @@ pub trait ContainerEngine: Send {
     const STOP: &'static [&'static str];
     /// The call that removes a container, without its id.
     const REMOVE: &'static [&'static str];
+    /// The same for one that was never started: with its anonymous volumes, which hold nothing.
+    const REMOVE_UNUSED: &'static [&'static str];
     /// The call that prints how long a container may take to stop, without its id.
     const STOP_TIMEOUT: &'static [&'static str];
     /// The call that fails when an image is missing, without its name.
@@ -117,28 +119,37 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         gone_is_fine(self.change(E::STOP, id).limit(self.stop_limit).run_extended(watch, more_time).map(drop))
     }
 
-    /// Removes a container that does not run. Already gone counts as done.
-    fn remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
-        gone_is_fine(self.change(E::REMOVE, id).limit(REMOVE_MAX).run(watch).map(drop))
+    /// Removes a container that does not run, with one of the calls for that. Already gone counts as done.
+    fn remove(&self, call: &[&str], id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+        gone_is_fine(self.change(call, id).limit(REMOVE_MAX).run(watch).map(drop))
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    fn stop_and_remove(&self, id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
+    fn stop_and_remove(&self, call: &[&str], id: &ContainerId, watch: &mut dyn CallWatch) -> Result<(), RuntimeError> {
         self.stop_watched(id, watch)?;
-        self.remove(id, watch) // Even what was never started, which an engine may not be able to stop.
+        self.remove(call, id, watch) // Even what was never started, which an engine may not be able to stop.
+    }
+
+    /// Removes what was seen not to run. The engine refuses it for a container that was started again meanwhile, which has
+    /// to be stopped then.
+    fn remove_or_stop(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
+        self.remove(call, id, &mut Unwatched).or_else(|error| match error {
+            RuntimeError::Failed(_) => self.stop_and_remove(call, id, &mut Unwatched),
+            other => Err(other),
+        })
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
         self.cli.change(strings(&[call, &[&id.0]].concat()))
     }
 
-    /// Runs a create or start; whatever a failed one has left is removed and the first error kept. Who cancels a create
-    /// removes what is there anyway, so a cancelled one ends at once.
+    /// Runs a create or start; whatever a failed one has left is removed, as `remove` says, and the first error kept. Who
+    /// cancels a create removes what is there anyway, so a cancelled one ends at once.
     fn run_or_clean_up(
         &self,
         call: EngineCall<'_>,
         new: &NewContainer,
-        existing: Option<&ContainerId>,
+        (existing, remove): (Option<&ContainerId>, &[&str]),
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
         let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
@@ -147,7 +158,7 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         result.and_then(|output| self.created_id(output, &new.instance, in_pods)).map_err(|error| {
             if !matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) | RuntimeError::Cancelled) {
                 watch.cleaning_up();
-                if self.clean_up((&new.instance, in_pods), existing, watch) == Err(Interrupted) {
+                if self.clean_up((&new.instance, in_pods), (existing, remove), watch) == Err(Interrupted) {
                     return RuntimeError::Cancelled;
                 }
             }
@@ -158,7 +169,7 @@ impl<E: ContainerEngine> ContainerConnector<E> {
     /// Makes a call that changes an existing container of `new`, as [`Self::run_or_clean_up`].
     fn call_container(
         &self,
-        verb: &str,
+        (verb, remove): (&str, &[&str]),
         id: &ContainerId,
         new: &NewContainer,
         limit: Option<Duration>,
@@ -167,13 +178,14 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         let config = container_config(new, E::RUNTIME_NAME)?;
         let shown = config.shown(|config| Ok(config.call_arguments(verb, &id.0)))?;
         let call = self.cli.change(config.call_arguments(verb, &id.0)).shown_as(shown);
-        self.run_or_clean_up(call.limit(limit), new, Some(id), watch)
+        self.run_or_clean_up(call.limit(limit), new, (Some(id), remove), watch)
     }
 
-    /// Makes a container, started or not, as `arguments` say.
+    /// Makes a container, started or not, as `arguments` say. What a failed one has left is removed as `remove` says.
     fn make(
         &self,
         arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Vec<String>, RuntimeError>,
+        remove: &[&str],
         new: &NewContainer,
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
@@ -181,7 +193,7 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         let config = container_config(new, E::RUNTIME_NAME)?;
         let shown = config.shown(|config| arguments(config, new))?;
         let call = self.cli.change(arguments(&config, new)?).shown_as(shown);
-        self.run_or_clean_up(call.limit(limit), new, None, watch)
+        self.run_or_clean_up(call.limit(limit), new, (None, remove), watch)
     }
 
     /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
@@ -218,7 +230,7 @@ impl<E: ContainerEngine> ContainerConnector<E> {
     fn clean_up(
         &self,
         (instance, in_pods): (&InstanceName, bool),
-        existing: Option<&ContainerId>,
+        (existing, remove): (Option<&ContainerId>, &[&str]),
         watch: &mut dyn CallWatch,
     ) -> Result<(), Interrupted> {
         let mut errors = Vec::new();
@@ -235,7 +247,7 @@ impl<E: ContainerEngine> ContainerConnector<E> {
             if errors.contains(&RuntimeError::Cancelled) {
                 return Err(Interrupted);
             }
-            errors.extend(self.stop_and_remove(&id, watch).err());
+            errors.extend(self.stop_and_remove(remove, &id, watch).err());
         }
         if errors.contains(&RuntimeError::Cancelled) {
             return Err(Interrupted);
@@ -258,7 +270,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        self.make(ContainerConfig::run_arguments, new, limit, watch)
+        self.make(ContainerConfig::run_arguments, E::REMOVE, new, limit, watch)
     }
 
     fn prepare_image(
@@ -281,7 +293,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        self.make(ContainerConfig::create_arguments, new, limit, watch)
+        self.make(ContainerConfig::create_arguments, E::REMOVE_UNUSED, new, limit, watch)
     }
 
     fn init(
@@ -291,7 +303,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<(), RuntimeError> {
-        self.call_container("init", id, new, limit, watch).map(drop)
+        self.call_container(("init", E::REMOVE_UNUSED), id, new, limit, watch).map(drop)
     }
 
     fn start(
@@ -301,11 +313,11 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         limit: Option<Duration>,
         watch: &mut dyn CallWatch,
     ) -> Result<ContainerId, RuntimeError> {
-        self.call_container("start", id, new, limit, watch)
+        self.call_container(("start", E::REMOVE), id, new, limit, watch)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_and_remove(id, &mut Unwatched)
+        self.stop_and_remove(E::REMOVE, id, &mut Unwatched)
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -319,12 +331,12 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
         Ok(ProbeTarget { program: self.cli.program(), container: Some(id.0.to_string()), processes })
     }
 
-    /// The engine refuses to remove a container that was started again meanwhile, which has to be stopped then.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove(id, &mut Unwatched).or_else(|error| match error {
-            RuntimeError::Failed(_) => self.delete(id),
-            other => Err(other),
-        })
+        self.remove_or_stop(E::REMOVE, id)
+    }
+
+    fn delete_unused(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.remove_or_stop(E::REMOVE_UNUSED, id)
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {

@@ -78,26 +78,38 @@ fn write(folder: &Path, file: &str, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
+/// What this and earlier agents have noted of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// Nothing.
+    No,
+    /// It was prepared, so it is ours. Its predecessor may run without a note: its start was cut short.
+    Prepared,
+    /// It runs the instance.
+    Runs,
+}
+
 /// Leaves out what only looks like a container of the workload, with a warning, of all `candidates` that carry its name.
 ///
 /// A container in a pod counts when it was noted, or when the workload is wanted with `--pod`. Beside one that was noted
-/// no other counts.
+/// to run no other counts that was not noted at all.
 pub fn leave_strangers<T>(
     candidates: &mut Vec<T>,
     listed: impl Fn(&T) -> &ListedContainer,
-    is_noted: impl Fn(&T) -> bool,
+    noted: impl Fn(&T) -> Noted,
     wanted: Option<&Workload>,
 ) {
     if candidates.len() < 2 && !candidates.iter().any(|one| listed(one).in_pod) {
         return; // The usual case, without a look at any file.
     }
-    let noted: Vec<bool> = candidates.iter().map(is_noted).collect();
-    let any_noted = noted.contains(&true);
+    let noted: Vec<Noted> = candidates.iter().map(noted).collect();
+    let any_noted = noted.contains(&Noted::Runs);
     let mut noted = noted.into_iter();
     let may_be_in_pod = !any_noted && wanted.is_some_and(|workload| workload.config().joins_pod());
     candidates.retain(|one| {
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
-        let ours = noted.next().unwrap_or_default() || (!any_noted && (!in_pod || may_be_in_pod));
+        let is_noted = noted.next().is_some_and(|noted| noted != Noted::No);
+        let ours = is_noted || (!any_noted && (!in_pod || may_be_in_pod));
         if !ours && may_log(&instance.workload) {
             let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
             log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
@@ -126,7 +138,7 @@ mod tests {
     fn a_container_in_a_pod_or_beside_a_noted_one_is_none_of_the_workload() {
         let plain = Workload::new("agent_A", "podman", "image: x");
         let pod = Workload::new("agent_A", "podman", "image: x\ncommandOptions: [--pod=p]");
-        // Each candidate: id, in a pod. An id with an `n` was noted.
+        // Each candidate: id, in a pod. An id with an `n` was noted, one with a `p` prepared.
         for (candidates, wanted, ours) in [
             (&[("a", false)][..], None, &["a"][..]),
             (&[("a", false), ("b", false)], Some(&plain), &["a", "b"]),
@@ -138,9 +150,16 @@ mod tests {
             (&[("n", true)], None, &["n"]),
             (&[("a", false), ("b", true)], Some(&plain), &["a"]),
             (&[("n1", false), ("n2", true), ("a", false)], Some(&plain), &["n1", "n2"]),
+            (&[("p", false), ("a", false)], Some(&plain), &["p", "a"]),
+            (&[("p", false), ("n", false), ("a", false)], Some(&plain), &["p", "n"]),
         ] {
             let mut found: Vec<_> = candidates.iter().map(|(id, in_pod)| container(id, *in_pod)).collect();
-            leave_strangers(&mut found, |one| one, |one| one.id.0.starts_with('n'), wanted);
+            let noted = |one: &ListedContainer| match one.id.0.chars().next() {
+                Some('n') => Noted::Runs,
+                Some('p') => Noted::Prepared,
+                _ => Noted::No,
+            };
+            leave_strangers(&mut found, |one| one, noted, wanted);
             let found: Vec<&str> = found.iter().map(|one| &*one.id.0).collect();
             assert_eq!(found, ours, "{candidates:?}");
         }

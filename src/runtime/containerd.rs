@@ -30,6 +30,7 @@ impl ContainerEngine for Nerdctl {
     const PROGRAM: &'static str = "nerdctl";
     const STOP: &'static [&'static str] = &["stop"];
     const REMOVE: &'static [&'static str] = &["rm"];
+    const REMOVE_UNUSED: &'static [&'static str] = &["rm", "--volumes"];
     const IMAGE_EXISTS: &'static [&'static str] = &["image", "inspect"];
     const STOP_TIMEOUT: &'static [&'static str] =
         &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#];

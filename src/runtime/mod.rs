@@ -121,12 +121,14 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// The reason for people who know which call it was: the last line of what the engine wrote, cut to `max` bytes.
+    /// The reason for people who know which call it was: the last line of what the engine wrote, cut to `max` bytes. Podman
+    /// writes a hint behind some of its errors; the reason is the error then.
     #[must_use]
     pub fn reason(&self, max: usize) -> String {
         let text = self.to_string();
-        let mut lines = command::without_call(&text).lines().map(str::trim);
-        let mut reason = lines.rfind(|line| !line.is_empty()).unwrap_or_default().to_owned();
+        let lines = || command::without_call(&text).lines().map(str::trim).filter(|line| !line.is_empty());
+        let error = lines().rfind(|line| line.starts_with("Error: "));
+        let mut reason = error.or_else(|| lines().next_back()).unwrap_or_default().to_owned();
         reason.truncate(reason.floor_char_boundary(max));
         reason
     }
@@ -247,6 +249,14 @@ pub trait RuntimeConnector: Send {
     /// See there.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.delete(id)
+    }
+
+    /// As [`Self::delete_ended`] for a container that was never started, with the volumes that were made for it alone.
+    ///
+    /// # Errors
+    /// See there.
+    fn delete_unused(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.delete_ended(id)
     }
 
     /// The containers labelled with exactly this instance, normally none or one. Those in pods only when they were

@@ -25,6 +25,7 @@ impl ContainerEngine for Podman {
     const PROGRAM: &'static str = RUNTIME_NAME;
     const STOP: &'static [&'static str] = &["stop", "--ignore"];
     const REMOVE: &'static [&'static str] = &["rm", "--ignore"];
+    const REMOVE_UNUSED: &'static [&'static str] = &["rm", "--ignore", "--volumes"];
     const IMAGE_EXISTS: &'static [&'static str] = &["image", "exists"];
     const STOP_TIMEOUT: &'static [&'static str] = &["container", "inspect", "--format={{.Config.StopTimeout}}"];
 

@@ -4,6 +4,7 @@
 
 use super::dependencies::{Users, needed_running};
 use super::workloads::Workloads;
+use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::InstanceName;
@@ -33,6 +34,12 @@ impl NamesByInstance {
         if let Some(names) = self.names.remove(instance) {
             self.instances.remove(instance, &names);
         }
+    }
+
+    /// The instances of a workload with their names.
+    fn names_of(&self, workload: &str) -> impl Iterator<Item = (&InstanceName, &BTreeSet<String>)> {
+        let all = self.names.range(InstanceName::with_id(workload, "", "")..);
+        all.take_while(move |(instance, _)| *instance.workload == *workload)
     }
 }
 
@@ -64,8 +71,7 @@ impl Deletes {
     /// an older one goes on waiting, for these conditions now.
     pub fn note_sent(&mut self, deleted: &DeletedWorkload) {
         let DeletedWorkload { instance: InstanceName { workload, agent, .. }, dependencies } = deleted;
-        let first = InstanceName::with_id(workload, "", "");
-        let sent = self.sent.names.range(first..).map(|(sent, _)| sent).take_while(|sent| sent.workload == *workload);
+        let sent = self.sent.names_of(workload).map(|(sent, _)| sent);
         let mut waiting: BTreeSet<InstanceName> = sent.filter(|sent| sent.agent == *agent).cloned().collect();
         waiting.insert(deleted.instance.clone());
         for instance in waiting {
@@ -125,7 +131,8 @@ impl Deletes {
     }
 
     /// Returns deletes to be sent again with fewer conditions, now that the states of the instances in `changed` are known:
-    /// those that wait, as their agents report, for a workload that exists in a form which does not need them.
+    /// those that wait, as their agents report, for a workload that exists in a form which does not need them, or for one
+    /// that waits for them in turn on another agent.
     ///
     /// An old instance of that workload that needs them is waited for until it stops. Its last known state may be
     /// outdated: one that waited to start or had ended may run again before its agent receives that it is not wanted.
@@ -143,22 +150,24 @@ impl Deletes {
             concerned.extend(self.sent.names.get_key_value(instance).map(|(sent, _)| sent.clone()));
             concerned.extend(self.sent.instances.of(&instance.workload).cloned());
         }
-        let waits = |state: &ExecutionState| state.phase == Phase::StoppingWaitingToStop;
         concerned.retain(|instance| states.get(instance).is_some_and(waits));
         let mut relieved = Vec::new();
         for instance in concerned {
             let Some(conditions) = self.sent.names.get(&instance) else { continue };
             let needed = &*instance.workload;
             let holds = |name: &&String| {
+                let is_needed = dependents.of(needed).any(|dependent| **dependent == **name);
+                if is_needed || self.waits_for(name, needed, states) {
+                    return is_needed;
+                }
                 let Some(present) = effective.get(name.as_str()).map(|added| &added.instance) else { return true };
                 let ends = |state: &ExecutionState| state.fulfils_delete(CONDITION);
                 let old_runs = |old: &InstanceName| {
                     let may_run = |state: &ExecutionState| !(ends(state) && is_last(state.phase));
                     old.workload == present.workload && old != present && states.get(old).is_some_and(may_run)
                 };
-                dependents.of(needed).any(|dependent| *dependent == present.workload)
-                    || self.stopping.instances.of(needed).any(old_runs)
-                    || states.get(present).is_none_or(ends)
+                self.stopping.instances.of(needed).any(old_runs)
+                    || states.get(present).is_none_or(|state| ends(state) || waits(state))
             };
             let left: BTreeMap<String, DeleteCondition> =
                 conditions.iter().filter(holds).map(|name| (name.clone(), CONDITION)).collect();
@@ -170,6 +179,28 @@ impl Deletes {
         }
         relieved
     }
+
+    /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An agent finds that out by
+    /// itself where all of them are its own.
+    fn waits_for(&self, name: &str, other: &str, states: &WorkloadStates) -> bool {
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        while let Some(name) = open.pop() {
+            for (instance, next) in self.sent.names_of(name) {
+                if !states.get(instance).is_some_and(waits) {
+                    continue;
+                }
+                if next.contains(other) {
+                    return true;
+                }
+                open.extend(next.iter().map(String::as_str).filter(|name| seen.insert(*name)));
+            }
+        }
+        false
+    }
+}
+
+fn waits(state: &ExecutionState) -> bool {
+    state.phase == Phase::StoppingWaitingToStop
 }
 
 /// Whether an instance that is not wanted any more does not run again after this phase, as far as the server can know.
@@ -275,6 +306,7 @@ mod tests {
         // It still depends on it; it has stopped, which its agent sees by itself; its old form has not.
         assert_eq!(relieved("new", NEEDS_DB, Phase::Running, None), []);
         assert_eq!(relieved("new", &[], Phase::Succeeded, None), []);
+        assert_eq!(relieved("id", &[], Phase::StoppingWaitingToStop, None), [], "its earlier form runs on");
         let stopping = Phase::StoppingRequestedAtRuntime;
         for (old, is_waited_for) in [
             (ExecutionState::plain(Phase::Running), true),
@@ -282,6 +314,7 @@ mod tests {
             (ExecutionState::plain(Phase::PendingWaitingToStart), true),
             (ExecutionState::plain(Phase::Succeeded), true),
             (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still answers")), true),
+            (ExecutionState::plain(Phase::StoppingWaitingToStop), true),
             (ExecutionState::plain(stopping), false),
             (ExecutionState::plain(Phase::AgentDisconnected), false),
         ] {
@@ -310,6 +343,26 @@ mod tests {
         assert_eq!(deletes.relieved([&log.instance].into_iter(), &workloads), [delete(&old, &["web"])]);
         deletes.note_sent(&delete(&unstarted, &[]));
         assert_eq!((deletes.conditions(&old), deletes.len()), (names(&[]), [0, 2]), "it is deleted at once now");
+    }
+
+    /// Each agent knows only what its own workloads wait for.
+    #[test]
+    fn workloads_that_wait_for_the_end_of_each_other_on_several_agents_do_not_wait_for_ever() {
+        let instance = |name: &str, agent: &str| InstanceName::with_id(name, "id", agent);
+        let all = [("a", "b"), ("b", "c"), ("c", "a")].map(|(name, next)| (instance(name, name), next));
+        let waits = |effective: &[AddedWorkload], waiting: usize| {
+            let mut deletes = Deletes::default();
+            all.iter().for_each(|(one, next)| deletes.note_sent(&delete(one, &[next])));
+            let phase = |number| if number < waiting { Phase::StoppingWaitingToStop } else { Phase::Running };
+            let states: Vec<_> = all.iter().enumerate().map(|(number, (one, _))| (one, phase(number))).collect();
+            let workloads = workloads(effective, &states);
+            let changed = all.iter().map(|(one, _)| one);
+            deletes.relieved(changed, &workloads)
+        };
+        assert_eq!(waits(&[], 3), [delete(&all[0].0, &[])], "one of them is enough");
+        assert_eq!(waits(&[], 2), [], "the third is not known to wait");
+        let needs_a = added("b", &[("a", AddCondition::Running)]);
+        assert_eq!(waits(&[needs_a], 3), [delete(&all[1].0, &[])], "what is wanted and needs it is waited for");
     }
 
     #[test]

@@ -77,9 +77,13 @@ impl Asked {
                         return wrong;
                     }
                     return match content {
-                        ResponseContent::Error(text) if !text.contains("cycle") => {
-                            Some(format!("a valid request was refused: {text}"))
+                        // Another update came before it.
+                        ResponseContent::Error(text)
+                            if ["cycle", "has the tag 'modes'"].iter().any(|by_now| text.contains(by_now)) =>
+                        {
+                            None
                         }
+                        ResponseContent::Error(text) => Some(format!("a valid request was refused: {text}")),
                         _ => None,
                     };
                 }

@@ -130,8 +130,10 @@ pub struct Container {
     listed_from: Instant,
     /// Its create did not end well, so nobody may know of it.
     leftover: bool,
-    /// It was created to be started later, and was not started yet.
+    /// It was created to be started later, and nobody has begun to start it yet.
     prepared: bool,
+    /// The boot of the node in which it was created.
+    boot: u32,
     /// Until then somebody may believe that it does not run, because a listing has said so.
     denied_until: Option<Instant>,
     /// The life of the agent that stopped it last, whether it still ran or not.
@@ -214,6 +216,7 @@ struct World {
     given_up: BTreeSet<(u64, ContainerId)>,
     /// What agents keep about what they have prepared.
     records: BTreeMap<InstanceName, String>,
+    boots: u32,
     violations: Vec<String>,
 }
 
@@ -261,6 +264,7 @@ impl SimEngine {
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),
             records: BTreeMap::new(),
+            boots: 0,
             violations: Vec::new(),
         };
         Self { world: Arc::new(Mutex::new(world)) }
@@ -443,6 +447,10 @@ impl SimEngine {
         let mut world = self.world();
         let now = world.clock.now();
         (world.calls, world.watches, world.ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+        world.boots += 1;
+        if world.boots.is_multiple_of(2) {
+            world.records.clear(); // They were kept in memory.
+        }
         for container in world.containers.values_mut() {
             if let Doing::Created { initialised } = &mut container.doing {
                 *initialised = false;
@@ -456,10 +464,13 @@ impl SimEngine {
 
     // ---------------------------------------------------------- from outside
 
-    /// A process ends by itself, if there is one.
+    /// A process ends by itself, if there is one; also the one that an initialised container has.
     pub fn crash_one(&self) {
         let mut world = self.world();
-        let running: Vec<ContainerId> = world.ids(|container| container.phase() == Phase::Running);
+        let has_process = |container: &Container| {
+            matches!(container.doing, Doing::Running { .. } | Doing::Created { initialised: true })
+        };
+        let running: Vec<ContainerId> = world.ids(has_process);
         if running.is_empty() {
             return;
         }
@@ -555,6 +566,15 @@ impl World {
                 self.check_start(&caller, &action, new);
                 self.check_relevance(new);
                 self.started.push((caller.life, new.instance.clone(), new.workload.clone()));
+                match &action {
+                    Action::Start(id, _) => self.begin_start(id),
+                    // What a preparation has left of the instance is the control loop's from now on.
+                    _ => self
+                        .containers
+                        .values_mut()
+                        .filter(|it| it.instance == new.instance)
+                        .for_each(|it| it.prepared = false),
+                }
                 let half_done = matches!(action, Action::Run(_)) && self.happens(faults.start_half_done);
                 let plan = if half_done { Plan::HalfDone } else { self.works_unless(faults.start_fails) };
                 let hangs = self.happens(faults.start_hangs);

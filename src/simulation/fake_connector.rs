@@ -346,7 +346,11 @@ impl RuntimeConnector for FakeConnector {
         if is_cancelled(watch) {
             return Err(RuntimeError::Cancelled);
         }
-        fault.map_or(Ok(()), |_| Err(failed()))
+        match fault {
+            None => Ok(()),
+            Some(Fault::TimesOut) => Err(RuntimeError::TimedOut("it took too long".to_owned())),
+            Some(_) => Err(failed()),
+        }
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {

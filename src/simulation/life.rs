@@ -236,8 +236,8 @@ impl Life {
             }),
         };
         let (level, max) = options.prepare;
-        let prepare =
-            PrepareSettings { level, max, cores: options.parallel_starts, boot: format!("{}", options.boot).into() };
+        let boot = format!("{}", options.boot).into();
+        let prepare = PrepareSettings { level, max, cores: options.parallel_starts, boot, copied: Arc::default() };
         let rerun = RerunFinished::Always;
         let runtime = RuntimeManager::new(engines, context, random, tasks, rerun, prepare).on_node(facts);
         let requests = outbox.clone();

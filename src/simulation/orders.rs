@@ -16,6 +16,9 @@ use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// What a delete waits for: workloads, and what each must have reached.
+type Conditions = BTreeMap<String, DeleteCondition>;
+
 struct Order {
     added: AddedWorkload,
     /// Its dependencies were met at some time since it came, or it ran already.
@@ -27,7 +30,7 @@ struct Order {
 
 /// A delete, alone or as a part of an update.
 struct Delete {
-    conditions: BTreeMap<String, DeleteCondition>,
+    conditions: Conditions,
     /// They were met at some time since it came.
     may_stop: bool,
     /// What it is about: what was wanted before.
@@ -56,7 +59,7 @@ pub struct Orders {
     found: Vec<(InstanceName, Name)>,
     has_hello: bool,
     /// What deletes of a workload have to wait for, as told last.
-    pub delete_conditions: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
+    pub delete_conditions: BTreeMap<Name, Conditions>,
 }
 
 /// What one agent knows: of its own what it decided itself, of others what it was told.
@@ -85,6 +88,32 @@ impl Known<'_> {
         let old = self.all().filter(|(known, _)| self.news.is_none_or(|news| news.instance != **known));
         let mut states = old.chain(self.news.map(|news| (&news.instance, &news.state)));
         states.all(|(known, state)| *known.workload != *name || lets_stop(state, condition))
+    }
+
+    /// What waits to stop, with what it was told to wait for.
+    fn waiting<'c>(&self, conditions: &'c BTreeMap<Name, Conditions>) -> BTreeMap<&'c str, &'c Conditions> {
+        let waits = |name: &Name| {
+            self.all().any(|(one, state)| one.workload == *name && state.phase == Phase::StoppingWaitingToStop)
+        };
+        conditions.iter().filter(|(name, _)| waits(name)).map(|(name, waits_for)| (&**name, waits_for)).collect()
+    }
+
+    /// Whether what is left of `name` waits to stop and for the end of `of` in turn, directly or not.
+    fn waits_in_turn(
+        &self,
+        name: &str,
+        condition: DeleteCondition,
+        of: &str,
+        waiting: &BTreeMap<&str, &Conditions>,
+    ) -> bool {
+        let (mut open, mut reached) = (vec![name], BTreeSet::new());
+        while let Some(next) = open.pop() {
+            let awaited = waiting.get(next).into_iter().flat_map(|waits_for| waits_for.keys());
+            open.extend(awaited.map(String::as_str).filter(|awaited| reached.insert(*awaited)));
+        }
+        let mut of_name = self.all().filter(|(known, _)| *known.workload == *name);
+        let stops = |state: &ExecutionState| state.phase.state() == "Stopping" || lets_stop(state, condition);
+        reached.contains(of) && of_name.all(|(_, state)| stops(state))
     }
 }
 
@@ -234,9 +263,16 @@ impl Orders {
                     .iter()
                     .any(|found| found.instance == *instance && found.phase() == Phase::Running);
         }
-        for delete in self.deletes.values_mut().filter(|delete| !delete.may_stop) {
+        if self.deletes.values().all(|delete| delete.may_stop) {
+            return;
+        }
+        let waiting = known.waiting(&self.delete_conditions);
+        for (of, delete) in self.deletes.iter_mut().filter(|(_, delete)| !delete.may_stop) {
             let mut conditions = delete.conditions.iter();
-            delete.may_stop = conditions.all(|(name, condition)| known.may_stop(name, *condition));
+            let is_met = |(name, condition): (&String, &DeleteCondition)| {
+                known.may_stop(name, *condition) || known.waits_in_turn(name, *condition, of, &waiting)
+            };
+            delete.may_stop = conditions.all(is_met);
             if delete.may_stop {
                 self.stopping.extend(delete.containers());
             }
@@ -328,10 +364,11 @@ fn meets(phase: Phase, condition: AddCondition) -> bool {
     }
 }
 
-/// As [`meets`], for deletes. What stops is waited for to the end if it says so.
+/// As [`meets`], for deletes. What stops is waited for while it waits for others, and to the end if it says so.
 fn lets_stop(state: &ExecutionState, condition: DeleteCondition) -> bool {
     let phase = state.phase;
     match condition {
+        _ if phase == Phase::StoppingWaitingToStop => false,
         _ if phase.state() == "Stopping" && state.additional_info.starts_with(GONE_PREFIX) => false,
         _ if matches!(phase, Phase::PendingWaitingToStart | Phase::Removed) => true,
         DeleteCondition::Running => phase == Phase::Running,

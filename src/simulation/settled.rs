@@ -63,7 +63,7 @@ fn waits_behind<'s>(
     let Some(conditions) = node.orders.delete_conditions.get(&instance.workload) else { return false };
     states.get(instance).is_some_and(|state| state.phase == Phase::StoppingWaitingToStop)
         && conditions.iter().any(|(name, condition)| {
-            // One with a `gone` condition keeps what it needs until it has gone, and may wait for others itself.
+            // One that waits for others itself, or for its `gone` condition, keeps what it needs until then.
             let mut stopping = states.iter().filter(|(other, state)| {
                 *other.workload == **name && state.phase.state() == "Stopping" && !state.fulfils_delete(*condition)
             });
@@ -77,7 +77,7 @@ fn waits_behind<'s>(
                 return false;
             }
             let mut of_dependent = states.iter().filter(|(other, _)| *other.workload == **name);
-            !of_dependent.all(|(_, state)| state.phase.fulfils_delete(*condition))
+            !of_dependent.all(|(_, state)| state.phase.state() == "Stopping" || state.phase.fulfils_delete(*condition))
         })
 }
 

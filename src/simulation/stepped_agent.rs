@@ -90,6 +90,12 @@ impl SteppedLoops {
         self.loops.len()
     }
 
+    /// How many jobs have not begun.
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     fn due(&self) -> Option<Instant> {
         self.loops.iter().filter_map(WorkloadControlLoop::due).min()
     }
@@ -187,7 +193,13 @@ impl AgentOptions {
             parallel_starts: 100,
             facts: NodeFacts::default(),
             others: Vec::new(),
-            prepare: PrepareSettings { level: PrepareLevel::None, max: PREPARE_MAX, cores: 8, boot: "boot 1".into() },
+            prepare: PrepareSettings {
+                level: PrepareLevel::None,
+                max: PREPARE_MAX,
+                cores: 8,
+                boot: "boot 1".into(),
+                copied: Arc::default(),
+            },
         }
     }
 }

@@ -38,6 +38,9 @@ const FOUND_LESS: [(u64, &str); 11] = [
     (3011153, ""),
     (3013823, ""),
 ];
+/// Seeds that have found something with all kinds of faults.
+const FOUND_LAST: [u64; 10] =
+    [5600108, 5601525, 5601546, 5603447, 5603982, 5607148, 5607919, 5611148, 5711018, 5714632];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;
 /// Seeds named of those that failed.
@@ -146,7 +149,8 @@ fn faults_never_make_two_containers_of_one_workload_and_once_they_stop_actual_eq
     let fresh = fastrand::Rng::new().u64(1 << 32..1 << 62);
     let seeds: Vec<u64> = match (number("ANKAIOS_SIM_FIRST"), number("ANKAIOS_SIM_SEEDS")) {
         (None, None) => {
-            let found = FOUND.into_iter().chain(FOUND_SINCE).chain(FOUND_LESS.map(|(seed, _)| seed));
+            let less = FOUND_LESS.map(|(seed, _)| seed);
+            let found = FOUND.into_iter().chain(FOUND_SINCE).chain(less).chain(FOUND_LAST);
             SEEDS.chain(found).chain(fresh..fresh + FRESH).collect()
         }
         (first, count) => {

@@ -132,7 +132,8 @@ impl Wishes {
             self.stopping.iter().filter(|(old, needs)| &*old.workload == dependent && needs.contains(needed));
         let mut olds = was.map(|was| &was.instance).into_iter().chain(stopping.map(|(old, _)| old));
         let stops = |state: &ExecutionState| {
-            let stops = state.phase.state() == "Stopping" && !state.additional_info.starts_with(GONE_PREFIX);
+            let waits = state.phase == Phase::StoppingWaitingToStop || state.additional_info.starts_with(GONE_PREFIX);
+            let stops = state.phase.state() == "Stopping" && !waits;
             stops || state.phase == Phase::AgentDisconnected
         };
         let is_old = |old: &InstanceName| view.effective.get(dependent).is_none_or(|added| added.instance != *old);

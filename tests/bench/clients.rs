@@ -2,7 +2,7 @@
 //!
 //! Thread: requests and reports on the caller's, what the server sends on a thread of each agent and subscriber.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentCapabilities, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
+use ankaios_lite::model::usage::{AgentUsage, WorkloadUsage};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
 
@@ -93,7 +94,12 @@ impl Commander {
 
     /// Replaces the desired state.
     pub fn apply(&mut self, new_state: Node) {
-        let update = UpdateState { new_state: Some(Ok(new_state)), masks: texts(&["desiredState"]) };
+        self.update(new_state, texts(&["desiredState"]));
+    }
+
+    /// Replaces the parts of the state that `masks` select.
+    pub fn update(&mut self, new_state: Node, masks: Vec<String>) {
+        let update = UpdateState { new_state: Some(Ok(new_state)), masks };
         match self.ask(RequestContent::UpdateState(update)) {
             Some(ResponseContent::UpdateStateSuccess { .. }) => {}
             other => panic!("the update was not accepted: {other:?}"),
@@ -142,7 +148,7 @@ pub enum Reports {
     OneByOne,
 }
 
-/// A simulated agent: whatever it gets runs at once.
+/// A simulated agent: whatever it gets runs at once, and what it loses is gone at once.
 pub struct Agent {
     sender: Arc<Mutex<ClientSender>>,
     hangup: Hangup,
@@ -157,7 +163,7 @@ impl Agent {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
             tags: BTreeMap::new(),
-            capabilities: Default::default(),
+            capabilities: AgentCapabilities { tells_usage: true },
         };
         let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));
@@ -175,6 +181,11 @@ impl Agent {
         }
     }
 
+    /// Waits until it has reported `count` more workloads.
+    pub fn wait_for_more(&mut self, count: usize) {
+        self.wait_for_workloads(self.workloads.len() + count);
+    }
+
     /// Reports another state of the workload with this number.
     pub fn report_change(&mut self, number: usize) {
         let index = number % self.workloads.len();
@@ -182,6 +193,12 @@ impl Agent {
         *runs = !*runs;
         let phase = if *runs { Phase::Running } else { Phase::Succeeded };
         send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::plain(phase))]);
+    }
+
+    /// Reports that the workload that it got last has failed.
+    pub fn report_failure(&self) {
+        let (instance, _) = self.workloads.last().expect("it runs one");
+        send(&self.sender, vec![WorkloadState::new(instance.clone(), ExecutionState::exited(1))]);
     }
 }
 
@@ -197,20 +214,49 @@ fn serve(
     started: &SyncSender<InstanceName>,
     reports: Reports,
 ) {
+    let mut own: BTreeSet<InstanceName> = BTreeSet::new();
     while let Ok(message) = receiver.receive() {
-        let added = match message {
-            FromServer::ServerHello(added) => added,
-            FromServer::UpdateWorkload(plan) => plan.added,
+        let (added, deleted) = match message {
+            FromServer::ServerHello(added) => (added, Vec::new()),
+            FromServer::UpdateWorkload(plan) => (plan.added, plan.deleted),
+            FromServer::UsageRequest { number } => {
+                let response = ToServer::UsageResponse { number, usage: usage_of(&own) };
+                let _ = sender.lock().expect("nobody panics with it").send(response);
+                continue;
+            }
             _ => continue,
         };
+        if !deleted.is_empty() {
+            let removed = |name: &InstanceName| WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Removed));
+            deleted.iter().for_each(|deleted| _ = own.remove(&deleted.instance));
+            send(sender, deleted.iter().map(|deleted| removed(&deleted.instance)).collect());
+        }
         let running = |name: &InstanceName| WorkloadState::new(name.clone(), ExecutionState::plain(Phase::Running));
         let names: Vec<InstanceName> = added.into_iter().map(|workload| workload.instance).collect();
+        own.extend(names.iter().cloned());
         let chunk = if reports == Reports::Together { names.len().max(1) } else { 1 };
         names.chunks(chunk).for_each(|names| send(sender, names.iter().map(running).collect()));
         for name in names {
             let _ = started.send(name);
         }
     }
+}
+
+/// A sample with all values of these instances.
+fn usage_of(own: &BTreeSet<InstanceName>) -> AgentUsage {
+    const VALUE: Option<u64> = Some(123_456_789);
+    let usage = WorkloadUsage {
+        memory_bytes: VALUE,
+        inactive_file_bytes: VALUE,
+        memory_peak_bytes: VALUE,
+        cpu_usec: VALUE,
+        pids: VALUE,
+        uptime_ms: VALUE,
+        restarts: VALUE,
+        missing: None,
+    };
+    let of = |name: &InstanceName| (name.workload.clone(), BTreeMap::from([(name.id.clone(), usage.clone())]));
+    AgentUsage { sampled_usec: VALUE, workloads: own.iter().map(of).collect(), ..AgentUsage::default() }
 }
 
 fn send(sender: &Mutex<ClientSender>, states: Vec<WorkloadState>) {

@@ -34,9 +34,9 @@ pub const SETTLE: Duration = Duration::from_secs(4);
 const GROWTH_MAX: f64 = 2.0;
 
 /// A size of cluster, and what Eclipse Ankaios needs at it.
-struct Size {
-    agents: usize,
-    workloads: usize,
+pub struct Size {
+    pub agents: usize,
+    pub workloads: usize,
     peer: Numbers,
     promise: Numbers,
 }
@@ -60,7 +60,7 @@ const SMALL: Size = Size {
     peer: Numbers { pss: 20.5, peak: 19.6, apply: 0.33, apart: 0.46, change: 13.6, latency: 21.0, read: 16.0 },
     promise: Numbers { pss: 0.5, peak: 0.5, apply: 0.6, apart: 0.45, change: 0.05, latency: 0.1, read: 0.8 },
 };
-const LARGE: Size = Size {
+pub const LARGE: Size = Size {
     agents: 100,
     workloads: 5000,
     peer: Numbers { pss: 66.0, peak: 66.8, apply: 3.7, apart: 4.05, change: 83.0, latency: 125.0, read: 83.0 },
@@ -107,7 +107,7 @@ pub fn run(programs: &Path) -> bool {
 }
 
 impl Size {
-    fn label(&self, what: &str) -> String {
+    pub fn label(&self, what: &str) -> String {
         format!("{} workloads on {} agents: {what}", self.workloads, self.agents)
     }
 }
@@ -155,15 +155,15 @@ fn apply(programs: &Path, size: Size, table: &mut Table) -> Cluster {
 }
 
 /// CPU seconds from the apply to the end of all reports, memory in MiB before it and right after.
-struct Applied {
-    cpu: f64,
-    before: f64,
-    peak: f64,
-    server: Server,
-    agents: Vec<Agent>,
+pub struct Applied {
+    pub cpu: f64,
+    pub before: f64,
+    pub peak: f64,
+    pub server: Server,
+    pub agents: Vec<Agent>,
 }
 
-fn applied(programs: &Path, size: &Size, reports: Reports) -> Applied {
+pub fn applied(programs: &Path, size: &Size, reports: Reports) -> Applied {
     let server = Server::start(programs, &[], Security::Insecure);
     let mut commander = Commander::connect(&server);
     let connect = |index| Agent::connect(&server, &agent_name(index), reports);

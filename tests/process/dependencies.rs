@@ -86,6 +86,33 @@ fn delete_of_a_dependency_waits_for_its_running_dependents() {
     assert_eq!(state(&cluster, "logger"), "Succeeded(Ok)");
 }
 
+/// What waits to stop runs on, and needs what it depends on until then; also on another agent.
+// [stest->swdd~agent-enqueues-unfulfilled-delete~1]
+#[test]
+fn a_chain_that_is_deleted_together_stops_from_its_end() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.apply(&manifest(&[
+        workload("first", "run"),
+        workload("middle", "run").on("agent_B").after("first", "ADD_COND_RUNNING"),
+        workload("last", "run").after("middle", "ADD_COND_RUNNING"),
+        workload("user", "run").on("agent_B").after("last", "ADD_COND_RUNNING"),
+    ]));
+    cluster.wait_for_state("user", "Running(Ok)");
+    let recorder = Recorder::start(&cluster);
+    let chain = ["last", "middle", "first"];
+    let pids = chain.map(|name| cluster.engine.only_container(name).0);
+
+    cluster.ank(&[&["--no-wait", "delete", "workload"], &chain[..]].concat()).success();
+    for name in chain {
+        cluster.wait_for_state(name, "Stopping(WaitingToStop)");
+    }
+    assert!(pids.into_iter().all(is_alive), "they still run for what needs them");
+    cluster.engine.finish("user", 0);
+    chain.iter().for_each(|name| cluster.wait_until_gone(name));
+    let order = chain.map(|name| recorder.position(name, "Stopping(RequestedAtRuntime)"));
+    assert!(order.is_sorted(), "{:#?}", recorder.changes());
+}
+
 // [stest->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
 #[test]
 fn update_of_a_dependency_waits_for_its_running_dependents() {

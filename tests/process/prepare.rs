@@ -6,6 +6,7 @@ use crate::support::log_client::everything;
 use crate::support::manifest::{Workload, pod};
 use crate::support::process::thread_names;
 use crate::support::{Cluster, LogClient, Recorder, manifest, wait_until, workload};
+use ankaios_lite::model::names::InstanceName;
 use serde_json::json;
 use std::fs;
 use std::time::Duration;
@@ -148,11 +149,15 @@ fn each_reason_to_prepare_less_shows_in_the_calls() {
         (with("requires", "--requires=x"), "IMAGE"),
         (with("volumes", "--volumes-from=x"), "IMAGE"),
         (with("shares", "--network=container:x"), "IMAGE"),
+        (with("secret", "--secret=x"), "IMAGE"),
+        (with("id-file", "--cidfile=/x"), "IMAGE"),
+        (with("ids", "--userns=auto"), "IMAGE"),
         (with("detached", "-d"), "IMAGE"),
         (with("port", "-p=80:80"), "CREATE"),
         (with("all-ports", "--publish-all"), "CREATE"),
         (with("address", "--ip=10.0.0.1"), "CREATE"),
         (with("mac", "--mac-address=0"), "CREATE"),
+        (with("net-ip", "--network=a:ip=10.0.0.1"), "CREATE"),
         (waiting("first"), "INIT"),
         (waiting("second"), "CREATE"),
     ];
@@ -337,6 +342,29 @@ fn logs_of_what_was_never_started_are_empty() {
     let instance = recorder.instance("web");
     assert_eq!(LogClient::new(&cluster).read_all(everything(&instance)), [""; 0]);
     assert!(cluster.engine.calls_of("logs", "").is_empty());
+}
+
+#[test]
+fn logs_of_a_new_instance_are_empty_while_the_old_one_runs() {
+    let cluster = start("create");
+    let web = |image: &str| workload("web", image).config("commandArgs: [text]");
+    let user = workload("user", "run").after("web", "ADD_COND_RUNNING");
+    cluster.run(&[web("run"), user]);
+    // The old one waits until its user is gone, and the new one is created beside it.
+    cluster.apply(&manifest(&[web("run:latest")]));
+    wait_until("both are there", || cluster.engine.containers_of("web").len() == 2);
+    let containers = cluster.engine.containers_of("web");
+    let new = containers.iter().find(|one| one["Image"] == "run:latest").expect("the new one");
+    assert_eq!(new["State"], "created");
+    let label = new["Labels"]["name"].as_str().unwrap();
+    let instance = InstanceName::with_id("web", label.split('.').nth(1).unwrap(), "agent_A");
+    assert_eq!(LogClient::new(&cluster).read_all(everything(&instance)), [""; 0]);
+    assert!(cluster.engine.calls_of("logs", "").is_empty());
+    cluster.engine.finish("user", 0);
+    wait_until("the new one runs", || cluster.engine.containers_of("web").len() == 1);
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(LogClient::new(&cluster).read_all(everything(&instance)), ["text"]);
+    assert_eq!(cluster.engine.only_container("web").1, new["Id"].as_str().unwrap(), "it was only started");
 }
 
 // --------------------------------------------------------------- agent restart

@@ -55,6 +55,14 @@ fn ends_well(cluster: &Cluster, podman: &Podman, name: &str) {
     }
 }
 
+/// A cluster whose server has modes, which are switched by a config item.
+fn cluster_with_modes(podman: &Podman) -> Cluster {
+    let mut cluster = Cluster::prepare_on(podman);
+    cluster.server_config = "mode_config = 'mode'".to_owned();
+    cluster.start_all(&["agent_A"]);
+    cluster
+}
+
 // ------------------------------------------------------------------- Python
 
 /// The interpreter with the SDK, and the folders that it needs.
@@ -80,7 +88,7 @@ fn python_workload(name: &str, access: &str, scenario: &str) -> String {
 #[test]
 fn python_sdk_makes_every_call() {
     let podman = Podman::new();
-    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let cluster = cluster_with_modes(&podman);
     cluster.apply(&python_workload("sdk", ALL, "all"));
     ends_well(&cluster, &podman, "sdk");
 }
@@ -120,7 +128,7 @@ fn rust_program() -> PathBuf {
 fn rust_sdk_makes_every_call() {
     let program = rust_program();
     let podman = Podman::new();
-    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let cluster = cluster_with_modes(&podman);
     let folder = program.parent().expect("it is in a folder").to_owned();
     cluster.apply(&client("sdk", ALL, &[folder], &[&program.display().to_string()]));
     ends_well(&cluster, &podman, "sdk");

@@ -1,5 +1,5 @@
-//! Modes of the vehicle with real podman: what is in both modes runs on over many switches, and none stops before the stop
-//! of what needs it has begun.
+//! Modes of the vehicle with real podman: what is in both modes runs on over many switches, and of a chain each stops only
+//! after the stop of what needs it has begun.
 //!
 //! Thread: the test's. Owns: a cluster with a podman store.
 
@@ -59,17 +59,14 @@ fn many_switches_leave_what_is_common_alone_and_keep_the_order() {
         cluster.ank(&["mode", new]).success();
         // What a message has together was reported in either order.
         let changes = recorder.changes();
-        let first = |number, states: &str| {
-            let is_it = |change: &&Change| change.workload == name(old, number) && change.state.starts_with(states);
-            changes.iter().find(is_it).map_or(usize::MAX, |change| change.message)
+        let stops = |number| {
+            let begins = |change: &&Change| {
+                change.workload == name(old, number) && change.state == "Stopping(RequestedAtRuntime)"
+            };
+            changes.iter().find(begins).unwrap_or_else(|| panic!("{} does not stop", name(old, number))).message
         };
         for number in (1..EACH).filter(|number| !number.is_multiple_of(3)) {
-            let stops = first(number - 1, "Stopping(RequestedAtRuntime)");
-            assert!(
-                stops < usize::MAX && first(number, "Stopping(") <= stops,
-                "'{}' stops before what needs it",
-                name(old, number - 1)
-            );
+            assert!(stops(number) <= stops(number - 1), "'{}' stops before what needs it", name(old, number - 1));
         }
         let rows = cluster.workloads();
         let running = rows.iter().filter(|row| row.state == "Running(Ok)").count();

@@ -2,18 +2,19 @@
 //! between its create and its start.
 //!
 //! Thread: `prep:<name>` looks before a create, `wl:<name>` right before the start; `host-paths` does it for them, since
-//! a path on a network mount may hang. Owns: nothing.
+//! a path on a network mount may hang. Owns: the paths that have not answered yet.
 
-use crate::limits::{PREPARED_PATHS_THREADS, PREPARED_PATHS_WAIT, STACK_SMALL};
+use crate::limits::{PREPARED_PATHS_THREADS, STACK_SMALL};
 use crate::model::runtime_config::ContainerConfig;
+use crate::platform::sync::Mutex;
 use crate::platform::threads;
 use crate::runtime::NewContainer;
-use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Paths with what was there; `None` for nothing.
 pub type HostPaths = BTreeMap<String, Option<PathFacts>>;
@@ -35,33 +36,112 @@ pub struct PathFacts {
 pub fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
     let options = config.general_options.iter().chain(&config.command_options);
     let pieces = options.flat_map(|option| option.split(['=', ',', ':']));
-    let named = pieces.filter(|piece| piece.starts_with(['/', '.'])).map(str::to_owned);
+    // The value may stand behind a short option in the same word, as in `-v/a:/b`.
+    let values = pieces.map(|piece| match piece.find(['.', '/']) {
+        Some(begin) if piece.starts_with('-') => &piece[begin..],
+        _ => piece,
+    });
+    let named = values.filter(|value| value.starts_with('.') || value.contains('/')).map(str::to_owned);
     let own = new.control_interface.iter().chain(new.files.iter().map(|(path, _)| path));
     named.chain(own.map(|path| path.to_string_lossy().into_owned())).collect()
 }
 
-/// Looks at these paths. `None` when one of them does not answer within [`PREPARED_PATHS_WAIT`].
-#[must_use]
-pub fn look(paths: BTreeSet<String>) -> Option<HostPaths> {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    if paths.is_empty() {
-        return Some(HostPaths::new());
+/// Looks at these paths, for at most `limit`.
+///
+/// # Errors
+/// The path that does not answer, in words. It is not looked at again before it has answered, so however often a start
+/// is prepared, its path blocks one thread.
+pub fn look(paths: BTreeSet<String>, limit: Duration) -> Result<HostPaths, String> {
+    static LOOKS: Looks = Looks::new();
+    LOOKS.look(paths, limit, facts)
+}
+
+/// The looks that are under way.
+struct Looks {
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    threads: usize,
+    /// Paths that did not answer in time and have not answered since.
+    hanging: BTreeSet<String>,
+}
+
+/// A look that is under way.
+struct Progress {
+    /// The path that it is at.
+    at: String,
+    found: HostPaths,
+    is_done: bool,
+    /// Nobody waits any more.
+    given_up: bool,
+}
+
+impl Looks {
+    const fn new() -> Self {
+        Self { shared: Mutex::new(Shared { threads: 0, hanging: BTreeSet::new() }) }
     }
-    if THREADS.fetch_add(1, Ordering::Relaxed) >= PREPARED_PATHS_THREADS {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-        return None; // They hang, and so would this one.
+
+    fn look(
+        &'static self,
+        paths: BTreeSet<String>,
+        limit: Duration,
+        facts: fn(&str) -> Option<PathFacts>,
+    ) -> Result<HostPaths, String> {
+        let Some(at) = paths.first().cloned() else { return Ok(HostPaths::new()) };
+        self.begin(&paths)?;
+        let progress = Progress { at, found: HostPaths::new(), is_done: false, given_up: false };
+        let progress = Arc::new(Mutex::new(progress));
+        let body = {
+            let progress = progress.clone();
+            move || self.look_at_all(paths, &progress, facts)
+        };
+        let thread = threads::spawn("host-paths", STACK_SMALL, body).map_err(|error| {
+            self.shared.lock().threads -= 1;
+            format!("no thread can be started to look at host paths: {error}")
+        })?;
+        let _ = threads::join_all([thread], limit); // It may end just after that.
+        let mut progress = progress.lock();
+        if progress.is_done {
+            return Ok(std::mem::take(&mut progress.found));
+        }
+        progress.given_up = true;
+        self.shared.lock().hanging.insert(progress.at.clone());
+        Err(format!("the host path '{}' does not answer within {} ms", progress.at, limit.as_millis()))
     }
-    let (give, found) = bounded(1);
-    let body = move || {
-        let found: HostPaths = paths.into_iter().map(|path| (path.clone(), facts(&path))).collect();
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-        let _ = give.send(found); // Nobody may wait any more.
-    };
-    if threads::spawn("host-paths", STACK_SMALL, body).is_err() {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-        return None;
+
+    fn begin(&self, paths: &BTreeSet<String>) -> Result<(), String> {
+        let mut shared = self.shared.lock();
+        if let Some(path) = paths.intersection(&shared.hanging).next() {
+            return Err(format!("the host path '{path}' still does not answer"));
+        }
+        if shared.threads >= PREPARED_PATHS_THREADS {
+            return Err(format!("{PREPARED_PATHS_THREADS} other looks at host paths are not answered yet"));
+        }
+        shared.threads += 1;
+        Ok(())
     }
-    found.recv_timeout(PREPARED_PATHS_WAIT).ok()
+
+    fn look_at_all(&self, paths: BTreeSet<String>, progress: &Mutex<Progress>, facts: fn(&str) -> Option<PathFacts>) {
+        for path in paths {
+            {
+                let mut progress = progress.lock();
+                if progress.given_up {
+                    break;
+                }
+                progress.at.clone_from(&path);
+            }
+            let facts = facts(&path);
+            progress.lock().found.insert(path, facts);
+        }
+        let mut progress = progress.lock();
+        progress.is_done = true;
+        let mut shared = self.shared.lock();
+        shared.threads -= 1;
+        if progress.given_up {
+            shared.hanging.remove(&progress.at);
+        }
+    }
 }
 
 fn facts(path: &str) -> Option<PathFacts> {
@@ -76,14 +156,12 @@ fn facts(path: &str) -> Option<PathFacts> {
     })
 }
 
-/// The first path that is not what it was, in words.
+/// The first path that is not what it was, or does not answer within `limit`, in words.
 ///
 /// # Errors
 /// This text.
-pub fn compare(before: &HostPaths) -> Result<(), String> {
-    let Some(now) = look(before.keys().cloned().collect()) else {
-        return Err(format!("a host path does not answer within {} ms", PREPARED_PATHS_WAIT.as_millis()));
-    };
+pub fn compare(before: &HostPaths, limit: Duration) -> Result<(), String> {
+    let now = look(before.keys().cloned().collect(), limit)?;
     match before.iter().find(|(path, facts)| now.get(*path) != Some(*facts)) {
         Some((path, _)) => Err(format!("'{path}' has changed since the container was created")),
         None => Ok(()),

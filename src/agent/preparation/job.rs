@@ -13,15 +13,16 @@ use crate::agent::folder_removal::remove_folder;
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::start_slots::PreparationSlot;
 use crate::agent::workload_files::write_files;
-use crate::limits::{PREPARE_REASON_MAX, REMOVAL_MAX, START_SLOT_MAX};
+use crate::limits::{PREPARE_REASON_MAX, PREPARING_PATHS_WAIT, REMOVAL_MAX, START_SLOT_MAX};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
-use crate::runtime::{CallSequence, CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError};
+use crate::runtime::{CallSequence, CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::Sender;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,6 +48,17 @@ pub enum Task {
         /// With the folder of the instance, which nothing else uses.
         folder: bool,
     },
+}
+
+impl Task {
+    /// Which runtime it needs.
+    #[must_use]
+    pub fn runtime(&self) -> &Name {
+        match self {
+            Self::Prepare { added, .. } => &added.workload.runtime,
+            Self::Remove { removal, .. } => &removal.runtime,
+        }
+    }
 }
 
 /// Notifies a job that runs of what has changed. Clones are the same.
@@ -91,6 +103,8 @@ pub struct JobContext<C> {
     pub folder: PathBuf,
     /// Identifies this boot of the node.
     pub boot: Arc<str>,
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
+    pub copied: Arc<BTreeSet<String>>,
     /// Longest call; `None` has no limit.
     pub create_timeout: Option<Duration>,
     /// The scheduler's inbox.
@@ -149,6 +163,9 @@ impl<C: Clock> PreparationJob<C> {
             None => self.create(added, &new, watch.next_call())?,
         };
         if level == PrepareLevel::Init && !self.control.no_more_steps.load(Ordering::Relaxed) {
+            let unanswered = |cause| JobFailure { search: true, ..JobFailure::for_now(cause) };
+            let copied = BTreeSet::clone(&self.context.copied);
+            container.paths.extend(look(copied, PREPARING_PATHS_WAIT).map_err(unanswered)?);
             let limit = self.context.create_timeout;
             let done = self.connector.init(&container.id, &new, limit, watch.next_call());
             done.map_err(|error| failure(&error))?;
@@ -165,12 +182,15 @@ impl<C: Clock> PreparationJob<C> {
         watch: &mut dyn CallWatch,
     ) -> Result<PreparedContainer, JobFailure> {
         self.make_folders(added, new)?;
-        let paths = match &added.workload.config().engine {
+        let mut paths = match &added.workload.config().engine {
             Ok(EngineConfig::Container(config)) => named_paths(config, new),
             _ => return Err(failure(&RuntimeError::Unsupported("it has no steps".to_owned()))),
         };
+        if *added.workload.runtime == *containerd::RUNTIME_NAME {
+            paths.extend(self.context.copied.iter().cloned()); // It copies them when it creates the container.
+        }
         // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
-        let paths = look(paths).ok_or_else(|| JobFailure::for_now("a host path does not answer".to_owned()))?;
+        let paths = look(paths, PREPARING_PATHS_WAIT).map_err(JobFailure::for_now)?;
         self.connector.note_prepared(&added.instance, &Record::of_create(&self.context.boot).text());
         let created = self.connector.create_only(new, self.context.create_timeout, watch);
         let id = created.map_err(|error| failure(&error))?;
@@ -231,7 +251,7 @@ impl<C: Clock> PreparationJob<C> {
             };
             ids.extend(found.into_iter().filter(|id| removal.container.as_ref() != Some(id)));
         }
-        ids.iter().try_for_each(|id| self.connector.delete_ended(id))
+        ids.iter().try_for_each(|id| self.connector.delete_unused(id))
     }
 }
 

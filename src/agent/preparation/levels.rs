@@ -15,18 +15,22 @@ pub struct Situation<'a> {
     pub instance: &'a InstanceName,
     /// What is there of the workload and goes before it starts.
     pub old: Option<&'a InstanceName>,
-    /// The control loop of that one may remove any container of the workload.
-    pub old_searches: bool,
+    /// The control loop of that one may remove a container of what waits: it searches for all of the workload, or ends an
+    /// earlier one of the same instance.
+    pub old_shares: bool,
     /// Its own precondition holds.
     pub may_run: bool,
 }
 
 /// Options of a container that another one may need first: ports and addresses are held from `INIT` on.
 const HELD: [&str; 5] = ["--publish", "--publish-all", "--ip", "--ip6", "--mac-address"];
-/// Options by which the new container has names or files of the old one.
-const NAMED: [&str; 2] = ["--name", "--cidfile"];
+/// The same as values of `--network`, behind the name of a network.
+const HELD_VALUES: [&str; 3] = ["ip=", "ip6=", "mac="];
 /// Options by which an engine refuses to remove another container while this one exists.
 const BINDING: [&str; 4] = ["--pod", "--pod-id-file", "--requires", "--volumes-from"];
+/// Options whose `create` leaves something that the start needs otherwise: the file with the id stays when the container is
+/// removed, which makes the next create fail, and secrets stay as they were.
+const KEPT: [&str; 2] = ["--cidfile", "--secret"];
 /// Options that only a `run` has.
 const OF_RUN: [&str; 6] = ["--detach", "--detach-keys", "--passwd", "--preserve-fds", "--rmi", "--sig-proxy"];
 /// Begins an image that stands in a file or a folder. It is read by each create.
@@ -34,11 +38,26 @@ const NO_REGISTRY: [&str; 5] = ["oci-archive:", "docker-archive:", "oci:", "dir:
 /// Short options of a container with a value; what stands behind one in the same word is its value.
 const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 
-/// The most that may be prepared of a workload, of what it says and where it stands. The engine's own bound on
+/// How far a workload is prepared of which so much is requested, by what it says and where it stands. The bound on
 /// initialised containers is not considered.
-// [impl->swdd~agent-prepares-starts~1]
 #[must_use]
-pub fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
+pub fn allowed(workload: &Workload, requested: PrepareLevel, situation: Situation<'_>) -> PrepareLevel {
+    let level = requested.min(most(workload, situation));
+    match &workload.config().engine {
+        Ok(EngineConfig::Container(container)) if level == PrepareLevel::Image && !has_image(container) => {
+            PrepareLevel::None
+        }
+        _ => level,
+    }
+}
+
+/// Whether there is an image that can be got once for all creates.
+fn has_image(container: &ContainerConfig) -> bool {
+    !NO_REGISTRY.iter().any(|kind| container.image.starts_with(kind)) && !Options { container }.has("--rootfs")
+}
+
+// [impl->swdd~agent-prepares-starts~1]
+fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     let config = workload.config();
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return PrepareLevel::Image; // A play of pods knows no steps.
@@ -47,24 +66,28 @@ pub fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
         return PrepareLevel::None; // The image as of the start is wanted.
     }
-    let Situation { instance, old, old_searches, may_run } = situation;
-    let shares_with_old = old.is_some_and(|old| old == instance || old_searches || options.has_any(&NAMED));
+    let Situation { instance, old, old_shares, may_run } = situation;
+    let shares_with_old = old.is_some_and(|old| old == instance || old_shares || options.has("--name"));
     let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
+    // `create` takes a range of user ids of its own, of which there are few.
+    let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));
     // `create` fails without the paths of a precondition, and `init` pins mounts. With `--replace` it would end the old
     // container; `podman start --all` of a boot would start one with `--restart`.
     let only_image = !may_run
         || shares_with_old
         || options.has("--replace")
         || restarts_itself
+        || takes_ids
         || options.has_any(&BINDING)
+        || options.has_any(&KEPT)
         || options.has_value("container:")
         || options.has_any(&OF_RUN)
         || options.has_short('d');
     if only_image {
-        let no_image = NO_REGISTRY.iter().any(|kind| container.image.starts_with(kind)) || options.has("--rootfs");
-        return if no_image { PrepareLevel::None } else { PrepareLevel::Image };
+        return PrepareLevel::Image;
     }
-    let held = options.has_any(&HELD) || options.has_short('p') || options.has_short('P');
+    let held =
+        options.has_any(&HELD) || options.has_part(&HELD_VALUES) || options.has_short('p') || options.has_short('P');
     if old.is_some() || *workload.runtime == *containerd::RUNTIME_NAME || held {
         return PrepareLevel::Create;
     }
@@ -91,6 +114,12 @@ impl Options<'_> {
 
     fn has_value(&self, begins: &str) -> bool {
         self.words().any(|word| word.starts_with(begins) || word.split('=').any(|part| part.starts_with(begins)))
+    }
+
+    /// Whether a later part of a value like `bridge:ip=10.0.0.2` begins so.
+    fn has_part(&self, begins: &[&str]) -> bool {
+        let parts = self.words().flat_map(|word| word.split([':', ',']).skip(1));
+        parts.into_iter().any(|part| begins.iter().any(|begin| part.starts_with(begin)))
     }
 
     /// Whether a word like `-itP` has this letter as an option.

@@ -68,6 +68,8 @@ pub struct Preparations {
     queued: BTreeSet<(u64, Name)>,
     /// When to try again what failed.
     due: BTreeSet<(Instant, Name)>,
+    /// Workloads whose container is initialised, or is going to be.
+    initialised: BTreeSet<Name>,
     entered: u64,
     jobs: u64,
 }
@@ -214,6 +216,7 @@ impl Preparations {
             touched: BTreeSet::new(),
             queued: BTreeSet::new(),
             due: BTreeSet::new(),
+            initialised: BTreeSet::new(),
             entered: 0,
             jobs: 0,
         }
@@ -283,6 +286,7 @@ impl Preparations {
         let entry = self.entry(&added.instance.workload);
         entry.note = format!("{PREPARED_PREFIX}{}", container.level);
         (entry.of, entry.level, entry.container) = (Some(added.clone()), container.level, Some(container));
+        self.note_initialised(&added.instance.workload);
     }
 
     /// An earlier agent has prepared this, which is not wanted.
@@ -340,7 +344,6 @@ impl Preparations {
         let entry = self.entry(name);
         let number = entry.number;
         entry.wanted = wanted;
-        let was_initialised = entry.is_initialised();
         let next = entry.next(now);
         settled.note.clone_from(&entry.note);
         self.touched.remove(name);
@@ -350,9 +353,7 @@ impl Preparations {
         } else if let Next::Remove(removal) = next {
             settled.remove = Some(removal);
         }
-        if was_initialised && !self.entries.get(name).is_some_and(Entry::is_initialised) {
-            self.promote();
-        }
+        self.note_initialised(name);
         settled
     }
 
@@ -392,26 +393,34 @@ impl Preparations {
 
     /// Whether there is room for one more that is initialised.
     fn may_initialise(&self) -> bool {
-        self.entries.values().filter(|entry| entry.is_initialised()).count() < self.max
+        self.initialised.len() < self.max
     }
 
-    /// One more may be initialised: who waits longest is.
+    /// Keeps [`Self::initialised`] true for a workload of which something has changed.
+    fn note_initialised(&mut self, name: &Name) {
+        if self.entries.get(name).is_some_and(Entry::is_initialised) {
+            self.initialised.insert(name.clone());
+        } else if self.initialised.remove(name) {
+            self.promote();
+        }
+    }
+
+    /// There is room for more that are initialised: who waits longest is.
     fn promote(&mut self) {
-        let waits = |entry: &&Entry| {
+        let waits = |entry: &Entry| {
             let wanted = entry.wanted.as_ref().is_some_and(|wanted| wanted.level == PrepareLevel::Init);
             wanted && entry.level == PrepareLevel::Create && matches!(entry.doing, Doing::Nothing)
         };
-        let first = self.entries.iter().filter(|(_, entry)| waits(entry)).min_by_key(|(_, entry)| entry.number);
-        let first = first.map(|(name, _)| name.clone());
-        self.touched.extend(first);
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry)).map(|(name, entry)| (entry.number, name));
+        let by_number: BTreeSet<(u64, &Name)> = waiting.collect();
+        let room = self.max.saturating_sub(self.initialised.len());
+        self.touched.extend(by_number.into_iter().take(room).map(|(_, name)| name.clone()));
     }
 
     fn remove(&mut self, name: &Name) {
         if let Some(entry) = self.entries.remove(name) {
             self.queued.remove(&(entry.number, name.clone()));
-            if entry.is_initialised() {
-                self.promote();
-            }
+            self.note_initialised(name);
         }
     }
 
@@ -452,6 +461,7 @@ impl Preparations {
         self.jobs += 1;
         let (number, control) = (self.jobs, JobControl::new());
         self.entries.get_mut(name)?.doing = Doing::Running(Job { number, control: control.clone(), prepares });
+        self.note_initialised(name);
         Some(NewJob { number, control, task })
     }
 
@@ -471,12 +481,7 @@ impl Preparations {
                 entry.note = format!("{PREPARED_PREFIX}{level}");
             }
             (_, Ok(JobDone::Removed)) => _ = entry.removals.pop_front(),
-            (Some((_, level)), Err(failure)) => {
-                entry.failed(level, &failure, now, random);
-                if level == PrepareLevel::Init {
-                    self.promote();
-                }
-            }
+            (Some((_, level)), Err(failure)) => entry.failed(level, &failure, now, random),
             (None, Err(failure)) => {
                 let instances = entry.removal_failed(now, random);
                 self.due.extend(match &entry.doing {
@@ -488,6 +493,7 @@ impl Preparations {
                 return instances.into_iter().map(|instance| WorkloadState::new(instance, state.clone())).collect();
             }
         }
+        self.note_initialised(&name);
         Vec::new()
     }
 }
@@ -498,7 +504,9 @@ impl Entry {
         let container = self.container.take();
         self.level = PrepareLevel::None;
         self.unsure |= level >= PrepareLevel::Create;
+        // The image alone leaves no container, and what a search finds may run: an instance can come again with other tags.
         if failure.search
+            && level >= PrepareLevel::Create
             && let Some(of) = &self.of
         {
             self.removals.extend(removal(of, container, true));

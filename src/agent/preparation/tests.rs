@@ -4,6 +4,7 @@ use super::*;
 use crate::model::execution_state::Phase;
 use crate::model::messages::FromServer;
 use crate::model::workload::{AddCondition, File, FileContent, Workload};
+use crate::platform::clock::Clock as _;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
 use std::fs;
@@ -143,6 +144,34 @@ fn what_changed_since_the_create_is_created_anew() {
 }
 
 #[test]
+fn what_an_engine_copies_into_an_initialised_container_is_compared_as_well() {
+    for (runtime, level, changes, calls) in [
+        ("podman", PrepareLevel::Init, false, &["start w"][..]),
+        ("podman", PrepareLevel::Init, true, &["delete w", "create w"]),
+        ("podman", PrepareLevel::Create, true, &["start w"]),
+        ("containerd", PrepareLevel::Create, true, &["delete w", "create w"]),
+    ] {
+        let engine = FakeEngine::new();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("resolv.conf");
+        fs::write(&path, "nameserver 10.0.0.1").unwrap();
+        let copied = BTreeSet::from([path.display().to_string()]);
+        let mut rig = AgentRig::with(|options| {
+            (options.prepare.level, options.prepare.copied) = (level, std::sync::Arc::new(copied));
+            options.others = vec![("containerd", engine.clone())];
+        });
+        rig.add(&[needing("w", "", |workload| workload.runtime = runtime.into())]);
+        if changes {
+            fs::write(&path, "nameserver 10.0.0.10").unwrap();
+        }
+        let used = if runtime == "podman" { &rig.engine } else { &engine }.clone();
+        used.take_calls();
+        far(&mut rig, Phase::Running);
+        assert_eq!(used.take_calls(), calls, "{runtime} {level} {changes}");
+    }
+}
+
+#[test]
 fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
     let mut rig = rig(PrepareLevel::Create);
     rig.engine.inject(Call::CreateOnly, vec![Fault::Fails; 40]);
@@ -182,6 +211,25 @@ fn what_took_too_long_is_searched_before_the_next_attempt() {
     rig.agent.pass(Duration::from_secs(1));
     assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w", "create-only w"]);
     assert_eq!(rig.engine.containers().len(), 1);
+}
+
+/// The same instance may run: only its image is prepared when it comes again with other tags.
+#[test]
+fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
+    let mut rig = rig(PrepareLevel::Init);
+    let old = wanted_with("w", "image: x", |_| {});
+    rig.add(std::slice::from_ref(&old));
+    let user = InstanceName::with_id("user", "id", "agent_B");
+    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
+    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.engine.take_calls();
+    rig.engine.inject(Call::Image, [Fault::TimesOut]);
+    let again = wanted_with("w", "image: x", |workload| _ = workload.tags.insert("tag".to_owned(), "new".to_owned()));
+    rig.change(&[again], &[deleted_after(&old.instance, &["user"])]);
+    rig.agent.pass(Duration::from_secs(1));
+    let image = "image image: x";
+    assert_eq!(rig.engine.take_calls(), [image, image]);
+    assert_eq!(rig.engine.only().1.state.phase, Phase::Running);
 }
 
 #[test]
@@ -384,6 +432,56 @@ fn as_many_are_initialised_as_configured_and_who_waits_longest_follows() {
     assert_eq!(rig.engine.take_calls(), ["start a", "init c"]);
     only_delete(&mut rig, &needs("b", "other"));
     assert_eq!(rig.engine.take_calls(), ["delete b", "init d"]);
+}
+
+#[test]
+fn two_that_leave_at_once_make_room_for_two() {
+    let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (PrepareLevel::Init, 2));
+    let [a, b] = ["a", "b"].map(plain);
+    rig.add(&[a.clone(), b.clone(), plain("c"), plain("d")]);
+    rig.engine.take_calls();
+    rig.change(&[], &[deleted_after(&a.instance, &[]), deleted_after(&b.instance, &[])]);
+    let mut calls = rig.engine.take_calls();
+    calls.sort_unstable();
+    assert_eq!(calls, ["delete a", "delete b", "init c", "init d"]);
+}
+
+#[test]
+fn what_waits_for_nothing_is_not_prepared_however_many_there_are() {
+    let mut rig = AgentRig::with(|options| (options.prepare.level, options.parallel_starts) = (PrepareLevel::Init, 2));
+    let names: Vec<String> = (0..20).map(|number| format!("w{number:02}")).collect();
+    let workloads: Vec<AddedWorkload> = names.iter().map(|name| wanted_with(name, "image: x", |_| {})).collect();
+    rig.add(&workloads);
+    let mut calls = rig.engine.take_calls();
+    calls.sort_unstable();
+    assert_eq!(calls, names.iter().map(|name| format!("create {name}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_waits_prepared_wakes_the_agent_not_once_more() {
+    let idle = |level| {
+        let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.max) = (level, 20));
+        let names: Vec<String> = (0..20).map(|number| format!("w{number:02}")).collect();
+        rig.add(&names.iter().map(|name| plain(name)).collect::<Vec<_>>());
+        let prepared = rig.engine.containers().len();
+        rig.engine.take_calls();
+        rig.sent();
+        let end = rig.clock.now() + MINUTE;
+        let mut wakes = Vec::new();
+        while rig.agent.manager.due() < end {
+            let due = rig.agent.manager.due();
+            wakes.push(end - due);
+            rig.clock.advance(rig.clock.until(due));
+            rig.agent.manager.tick();
+        }
+        let tasks = rig.agent.manager.threads();
+        let threads = tasks.count() + tasks.jobs();
+        assert_eq!((rig.engine.take_calls(), rig.sent(), threads), (vec![], vec![], 0), "{level}");
+        (prepared, wakes)
+    };
+    let (quiet, (prepared, wakes)) = (idle(PrepareLevel::None), idle(PrepareLevel::Init));
+    assert_eq!((prepared, &wakes), (20, &quiet.1));
+    assert!(!wakes.is_empty(), "the load is reported");
 }
 
 #[test]

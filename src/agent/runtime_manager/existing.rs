@@ -15,7 +15,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::container_records::leave_strangers;
+use crate::runtime::container_records::{Noted, leave_strangers};
 use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,17 +112,19 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         for (name, candidates) in &mut found {
             let ordered = || self.objects.get(name)?.workload.as_ref();
             let wanted = wanted(name).map(|added| &added.workload).or_else(ordered);
-            leave_strangers(candidates, |(_, one)| one, |one| self.is_noted(one), wanted.map(|workload| &**workload));
+            leave_strangers(candidates, |(_, one)| one, |one| self.noted(one), wanted.map(|workload| &**workload));
             candidates.retain(|(runtime, container)| !self.is_ours(runtime, container));
         }
         found.retain(|_, candidates| !candidates.is_empty());
         found
     }
 
-    fn is_noted(&self, (runtime, container): &Existing) -> bool {
-        self.engine(runtime).is_some_and(|Engine { connector, .. }| {
-            connector.is_noted(&container.instance, &container.id) || is_prepared(&*connector, container)
-        })
+    fn noted(&self, (runtime, container): &Existing) -> Noted {
+        match self.engine(runtime) {
+            Some(Engine { connector, .. }) if connector.is_noted(&container.instance, &container.id) => Noted::Runs,
+            Some(Engine { connector, .. }) if is_prepared(&*connector, container) => Noted::Prepared,
+            _ => Noted::No,
+        }
     }
 
     /// Whether the object of that name accounts for the container. Instances of two runtimes may have the same id.
@@ -169,7 +171,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return true;
         }
         let mut candidates: Vec<&Existing> = found.iter().filter(|(_, one)| one.instance.workload == *name).collect();
-        leave_strangers(&mut candidates, |(_, one)| one, |one| self.is_noted(one), Some(&added.workload));
+        leave_strangers(&mut candidates, |(_, one)| one, |one| self.noted(one), Some(&added.workload));
         candidates.into_iter().any(|(runtime, container)| self.stays(added, runtime, container))
     }
 

@@ -18,6 +18,7 @@ use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::{ListedContainer, RuntimeConnector};
 use crossbeam_channel::Receiver;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,7 +33,13 @@ pub struct PrepareSettings {
     pub cores: usize,
     /// Identifies this boot of the node.
     pub boot: Arc<str>,
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
+    pub copied: Arc<BTreeSet<String>>,
 }
+
+/// These files: containers have the name servers, the names of hosts and the time zone of the node.
+pub const COPIED_FILES: [&str; 4] =
+    ["/etc/hosts", "/etc/localtime", "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 impl PrepareSettings {
     /// How far the workload is to be prepared as it says, or as the setting says.
@@ -82,9 +89,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let settled = self.preparations.settle(&name, wanted, self.context.clock.now());
             if let Some(removal) = settled.remove {
                 let folder = !self.uses_folder(&removal.instance);
-                let runtime = removal.runtime.clone();
                 let job = self.preparations.begin_removal(&name, removal, folder);
-                reports.extend(job.and_then(|job| self.start_job(&name, &runtime, job, None)).into_iter().flatten());
+                reports.extend(job.and_then(|job| self.start_job(&name, job, None)).into_iter().flatten());
             }
             reports.extend(settled.reports);
             reports.extend(self.show_preparation(&name, settled.note, store));
@@ -94,10 +100,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn prepare_queued(&mut self, reports: &mut Vec<WorkloadState>) {
         while let Some(name) = self.preparations.first_queued() {
             let Some(slot) = self.context.slots.try_prepare(self.prepare.cores) else { return };
-            let runtime = self.scheduler.new_of(&name).map(|added| added.workload.runtime.clone());
-            if let (Some(job), Some(runtime)) = (self.preparations.begin(), runtime) {
-                reports.extend(self.start_job(&name, &runtime, job, Some(slot)).into_iter().flatten());
-            }
+            let job = self.preparations.begin();
+            reports.extend(job.and_then(|job| self.start_job(&name, job, Some(slot))).into_iter().flatten());
         }
     }
 
@@ -123,10 +127,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let situation = Situation {
             instance,
             old: old.map(|object| &object.instance),
-            old_searches: old.is_some_and(|object| object.searches),
+            old_shares: old.is_some_and(|object| object.searches) || self.is_accounted_for(instance),
             may_run: self.conditions.reason(name).is_none(),
         };
-        let level = self.prepare.requested(workload).min(levels::most(workload, situation));
+        let level = levels::allowed(workload, self.prepare.requested(workload), situation);
         (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level })
     }
 
@@ -140,14 +144,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn start_job(
         &mut self,
         name: &Name,
-        runtime: &Name,
         NewJob { number, control, task }: NewJob,
         slot: Option<PreparationSlot>,
     ) -> Option<Vec<WorkloadState>> {
         let failed =
             |cause: String| JobReport { workload: name.clone(), number, result: Err(JobFailure::for_now(cause)) };
-        let Some(source) = self.engines.get(runtime) else {
-            return Some(self.preparation_ended(failed(format!("there is no runtime '{runtime}'"))));
+        let Some(source) = self.engines.get(task.runtime()) else {
+            return Some(self.preparation_ended(failed(format!("there is no runtime '{}'", task.runtime()))));
         };
         let job = PreparationJob {
             workload: name.clone(),
@@ -158,6 +161,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 clock: self.context.clock.clone(),
                 folder: self.context.folder.clone(),
                 boot: self.prepare.boot.clone(),
+                copied: self.prepare.copied.clone(),
                 create_timeout: self.context.create_timeout,
                 reports: self.context.reports.clone(),
             },

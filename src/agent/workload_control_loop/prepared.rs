@@ -12,7 +12,7 @@ use crate::agent::preparation::host_paths;
 use crate::agent::preparation::prepared::PreparedContainer;
 use crate::agent::start_slots::StartSlot;
 use crate::agent::workload_files::file_paths;
-use crate::limits::{CREATE_AGE_INTERVAL, PREPARE_REASON_MAX, START_SLOT_MAX};
+use crate::limits::{CREATE_AGE_INTERVAL, PREPARE_REASON_MAX, PREPARED_PATHS_WAIT, START_SLOT_MAX};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, NewContainer, RuntimeError};
@@ -151,7 +151,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         container: &PreparedContainer,
         workload: &Arc<Workload>,
     ) -> Result<NewContainer, String> {
-        host_paths::compare(&container.paths)?;
+        host_paths::compare(&container.paths, PREPARED_PATHS_WAIT)?;
         self.open_control_interface().map_err(|error| format!("Failed to create control interface: '{error}'"))?;
         let control_interface = self.control.as_ref().map(|control| control.folder().to_owned());
         if control_interface.is_none() && control_interface::is_wanted(&workload.control_interface_access) {
@@ -191,7 +191,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// It was never started. What cannot be removed now is searched before the next attempt.
     fn remove_prepared(&mut self, id: &ContainerId) {
-        let removed = self.engine.as_mut().is_some_and(|engine| engine.connector.delete_ended(id).is_ok());
+        let removed = self.engine.as_mut().is_some_and(|engine| engine.connector.delete_unused(id).is_ok());
         if !removed {
             self.expect_leftovers();
         }

@@ -15,7 +15,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::container_records::leave_strangers;
+use crate::runtime::container_records::{Noted, leave_strangers};
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use log::{debug, info, warn};
 use std::collections::BTreeSet;
@@ -248,5 +248,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
 /// Leaves out containers with the name of the workload that the agent has not made.
 pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
-    leave_strangers(found, |one| one, |one| engine.connector.is_noted(&one.instance, &one.id), wanted);
+    let is_noted = |one: &ListedContainer| engine.connector.is_noted(&one.instance, &one.id);
+    leave_strangers(found, |one| one, |one| if is_noted(one) { Noted::Runs } else { Noted::No }, wanted);
 }

@@ -1,7 +1,6 @@
 //! Which changes wait, and what makes them ready.
 
 use super::*;
-use crate::model::execution_state::GONE_PREFIX;
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
 use std::sync::Arc;
 
@@ -123,9 +122,8 @@ fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
         let first = delete("up", &if in_circle { needs("user") } else { needs("third") });
         set(&mut store, "third", true);
         assert_eq!(kinds(&scheduler.decide(first, &store)), [WAITS_TO_STOP]);
-        // It has a `gone` condition, so whoever it depends on must not go before it has gone.
-        let waits = ExecutionState::with_info(Phase::StoppingWaitingToStop, format!("{GONE_PREFIX}waits"));
-        store.set_own(&InstanceName::with_id("up", "id", "A"), waits);
+        // It runs on, so what it depends on must not stop before it.
+        store.set_own(&InstanceName::with_id("up", "id", "A"), ExecutionState::plain(Phase::StoppingWaitingToStop));
         let second = delete("user", &needs("up"));
         let expected = if in_circle { "End" } else { WAITS_TO_STOP };
         assert_eq!(kinds(&scheduler.decide(second, &store)), [expected]);

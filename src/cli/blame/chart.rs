@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 /// Width of the chart in pixels, as all lengths here.
 const WIDTH: f64 = 800.0;
 /// Where the bars begin, behind the names.
-const LEFT: f64 = 210.0;
+const LEFT: f64 = 225.0;
 /// Where they end, before the totals.
 const RIGHT: f64 = 730.0;
 /// Where the first row begins, below the legend.
@@ -23,7 +23,7 @@ const BOTTOM: f64 = 46.0;
 /// Bars that are shorter cannot be seen.
 const BAR_MIN: f64 = 1.0;
 /// Characters of a name and its agent that fit before the bars.
-const LABEL_MAX: usize = 30;
+const LABEL_MAX: usize = 28;
 /// Lines across the chart, at most.
 const TICKS_MAX: u64 = 8;
 /// How much of the time axis follows the last event, as a part of the whole: room for what runs.
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn each_stage_ends_where_the_next_one_begins() {
         let svg = drawn(&state(&[("w", [Some(0), Some(100), Some(300), Some(600), Some(1_000), None])]));
-        // 1,000 ms and a twentieth of that are 520 pixels wide.
+        // 1,000 ms and a twentieth of that are as wide as all bars.
         let x = |at: f64| LEFT + (RIGHT - LEFT) * at / 1_050.0;
         for (stage, from, to) in [
             (Stage::Accepted, 0.0, 100.0),
@@ -359,7 +359,7 @@ mod tests {
         let long = "n".repeat(63);
         let svg = drawn(&state(&[("<a&\"b\">\u{1b}", [Some(0); 6]), (&long, [Some(u64::MAX); 6]), ("", [None; 6])]));
         assert!(svg.contains("&lt;a&amp;&quot;b&quot;&gt;") && !svg.contains('\u{1b}'), "{svg}");
-        assert!(svg.contains(&format!(">{}... <", "n".repeat(27))), "{svg}");
+        assert!(svg.contains(&format!(">{}... <", "n".repeat(25))), "{svg}");
         assert_eq!(svg.matches("<g>").count(), svg.matches("</g>").count());
     }
 

@@ -65,6 +65,8 @@ fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
     assert_eq!(error(switch("prak", false)), (text("prak"), "did you mean 'park'?".into()));
     let hint = "'--new' switches to it all the same; the known ones are 'drive', 'limp', 'park'";
     assert_eq!(error(switch("flash", false)), (text("flash"), hint.into()));
+    let hint = "no mode can have this name; the known ones are 'drive', 'limp', 'park'";
+    assert_eq!(error(switch("go on", false)), (text("go on"), hint.into()));
     for (mode, may_be_new, accepted) in [
         ("drive", false, "Switched from mode 'park' to 'drive'."),
         ("park", false, "Mode 'park' is set already."),

@@ -152,8 +152,10 @@ fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
     assert_eq!(cpu(at(0, None), at(1_000_000, Some(9))), "-");
     assert_eq!(cpu(at(5, Some(1)), at(5, Some(9))), "-", "no time has passed");
     assert_eq!(cpu(at(9_000_000, Some(1)), at(5, Some(9))), "-", "the node was restarted");
-    let missing = Step::State(cluster(&[("agent_A", AgentUsage::missing(NO_ANSWER))]));
-    assert_eq!(cpu(missing, at(5, Some(9))), "-");
+    let missing = || Step::State(cluster(&[("agent_A", AgentUsage::missing(NO_ANSWER))]));
+    assert_eq!(cpu(missing(), at(5, Some(9))), "-");
+    let (_, err) = shown("web", [missing(), silence(), at(5, Some(9))]);
+    assert_eq!(err, "warn: what agent 'agent_A' uses is unknown: no answer within 1 s\n");
 }
 
 #[test]

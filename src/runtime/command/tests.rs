@@ -249,6 +249,7 @@ fn the_reason_of_a_failure_is_the_last_line_that_the_engine_wrote() {
             160,
             "Error: no such image",
         ),
+        (failed("Error: unknown flag: --x\nSee 'podman create --help'"), 160, "Error: unknown flag: --x"),
         (failed("one line"), 160, "one line"),
         (failed("Error: '\u{fc}\u{fc}'. Execution of 'x'"), 9, "Error: '"),
         (RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()), 160, "No answer within 30s"),

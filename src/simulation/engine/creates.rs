@@ -63,6 +63,7 @@ impl World {
             listed_from,
             leftover: true,
             prepared: false,
+            boot: self.boots,
             denied_until: None,
             stopped_by: None,
             removes_itself: removes_itself(&new.workload.runtime_config),
@@ -72,6 +73,14 @@ impl World {
         self.removed_by_hand.remove(&new.instance);
         self.containers.insert(id.clone(), container);
         id
+    }
+
+    /// From now on it may run at any time.
+    pub(super) fn begin_start(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        if std::mem::take(&mut container.prepared) && container.boot != self.boots {
+            self.violations.push(format!("'{}' was prepared before the boot and is started", container.instance));
+        }
     }
 
     pub(super) fn start(
@@ -93,7 +102,6 @@ impl World {
             return Ok(Answer::Id(id.clone())); // A listing may have said that it does not.
         }
         (container.doing, container.pid, container.started_by) = (doing, pid, caller.life);
-        container.prepared = false;
         (container.stopped_by, container.vanishes_at, container.strange_until) = (None, None, None);
         self.check_alone(caller, Some(id), new);
         self.ready.starts_anew(new);

@@ -27,6 +27,9 @@ pub fn removes_itself(runtime_config: &str) -> bool {
 impl World {
     pub(super) fn end(&mut self, id: &ContainerId, code: i64) {
         let lag = self.millis(0..400);
+        if self.lose_process(id) {
+            return;
+        }
         if self.containers.get(id).is_none_or(|container| container.phase() != Phase::Running) {
             return;
         }
@@ -44,6 +47,19 @@ impl World {
         self.trace.line(|| format!("engine: '{short}' ends with {code}"));
         let ended = self.watches.extract_if(.., |watch| watch.pid == pid).map(|watch| (watch.caller, watch.key));
         self.ended.extend(ended);
+    }
+
+    /// What an initialised container loses with its process: it is only created then, or removes itself. Returns whether it
+    /// was one.
+    fn lose_process(&mut self, id: &ContainerId) -> bool {
+        let now = self.clock.now();
+        let Some(container) = self.containers.get_mut(id) else { return false };
+        let Doing::Created { initialised } = &mut container.doing else { return false };
+        if std::mem::take(initialised) {
+            container.vanishes_at = container.removes_itself.then_some(now);
+            self.trace.line(|| format!("engine: '{}' is not initialised any more", container.instance.short()));
+        }
+        true
     }
 
     /// Whether a container that removes itself has done so now.

@@ -119,6 +119,32 @@ async fn configs(ankaios: &mut Ankaios) {
     assert!(ankaios.get_configs().await.expect("configs can be read").is_empty());
 }
 
+async fn wait_until_all_are(ankaios: &mut Ankaios, name: &str, state: WorkloadStateEnum) {
+    for _ in 0..600 {
+        let states = ankaios.get_workload_states_for_name(name.to_owned()).await.expect("states can be read").as_list();
+        if !states.is_empty() && states.iter().all(|one| one.execution_state.state == state) {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("waited in vain: '{name}' is {state:?}");
+}
+
+/// The config item is that of the server's modes, so writing it switches.
+async fn modes(ankaios: &mut Ankaios) {
+    let mode = |mode: &str| serde_yaml::Value::from(mode);
+    ankaios.add_config("mode".to_owned(), mode("park")).await.expect("a config can be added");
+    let nav = Workload::builder().workload_name("nav").agent_name("agent_A").runtime("podman");
+    let nav = nav.restart_policy("NEVER").runtime_config(config(PATIENT)).add_tag("modes", "drive");
+    ankaios.apply_workload(nav.build().expect("all fields are set")).await.expect("a workload can be added");
+    wait_until_all_are(ankaios, "nav", WorkloadStateEnum::NotScheduled).await;
+    ankaios.add_config("mode".to_owned(), mode("drive")).await.expect("a config can be changed");
+    wait_until_all_are(ankaios, "nav", WorkloadStateEnum::Running).await;
+    ankaios.delete_workload("nav".to_owned()).await.expect("a workload can be deleted");
+    wait_until_gone(ankaios, "nav").await;
+    ankaios.delete_all_configs().await.expect("all configs can be deleted");
+}
+
 async fn agents(ankaios: &mut Ankaios) {
     let agents = ankaios.get_agents().await.expect("agents can be read");
     assert_eq!(agents.keys().collect::<Vec<_>>(), ["agent_A"]);
@@ -240,6 +266,7 @@ async fn main() {
     let instance = workloads(&mut ankaios).await;
     manifests(&mut ankaios).await;
     configs(&mut ankaios).await;
+    modes(&mut ankaios).await;
     agents(&mut ankaios).await;
     state(&mut ankaios).await;
     logs(&mut ankaios, &instance).await;

@@ -8,6 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// Nobody waits so long.
+const LONG: Duration = Duration::from_secs(60);
+
 fn paths_of(options: &str) -> BTreeSet<String> {
     let workload = Workload::new("A", "podman", &format!("image: /no/path\n{options}\ncommandArgs: [/bin/sh]"));
     let read = workload.config();
@@ -25,8 +28,22 @@ fn paths_of(options: &str) -> BTreeSet<String> {
 #[test]
 fn paths_are_the_pieces_of_all_options_and_the_agents_own() {
     let options = "generalOptions: ['--root=/r']\ncommandOptions: ['-v', '/a:/b:ro', '--mount=type=bind,source=./c,target=/d', \
-                   '--device=/dev/null', '--env-file', /e, 'NAME=x/y']";
-    let expected = ["./c", "/a", "/b", "/d", "/dev/null", "/e", "/r", "/run/a/control_interface", "/run/a/files/x"];
+                   '--device=/dev/null', '--env-file', /e, 'NAME=x/y', '-v/f:/g', '-itv./h', '--rm', 'x']";
+    let expected = [
+        "./c",
+        "./h",
+        "/a",
+        "/b",
+        "/d",
+        "/dev/null",
+        "/e",
+        "/f",
+        "/g",
+        "/r",
+        "/run/a/control_interface",
+        "/run/a/files/x",
+        "x/y",
+    ];
     assert_eq!(paths_of(options).iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
 
@@ -67,19 +84,53 @@ fn each_change_that_another_container_would_notice_is_found() {
     ];
     for (name, change) in changes {
         let path = at(name);
-        let before = look([path.display().to_string()].into()).unwrap();
-        assert_eq!(compare(&before), Ok(()), "{name}");
+        let before = look([path.display().to_string()].into(), LONG).unwrap();
+        assert_eq!(compare(&before, LONG), Ok(()), "{name}");
         change(&path);
         let expected = format!("'{}' has changed since the container was created", path.display());
-        assert_eq!(compare(&before), Err(expected), "{name}");
+        assert_eq!(compare(&before, LONG), Err(expected), "{name}");
     }
-    let before = look([folder.path().display().to_string()].into()).unwrap();
+    let before = look([folder.path().display().to_string()].into(), LONG).unwrap();
     fs::write(at("one more"), "").unwrap();
-    assert_eq!(compare(&before), Ok(()), "what a folder holds is looked up by the container");
+    assert_eq!(compare(&before, LONG), Ok(()), "what a folder holds is looked up by the container");
 }
 
 #[test]
 fn a_container_without_paths_needs_no_thread_to_look() {
-    assert_eq!(look(BTreeSet::new()), Some(HostPaths::new()));
-    assert_eq!(compare(&HostPaths::new()), Ok(()));
+    assert_eq!(look(BTreeSet::new(), Duration::ZERO), Ok(HostPaths::new()));
+    assert_eq!(compare(&HostPaths::new(), Duration::ZERO), Ok(()));
+}
+
+/// As long as it is locked, what is called so does not answer.
+static GATE: Mutex<()> = Mutex::new(());
+
+fn hanging(path: &str) -> Option<PathFacts> {
+    if path.starts_with("hangs") {
+        drop(GATE.lock());
+    }
+    None
+}
+
+#[test]
+fn a_path_that_does_not_answer_blocks_one_thread_and_no_other_path() {
+    static LOOKS: Looks = Looks::new();
+    let look = |paths: &[&str], limit| LOOKS.look(paths.iter().map(|&path| path.to_owned()).collect(), limit, hanging);
+    let short = Duration::from_millis(50);
+    let gate = GATE.lock();
+    let silent = |name: &str| Err(format!("the host path '{name}' does not answer within 50 ms"));
+    assert_eq!(look(&["hangs", "or", "not"], short), silent("hangs"));
+    assert_eq!(look(&["a", "hangs"], LONG), Err("the host path 'hangs' still does not answer".to_owned()));
+    assert_eq!(look(&["a"], LONG).map(|found| found.len()), Ok(1));
+    let others: Vec<String> = (1..PREPARED_PATHS_THREADS).map(|number| format!("hangs {number}")).collect();
+    for name in &others {
+        assert_eq!(look(&[name], short), silent(name));
+    }
+    assert_eq!(look(&["a"], LONG), Err("8 other looks at host paths are not answered yet".to_owned()));
+    drop(gate);
+    let end = std::time::Instant::now() + LONG;
+    while look(&["hangs"], LONG).is_err() || LOOKS.shared.lock().threads > 0 {
+        assert!(std::time::Instant::now() < end, "paths that answer again are looked at again");
+        std::thread::yield_now();
+    }
+    assert!(look(&["hangs 1", "hangs 7"], LONG).is_ok() && LOOKS.shared.lock().hanging.is_empty());
 }

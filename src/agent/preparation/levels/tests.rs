@@ -9,7 +9,7 @@ fn instance(config: &str) -> InstanceName {
 
 /// A new instance that waits for others only.
 fn waiting(new: &InstanceName) -> Situation<'_> {
-    Situation { instance: new, old: None, old_searches: false, may_run: true }
+    Situation { instance: new, old: None, old_shares: false, may_run: true }
 }
 
 fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) -> PrepareLevel {
@@ -17,7 +17,7 @@ fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) 
         "podman-kube" => "manifest: 'kind: Pod'".to_owned(),
         _ => format!("image: {image}\ncommandOptions: [{options}]"),
     };
-    most(&Workload::new("A", runtime, &config), situation)
+    allowed(&Workload::new("A", runtime, &config), PrepareLevel::Init, situation)
 }
 
 fn with(options: &str) -> PrepareLevel {
@@ -32,8 +32,9 @@ fn options_decide_how_far_a_start_may_be_prepared() {
         ("", Init),
         ("--pull=missing, --rm, -it, -e, A=p, -v, '/a:/b', --network=host, --restart=no", Init),
         ("--pull, never", Init),
-        ("--name, x, --cidfile=/c", Init),
+        ("--name, x", Init),
         ("-ePATH=P, -v/p:/d", Init),
+        ("--network, 'bridge:alias=a,interface_name=ip', --userns=keep-id", Init),
         ("--pull=always", None),
         ("--pull, newer", None),
         ("--pull=missing, --pull=always", None),
@@ -50,6 +51,12 @@ fn options_decide_how_far_a_start_may_be_prepared() {
         ("-itd", Image),
         ("--detach=true", Image),
         ("--rmi", Image),
+        ("--cidfile=/c", Image),
+        ("--cidfile, /c", Image),
+        ("--secret, s", Image),
+        ("--secret=s,type=mount", Image),
+        ("--userns=auto", Image),
+        ("--userns, 'auto:size=4096'", Image),
         ("--rootfs", Init),
         ("--rootfs, --replace", None),
         ("-p, '80:80'", Create),
@@ -60,6 +67,8 @@ fn options_decide_how_far_a_start_may_be_prepared() {
         ("--ip=10.0.0.1", Create),
         ("--ip6, '::1'", Create),
         ("--mac-address=0", Create),
+        ("--network=bridge:ip=10.0.0.1", Create),
+        ("--net, 'a:alias=b,mac=0'", Create),
         ("-p, '80:80', --pod=p", Image),
     ] {
         assert_eq!(with(options), level, "{options}");
@@ -74,10 +83,8 @@ fn what_is_there_and_what_does_not_hold_decide_as_well() {
     assert_eq!(most("", Situation { may_run: false, ..waiting(&new) }), PrepareLevel::Image);
     assert_eq!(most("", beside(&old)), PrepareLevel::Create);
     assert_eq!(most("", beside(&new)), PrepareLevel::Image);
-    for options in ["--name=x", "--cidfile, /c"] {
-        assert_eq!(most(options, beside(&old)), PrepareLevel::Image);
-    }
-    assert_eq!(most("", Situation { old_searches: true, ..beside(&old) }), PrepareLevel::Image);
+    assert_eq!(most("--name=x", beside(&old)), PrepareLevel::Image);
+    assert_eq!(most("", Situation { old_shares: true, ..beside(&old) }), PrepareLevel::Image);
 }
 
 #[test]
@@ -91,5 +98,14 @@ fn engines_and_images_differ_in_what_they_can() {
     for image in ["'oci-archive:/a.tar'", "'docker-archive:/a.tar'", "'dir:/a'"] {
         assert_eq!(most_of("podman", "", image, waiting(&new)), PrepareLevel::Init, "{image}");
         assert_eq!(most_of("podman", "--pod=p", image, waiting(&new)), PrepareLevel::None, "{image}");
+    }
+    for (config, level) in [
+        ("image: x", PrepareLevel::Image),
+        ("image: 'oci-archive:/a.tar'", PrepareLevel::None),
+        ("{image: /a, commandOptions: [--rootfs]}", PrepareLevel::None),
+    ] {
+        let workload = Workload::new("A", "podman", config);
+        assert_eq!(allowed(&workload, PrepareLevel::Image, waiting(&new)), level, "{config}");
+        assert_eq!(allowed(&workload, PrepareLevel::Create, waiting(&new)), PrepareLevel::Create, "{config}");
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::workload::{File, FileContent};
 use crate::simulation::fake_connector::FakeEngine;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn added(change: impl FnOnce(&mut Workload)) -> AddedWorkload {
     let mut workload = Workload::new("agent_A", "podman", "image: x");
@@ -13,7 +14,8 @@ fn added(change: impl FnOnce(&mut Workload)) -> AddedWorkload {
 
 fn container() -> PreparedContainer {
     let id = ContainerId("1".into());
-    let paths = super::super::host_paths::look(["/dev/null".to_owned(), "/no/such".to_owned()].into()).unwrap();
+    let paths = ["/dev/null".to_owned(), "/no/such".to_owned()].into();
+    let paths = super::super::host_paths::look(paths, Duration::from_secs(60)).unwrap();
     PreparedContainer { id, level: PrepareLevel::Init, paths }
 }
 

@@ -903,6 +903,19 @@ fn sample_cleanup_goes_from_the_last_to_the_first_and_independent_ones_together(
     assert_eq!(rig.agent.manager.known_states().count(), 0);
 }
 
+/// What waits to stop runs on and needs what it depends on, so it is not enough that it is to be deleted as well.
+#[test]
+fn sample_cleanup_without_conditions_goes_from_the_last_to_the_first_too() {
+    let mut rig = Rig::new();
+    let all = diamond("");
+    rig.add(&all);
+    rig.pass(1_000);
+    rig.calls();
+    rig.delete(&all);
+    rig.pass(1_000);
+    assert_eq!(rig.calls(), ["delete 4", "delete 2", "delete 3", "delete 1"]);
+}
+
 #[test]
 fn sample_cleanup_one_that_is_not_gone_or_cannot_be_deleted_keeps_what_it_needs() {
     for (failing, kept) in

@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "dc305090e72db88b78b72168c9a79ccae934e003"
+SRCREV = "103f3c1537c25ef3e70d00c49786bf43fc32e6a2"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
