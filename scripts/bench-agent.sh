@@ -213,7 +213,7 @@ group() {
 # assigned AGENT_OF_DRIVE AGENT_OF_PARK: that part of the state.
 assigned() {
     local i
-    printf 'desiredState:\n  workloads:\n'
+    printf 'desiredState:\n  apiVersion: v1\n  workloads:\n'
     for ((i = 0; i < 10; i++)); do printf '    drive_%d: { agent: "%s" }\n    park_%d: { agent: "%s" }\n' "$i" "$1" "$i" "$2"; done
 }
 

@@ -250,7 +250,10 @@ first_plain() {
 
 [ -n "${BENCH_FOREIGN-}" ] || for level in $levels; do idle "$level"; done
 for ((round = 0; round < rounds; round++)); do
-    for level in $levels; do
+    # Each level comes early and late, since what was measured before leaves its traces in the machine.
+    order=$levels
+    ((round % 2 == 0)) || order=$(tr ' ' '\n' <<<"$levels" | tac)
+    for level in $order; do
         [ -n "${BENCH_FOREIGN-}" ] || { chain "$level"; burst "$level"; first "$level"; }
         plain_chain "$level"
         at_once "$level"
@@ -289,14 +292,13 @@ title 'Starts on real podman'
 awk 'BEGIN { printf "%-62s%6s%10s%10s%8s%9s  %s\n", "", "", "MEASURED", "BESIDE", "RATIO", "PROMISE", "MET" }'
 for level in $levels; do
     share=''
+    [ "$level" != create ] || share=1.05
     [ "$level" != init ] || share=0.5
     row "chain of $links, ready 1 s after each start, $level: sum of 4 starts; bare run" s "chain.$level" 1000000 chain.bare "$share"
 done
 for level in $levels; do
-    share=''
-    [ "$level" != create ] || share=1.05
-    [ "$level" != init ] || share=0.5
-    row "the same starts, $level: START of ank blame; bare run" s "start.$level" 1000000 chain.bare "$share"
+    # It ends with the first look at the file, up to 50 ms after the start.
+    row "the same starts, $level: START of ank blame; bare run" s "start.$level" 1000000 chain.bare
 done
 for level in $levels; do
     row "$many that wait for one, $level: until the last started; bare run at once" s "burst.$level" 1000000 burst.bare

@@ -482,6 +482,9 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 pub const NAME_MAX: usize = 63;
 /// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
 pub const MODES_OF_WORKLOAD: usize = 64;
+/// Workloads of a chain of deletes that are followed to find out whether they wait for each other. A circle over agents
+/// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
+pub const DELETE_CIRCLE_MAX: usize = 100;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.

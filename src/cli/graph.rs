@@ -195,8 +195,9 @@ impl Graph {
     /// workloads are those of the chain that was ready last: `@<ready> +<total> *`.
     fn add_timings(&mut self, starts: &Starts) {
         let chain = starts.last_chain(|name| self.workloads.contains_key(name));
+        let by_workload = starts.by_workload();
         for (name, workload) in &mut self.workloads {
-            let Some(start) = starts.of_workload(name) else { continue };
+            let Some(start) = by_workload.get(name.as_str()) else { continue };
             let ready = start.done_at().map(|at| format!("@{}", seconds(starts.since_boot(at))));
             let total = start.total().map(|total| format!("+{}", seconds(total)));
             let mark = chain.contains(name.as_str()).then(|| "*".to_owned());

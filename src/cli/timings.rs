@@ -83,10 +83,12 @@ impl Starts {
         Ok(Self { now: number("now"), boot: number("boot"), all })
     }
 
-    /// The start of a workload. Of several instances it is the one that was accepted last.
+    /// The start of each workload. Of several instances it is the one that was accepted last.
     #[must_use]
-    pub fn of_workload(&self, name: &str) -> Option<&Start> {
-        self.all.iter().filter(|start| *start.instance.workload == *name).max_by_key(|start| start.desired)
+    pub fn by_workload(&self) -> HashMap<&str, &Start> {
+        let mut all: Vec<&Start> = self.all.iter().collect();
+        all.sort_by_key(|start| start.desired); // A later one replaces an earlier one.
+        all.into_iter().map(|start| (&*start.instance.workload, start)).collect()
     }
 
     /// The workload among those that pass `filter` which was ready last, the dependency that it waited for last, and so
@@ -95,10 +97,9 @@ impl Starts {
     pub fn last_chain(&self, filter: impl Fn(&str) -> bool) -> BTreeSet<&str> {
         let among = self.all.iter().filter(|start| filter(&start.instance.workload));
         let mut next = among.filter(|start| start.ready_at().is_some()).max_by_key(|start| start.ready_at());
-        let mut chain = BTreeSet::new();
-        while let Some(start) = next {
-            let is_new = chain.insert(&*start.instance.workload);
-            next = if is_new { self.of_workload(&start.waited_for) } else { None };
+        let (mut chain, by_workload) = (BTreeSet::new(), self.by_workload());
+        while let Some(start) = next.filter(|start| chain.insert(&*start.instance.workload)) {
+            next = by_workload.get(&*start.waited_for).copied();
         }
         chain
     }
@@ -313,7 +314,7 @@ pub(crate) mod tests {
     #[test]
     fn an_instance_waited_for_the_dependency_that_was_met_last_while_it_waited() {
         let starts = Starts::of(&chain()).unwrap();
-        let waited_for = |name| starts.of_workload(name).unwrap().waited_for.as_str();
+        let waited_for = |name| starts.by_workload()[name].waited_for.as_str();
         assert_eq!(["web", "db", "disk", "lone", "late"].map(waited_for), ["db", "disk", "", "", ""]);
         // Dependencies that were met before it waited, or after it had started, were no reason.
         for (needed, expected) in [(99, ""), (100, "needed"), (200, "needed"), (201, "")] {
@@ -323,7 +324,7 @@ pub(crate) mod tests {
             ]);
             let_need(&mut state, "desiredState", "one", &[("needed", "ADD_COND_RUNNING")]);
             let starts = Starts::of(&state).unwrap();
-            assert_eq!(starts.of_workload("one").unwrap().waited_for, expected, "{needed}");
+            assert_eq!(starts.by_workload()["one"].waited_for, expected, "{needed}");
         }
     }
 
@@ -331,7 +332,7 @@ pub(crate) mod tests {
     fn durations_are_missing_where_a_moment_is() {
         let starts = Starts::of(&chain()).unwrap();
         let durations = |name| {
-            let start = starts.of_workload(name).unwrap();
+            let start = starts.by_workload()[name];
             [start.waited(), start.start(), start.ready(), start.total()]
         };
         assert_eq!(durations("db"), [Some(499), Some(279), Some(1_000), Some(1_800)]);
@@ -347,7 +348,8 @@ pub(crate) mod tests {
             ("runs", [Some(0), None, Some(20), None, Some(100), None]),
         ]));
         let starts = starts.unwrap();
-        let of = |name| starts.of_workload(name).map(|start| (start.start(), start.total(), start.done_at())).unwrap();
+        let of =
+            |name| starts.by_workload().get(name).map(|start| (start.start(), start.total(), start.done_at())).unwrap();
         assert_eq!(of("job"), (Some(240), Some(250), Some(250)));
         assert_eq!(of("earlier"), (None, None, None));
         assert_eq!(starts.last_chain(|_| true), ["runs"].into(), "only what is ready is the last");
@@ -369,7 +371,7 @@ pub(crate) mod tests {
             ("started", [Some(0), None, Some(10), None, Some(500), None]),
         ]));
         let starts = starts.unwrap();
-        let adopted = starts.of_workload("adopted").unwrap();
+        let adopted = starts.by_workload()["adopted"];
         assert_eq!((adopted.total(), adopted.ready_at()), (None, None));
         assert_eq!(starts.last_chain(|_| true), ["started"].into());
     }

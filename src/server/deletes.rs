@@ -4,6 +4,7 @@
 
 use super::dependencies::{Users, needed_running};
 use super::workloads::Workloads;
+use crate::limits::DELETE_CIRCLE_MAX;
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
@@ -181,10 +182,14 @@ impl Deletes {
     }
 
     /// Whether the end of `name` waits for that of `other`, directly or not, as agents report. An agent finds that out by
-    /// itself where all of them are its own.
+    /// itself where all of them are its own. A long chain is followed for [`DELETE_CIRCLE_MAX`] workloads: this is done for
+    /// each of a chain that is deleted together.
     fn waits_for(&self, name: &str, other: &str, states: &WorkloadStates) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
+            if seen.len() > DELETE_CIRCLE_MAX {
+                return false;
+            }
             for (instance, next) in self.sent.names_of(name) {
                 if !states.get(instance).is_some_and(waits) {
                     continue;
@@ -363,6 +368,22 @@ mod tests {
         assert_eq!(waits(&[], 2), [], "the third is not known to wait");
         let needs_a = added("b", &[("a", AddCondition::Running)]);
         assert_eq!(waits(&[needs_a], 3), [delete(&all[1].0, &[])], "what is wanted and needs it is waited for");
+    }
+
+    /// A manifest decides how long a chain is, and each of it reports that it waits.
+    #[test]
+    fn a_chain_of_deletes_is_followed_for_a_bounded_way_however_long_it_is() {
+        let circle = |length: usize| {
+            let names: Vec<String> = (0..length).map(|number| format!("w{number:05}")).collect();
+            let all: Vec<InstanceName> = names.iter().map(|name| instance(name)).collect();
+            let mut deletes = Deletes::default();
+            for (number, one) in all.iter().enumerate() {
+                deletes.note_sent(&delete(one, &[&names[(number + 1) % length]]));
+            }
+            let states: Vec<_> = all.iter().map(|one| (one, Phase::StoppingWaitingToStop)).collect();
+            deletes.relieved(std::iter::once(&all[0]), &workloads(&[], &states)).len()
+        };
+        assert_eq!((circle(DELETE_CIRCLE_MAX), circle(DELETE_CIRCLE_MAX + 10)), (1, 0));
     }
 
     #[test]

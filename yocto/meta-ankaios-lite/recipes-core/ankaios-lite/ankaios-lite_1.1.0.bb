@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "103f3c1537c25ef3e70d00c49786bf43fc32e6a2"
+SRCREV = "fe520a919f30a103da9a4f16b6f23bd23ae69fc9"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
