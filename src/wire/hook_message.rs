@@ -67,7 +67,8 @@ mod tests {
             added: vec![AddedWorkload { instance: name, workload: Arc::new(Workload::new("A", "r", "c")) }],
             deleted: vec![],
         };
-        let whole = from_server::write_plan(&whole).addedWorkloads.remove(0);
+        let bytes = from_server::write_plan(&whole).write_to_bytes().unwrap();
+        let whole = grpc_api::UpdateWorkload::parse_from_bytes(&bytes).unwrap().addedWorkloads.remove(0);
         let mut no_name = whole.clone();
         no_name.instanceName.clear();
         let mut no_workload = whole.clone();

@@ -6,7 +6,8 @@ use super::values::{
     known, read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
-use super::{ConvertError, state};
+use super::{ConvertError, state, tree};
+use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::messages::{
     AddedWorkload, AlteredFields, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan,
 };
@@ -17,6 +18,11 @@ use base::response::ResponseContent as WireContent;
 use grpc_api::from_server::FromServerEnum;
 use protobuf::MessageField;
 use std::sync::Arc;
+
+/// The number of `workload` in `AddedWorkload`.
+const WORKLOAD: u32 = 2;
+/// The number of `completeState` in `CompleteStateResponse`.
+const COMPLETE_STATE: u32 = 1;
 
 /// Reads a message of the server.
 ///
@@ -99,7 +105,7 @@ fn read_added(added: &grpc_api::AddedWorkload) -> Result<AddedWorkload, ConvertE
 fn write_added(added: &AddedWorkload) -> grpc_api::AddedWorkload {
     grpc_api::AddedWorkload {
         instanceName: MessageField::some(write_instance_name(&added.instance)),
-        workload: MessageField::some(state::write_workload(&added.workload)),
+        special_fields: tree::as_field(WORKLOAD, tree::workload(&workload_node(&added.workload, Rendering::Full))),
         ..Default::default()
     }
 }
@@ -200,19 +206,17 @@ pub fn write_complete_state_response(state: &Node, altered: Option<AlteredFields
         ..Default::default()
     });
     base::CompleteStateResponse {
-        completeState: MessageField::some(state::write(state)),
         alteredFields: altered.into(),
+        special_fields: tree::as_field(COMPLETE_STATE, tree::complete_state(state)),
         ..Default::default()
     }
 }
 
-/// A response with a state that is encoded already. The library encodes fields that it does not know as they are, so this
-/// one is given to it as such.
+/// A response with a state that is encoded already.
 #[must_use]
 pub fn response_of_encoded(id: String, complete_state_response: &[u8]) -> grpc_api::FromServer {
     const COMPLETE_STATE_RESPONSE: u32 = 4; // Its number in ank_base.proto.
-    let mut response = base::Response { requestId: id, ..Default::default() };
-    let fields = response.special_fields.mut_unknown_fields();
-    fields.add_length_delimited(COMPLETE_STATE_RESPONSE, complete_state_response.to_vec());
+    let special_fields = tree::as_field(COMPLETE_STATE_RESPONSE, complete_state_response.to_vec());
+    let response = base::Response { requestId: id, special_fields, ..Default::default() };
     grpc_api::FromServer { FromServerEnum: Some(FromServerEnum::Response(response)), ..Default::default() }
 }

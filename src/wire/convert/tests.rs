@@ -29,6 +29,10 @@ fn through_client(message: FromServer) -> FromServer {
     from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
 }
 
+fn written(tree: &Node) -> base::CompleteState {
+    base::CompleteState::parse_from_bytes(&tree::complete_state(tree)).unwrap()
+}
+
 /// A sample with every value that can be known, and one without any.
 fn usage() -> AgentUsage {
     let all = WorkloadUsage {
@@ -172,7 +176,7 @@ fn timings() -> Node {
 #[test]
 fn parts_on_request_are_unknown_in_new_states() {
     let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
-    let message = state::write(&sent);
+    let message = written(&sent);
     assert_eq!(state::read_sent(&message), Ok(sent));
     assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));
 }
@@ -216,7 +220,8 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
 
 #[test]
 fn a_workload_for_an_agent_must_be_complete() {
-    let complete = state::write_workload(&workload_with_everything());
+    let bytes = tree::workload(&workload_node(&workload_with_everything(), Rendering::Full));
+    let complete = base::Workload::parse_from_bytes(&bytes).unwrap();
     assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
@@ -240,8 +245,8 @@ fn presence_survives_the_tree() {
     })
     .unwrap();
     assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
-    assert!(state::write(&tree).desiredState.workloads.is_some());
-    assert!(state::write(&tree).desiredState.configs.is_none());
+    assert!(written(&tree).desiredState.workloads.is_some());
+    assert!(written(&tree).desiredState.configs.is_none());
     assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
 }
 
@@ -282,4 +287,27 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
     assert!(read(state(&strange, &plain), &[]).new_state.is_some_and(|state| state.is_err()));
     let masked = read(state(&plain, &strange), &["desiredState"]);
     assert!(masked.new_state.is_some_and(|state| state.is_err()) && masked.masks == ["desiredState"]);
+}
+
+/// The length of a message stands before it and takes one to five bytes.
+#[test]
+fn messages_of_any_length_arrive_unchanged() {
+    for length in [0, 1, 100, 127, 128, 129, 16_383, 16_384, 3_000_000] {
+        let text = Node::text("x".repeat(length));
+        let config = |node| Node::map([("configs", Node::map([("c", node)])), ("apiVersion", Node::text("v1"))]);
+        for node in [text.clone(), Node::map([("k", Node::List(vec![text.clone(), text.clone()]))])] {
+            let state = Node::map([("desiredState", config(node.clone())), ("effectiveState", config(node))]);
+            assert_eq!(state::read(&written(&state)), Ok(state), "{length}");
+        }
+    }
+}
+
+#[test]
+fn what_a_tree_has_in_another_shape_is_left_out() {
+    let agent = |status| Node::map([("agents", Node::map([("A", Node::map([("status", status), ("x", modes())]))]))]);
+    let status = Node::map([("cpuUsage", Node::text("1")), ("freeMemory", Node::Number(5))]);
+    let (written, expected) = (written(&agent(status)), Node::map([("freeMemory", Node::Number(5))]));
+    let read = state::read(&written).unwrap();
+    assert_eq!(read.at(&["agents", "A", "status", "freeMemory"]), expected.get("freeMemory"));
+    assert!(read.at(&["agents", "A", "x"]).is_none());
 }

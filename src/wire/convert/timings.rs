@@ -1,8 +1,7 @@
 //! Times of starts as a field tree, `timings.{now,boot}` and `timings.instances.<agent>.<workload>.<id>.<time>`.
 //!
-//! Thread: whichever reads or writes the stream.
+//! Thread: whichever reads the stream.
 
-use super::write_map;
 use crate::model::node::Node;
 use crate::wire::schema::ank_base as base;
 
@@ -21,24 +20,8 @@ pub fn read(timings: &base::Timings) -> Node {
     Node::map(entries)
 }
 
-/// The message of times of starts.
-pub fn write(node: &Node) -> base::Timings {
-    let ids = |node: &Node| base::TimingsOfWorkload { ids: write_map(node, write_times), ..Default::default() };
-    let workloads = |node: &Node| base::TimingsOfAgent { workloads: write_map(node, ids), ..Default::default() };
-    base::Timings {
-        now: number(node, "now"),
-        boot: number(node, "boot"),
-        instances: node.get("instances").map(|instances| write_map(instances, workloads)).unwrap_or_default(),
-        ..Default::default()
-    }
-}
-
 fn numbers<const N: usize>(numbers: [(&'static str, Option<u64>); N]) -> Vec<(&'static str, Node)> {
     numbers.into_iter().filter_map(|(key, number)| Some((key, Node::Number(number?)))).collect()
-}
-
-fn number(node: &Node, key: &str) -> Option<u64> {
-    node.get(key).and_then(Node::as_number)
 }
 
 fn read_times(times: &base::InstanceTimings) -> Node {
@@ -53,18 +36,4 @@ fn read_times(times: &base::InstanceTimings) -> Node {
     ]);
     entries.extend(times.prepared.as_ref().map(|level| ("prepared", Node::text(level))));
     Node::map(entries)
-}
-
-fn write_times(node: &Node) -> base::InstanceTimings {
-    base::InstanceTimings {
-        desired: number(node, "desired"),
-        waiting: number(node, "waiting"),
-        starting: number(node, "starting"),
-        started: number(node, "started"),
-        running: number(node, "running"),
-        ended: number(node, "ended"),
-        starts: number(node, "starts"),
-        prepared: node.get("prepared").and_then(Node::as_text).map(str::to_owned),
-        ..Default::default()
-    }
 }

@@ -2,18 +2,23 @@
 //!
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
-use super::state;
-use super::usage::{read_agent_usage, write_agent_usage};
+use super::usage::read_agent_usage;
 use super::values::{
     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
     write_log_entries, write_logs_request, write_workload_states,
 };
+use super::{state, tree};
 use crate::model::messages::{AgentCapabilities, AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
-use protobuf::MessageField;
+use protobuf::{MessageField, SpecialFields};
+
+/// The number of `usage` in `UsageResponse`.
+const USAGE: u32 = 2;
+/// The number of `newState` in `UpdateStateRequest`.
+const NEW_STATE: u32 = 1;
 
 /// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
@@ -95,7 +100,7 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
         }),
         ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
             number,
-            usage: MessageField::some(write_agent_usage(&usage.node())),
+            special_fields: tree::as_field(USAGE, tree::agent_usage(&usage.node())),
             ..Default::default()
         }),
         ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),
@@ -136,7 +141,10 @@ pub fn write_request(request: Request) -> base::Request {
     let content = match request.content {
         RequestContent::UpdateState(update) => Some(WireContent::UpdateStateRequest(base::UpdateStateRequest {
             // A state that could not be read never leaves this program again.
-            newState: update.new_state.and_then(Result::ok).map(|tree| state::write(&tree)).into(),
+            special_fields: update
+                .new_state
+                .and_then(Result::ok)
+                .map_or_else(SpecialFields::new, |new| tree::as_field(NEW_STATE, tree::complete_state(&new))),
             updateMask: update.masks,
             ..Default::default()
         })),
