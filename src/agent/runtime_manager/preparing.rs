@@ -37,7 +37,7 @@ pub struct PrepareSettings {
     pub copied: Arc<BTreeSet<String>>,
 }
 
-/// These files: containers have the name servers, the names of hosts and the time zone of the node.
+/// The files that are copied: with them a container has the name servers, the host names and the time zone of the node.
 pub const COPIED_FILES: [&str; 4] =
     ["/etc/hosts", "/etc/localtime", "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 

@@ -49,8 +49,8 @@ impl World {
         self.ended.extend(ended);
     }
 
-    /// What an initialised container loses with its process: it is only created then, or removes itself. Returns whether it
-    /// was one.
+    /// An initialised container has lost its process: it is only created then, or removes itself. Returns whether the
+    /// container was never started, so that no start of it has ended.
     fn lose_process(&mut self, id: &ContainerId) -> bool {
         let now = self.clock.now();
         let Some(container) = self.containers.get_mut(id) else { return false };
