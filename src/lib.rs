@@ -50,6 +50,7 @@
 //!   complete_state.rs      DesiredState, WorkloadStates, agents; to and from the field tree   -
 //!   usage.rs               what nodes and workloads use of CPU and memory                     -
 //!   node.rs                the field tree                                                     -
+//!   node/entries.rs        the entries of one of its maps                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -

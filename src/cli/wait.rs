@@ -69,7 +69,7 @@ impl WaitState {
             added: accepted.added.iter().cloned().collect(),
             starting: accepted.added.iter().cloned().collect(),
             ending: accepted.deleted.iter().cloned().collect(),
-            connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
+            connected: rows::entries(now.get("agents")).map(|(name, _)| name.into()).collect(),
             rows,
             reported: BTreeMap::new(),
             reasons,
