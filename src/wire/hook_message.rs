@@ -72,9 +72,9 @@ mod tests {
         let mut no_name = whole.clone();
         no_name.instanceName.clear();
         let mut no_workload = whole.clone();
-        no_workload.workload.clear();
+        no_workload.workload = None;
         let mut no_agent = whole;
-        no_agent.workload.as_mut().unwrap().agent = None;
+        no_agent.workload = Some(Vec::new());
         for (message, reason) in
             [(no_name, "No instance name"), (no_workload, "No workload"), (no_agent, "Missing field 'agent'")]
         {

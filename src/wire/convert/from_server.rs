@@ -2,12 +2,12 @@
 //!
 //! Thread: `tx` and `hook` of the server write; `rx:server` and `hook` read.
 
+use super::ConvertError;
+use super::tree::{self, Parts};
 use super::values::{
     known, read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
-use super::{ConvertError, state, tree};
-use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::messages::{
     AddedWorkload, AlteredFields, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan,
 };
@@ -18,11 +18,6 @@ use base::response::ResponseContent as WireContent;
 use grpc_api::from_server::FromServerEnum;
 use protobuf::MessageField;
 use std::sync::Arc;
-
-/// The number of `workload` in `AddedWorkload`.
-const WORKLOAD: u32 = 2;
-/// The number of `completeState` in `CompleteStateResponse`.
-const COMPLETE_STATE: u32 = 1;
 
 /// Reads a message of the server.
 ///
@@ -99,13 +94,13 @@ fn read_added_all(added: &[grpc_api::AddedWorkload]) -> Result<Vec<AddedWorkload
 fn read_added(added: &grpc_api::AddedWorkload) -> Result<AddedWorkload, ConvertError> {
     let instance = required_instance_name(&added.instanceName)?;
     let workload = added.workload.as_ref().ok_or_else(|| ConvertError("No workload".to_owned()))?;
-    Ok(AddedWorkload { instance, workload: Arc::new(state::read_workload(workload)?) })
+    Ok(AddedWorkload { instance, workload: Arc::new(tree::read_workload(workload)?) })
 }
 
 fn write_added(added: &AddedWorkload) -> grpc_api::AddedWorkload {
     grpc_api::AddedWorkload {
         instanceName: MessageField::some(write_instance_name(&added.instance)),
-        special_fields: tree::as_field(WORKLOAD, tree::workload(&workload_node(&added.workload, Rendering::Full))),
+        workload: Some(tree::write_workload(&added.workload)),
         ..Default::default()
     }
 }
@@ -140,7 +135,7 @@ pub fn read_response(answer: base::Response) -> Result<Response, ConvertError> {
     let content = match answer.ResponseContent {
         Some(WireContent::Error(error)) => ResponseContent::Error(error.message),
         Some(WireContent::CompleteStateResponse(state)) => ResponseContent::CompleteState {
-            state: state::read_sent(&state.completeState)?,
+            state: tree::read_state(&state.completeState.unwrap_or_default(), Parts::Sent)?,
             altered: state.alteredFields.into_option().map(|altered| AlteredFields {
                 added: altered.addedFields,
                 updated: altered.updatedFields,
@@ -207,7 +202,7 @@ pub fn write_complete_state_response(state: &Node, altered: Option<AlteredFields
     });
     base::CompleteStateResponse {
         alteredFields: altered.into(),
-        special_fields: tree::as_field(COMPLETE_STATE, tree::complete_state(state)),
+        completeState: Some(tree::write_state(state)),
         ..Default::default()
     }
 }

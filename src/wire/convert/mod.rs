@@ -9,9 +9,6 @@
 #[cfg(feature = "agent")]
 pub mod control;
 pub mod from_server;
-mod modes;
-pub mod state;
-mod timings;
 pub mod to_server;
 pub mod tree;
 mod usage;
@@ -25,6 +22,10 @@ pub struct ConvertError(pub String);
 impl ConvertError {
     fn missing(field: &str) -> Self {
         Self(format!("Missing field '{field}'"))
+    }
+
+    fn malformed() -> Self {
+        Self("bytes that are no message".to_owned())
     }
 
     fn unknown_enum(number: i32) -> Self {

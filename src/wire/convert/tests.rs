@@ -2,6 +2,7 @@
 //!
 //! Thread: the test's.
 
+use super::tree::Parts;
 use super::*;
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -30,7 +31,11 @@ fn through_client(message: FromServer) -> FromServer {
 }
 
 fn written(tree: &Node) -> base::CompleteState {
-    base::CompleteState::parse_from_bytes(&tree::complete_state(tree)).unwrap()
+    base::CompleteState::parse_from_bytes(&tree::write_state(tree)).unwrap()
+}
+
+fn read(state: &base::CompleteState, parts: Parts) -> Result<Node, ConvertError> {
+    tree::read_state(&state.write_to_bytes().unwrap(), parts)
 }
 
 /// A sample with every value that can be known, and one without any.
@@ -177,8 +182,8 @@ fn timings() -> Node {
 fn parts_on_request_are_unknown_in_new_states() {
     let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
     let message = written(&sent);
-    assert_eq!(state::read_sent(&message), Ok(sent));
-    assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));
+    assert_eq!(read(&message, Parts::Sent), Ok(sent));
+    assert_eq!(read(&message, Parts::New), Ok(Node::map([("agents", Node::empty())])));
 }
 
 #[test]
@@ -214,15 +219,16 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
         let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
         state.desiredState =
             MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
-        assert_eq!(state::read(&state).unwrap_err().to_string(), message);
+        assert_eq!(read(&state, Parts::New).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn a_workload_for_an_agent_must_be_complete() {
-    let bytes = tree::workload(&workload_node(&workload_with_everything(), Rendering::Full));
+    let bytes = tree::write_workload(&workload_with_everything());
     let complete = base::Workload::parse_from_bytes(&bytes).unwrap();
-    assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload_with_everything()));
+    let read = |workload: &base::Workload| tree::read_workload(&workload.write_to_bytes().unwrap());
+    assert_eq!(read(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
         (|w| w.runtime = None, "Missing field 'runtime'"),
@@ -230,20 +236,20 @@ fn a_workload_for_an_agent_must_be_complete() {
     ] {
         let mut incomplete = complete.clone();
         clear(&mut incomplete);
-        assert_eq!(state::read_workload(&incomplete).unwrap_err().to_string(), message);
+        assert_eq!(read(&incomplete).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn presence_survives_the_tree() {
-    let tree = state::read(&base::CompleteState {
+    let message = base::CompleteState {
         desiredState: MessageField::some(base::State {
             workloads: MessageField::some(base::WorkloadMap::default()),
             ..Default::default()
         }),
         ..Default::default()
-    })
-    .unwrap();
+    };
+    let tree = read(&message, Parts::New).unwrap();
     assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
     assert!(written(&tree).desiredState.workloads.is_some());
     assert!(written(&tree).desiredState.configs.is_none());
@@ -271,7 +277,7 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
     let plain = base::State { apiVersion: "v1".to_owned(), ..Default::default() };
     let read = |state: base::CompleteState, masks: &[&str]| {
         let update = base::UpdateStateRequest {
-            newState: MessageField::some(state),
+            newState: Some(state.write_to_bytes().unwrap()),
             updateMask: masks.iter().map(|mask| (*mask).to_owned()).collect(),
             ..Default::default()
         };
@@ -297,7 +303,7 @@ fn messages_of_any_length_arrive_unchanged() {
         let config = |node| Node::map([("configs", Node::map([("c", node)])), ("apiVersion", Node::text("v1"))]);
         for node in [text.clone(), Node::map([("k", Node::List(vec![text.clone(), text.clone()]))])] {
             let state = Node::map([("desiredState", config(node.clone())), ("effectiveState", config(node))]);
-            assert_eq!(state::read(&written(&state)), Ok(state), "{length}");
+            assert_eq!(read(&written(&state), Parts::New), Ok(state), "{length}");
         }
     }
 }
@@ -307,7 +313,7 @@ fn what_a_tree_has_in_another_shape_is_left_out() {
     let agent = |status| Node::map([("agents", Node::map([("A", Node::map([("status", status), ("x", modes())]))]))]);
     let status = Node::map([("cpuUsage", Node::text("1")), ("freeMemory", Node::Number(5))]);
     let (written, expected) = (written(&agent(status)), Node::map([("freeMemory", Node::Number(5))]));
-    let read = state::read(&written).unwrap();
+    let read = read(&written, Parts::New).unwrap();
     assert_eq!(read.at(&["agents", "A", "status", "freeMemory"]), expected.get("freeMemory"));
     assert!(read.at(&["agents", "A", "x"]).is_none());
 }

@@ -2,23 +2,21 @@
 //!
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
+use super::tree::{self, Parts};
 use super::usage::read_agent_usage;
 use super::values::{
     read_log_entries, read_logs_request, read_workload_states, required_instance_name, write_instance_name,
     write_log_entries, write_logs_request, write_workload_states,
 };
-use super::{state, tree};
 use crate::model::messages::{AgentCapabilities, AgentLoad, ReadState, Request, RequestContent, ToServer, UpdateState};
 use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
-use protobuf::{MessageField, SpecialFields};
+use protobuf::MessageField;
 
 /// The number of `usage` in `UsageResponse`.
 const USAGE: u32 = 2;
-/// The number of `newState` in `UpdateStateRequest`.
-const NEW_STATE: u32 = 1;
 
 /// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
@@ -100,7 +98,7 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
         }),
         ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
             number,
-            special_fields: tree::as_field(USAGE, tree::agent_usage(&usage.node())),
+            special_fields: tree::as_field(USAGE, tree::write_agent_usage(&usage.node())),
             ..Default::default()
         }),
         ToServer::Goodbye => ToServerEnum::Goodbye(grpc_api::Goodbye::default()),
@@ -113,16 +111,10 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
 #[must_use]
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
-        Some(WireContent::UpdateStateRequest(mut update)) => {
-            // Without masks only the desired state and the agents count, so nothing else can be wrong.
-            if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
-                (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
-            }
-            let tree = |tree| state::read(tree).map_err(|error| error.to_string());
-            RequestContent::UpdateState(UpdateState {
-                new_state: update.newState.as_ref().map(tree),
-                masks: std::mem::take(&mut update.updateMask),
-            })
+        Some(WireContent::UpdateStateRequest(update)) => {
+            let parts = if update.updateMask.is_empty() { Parts::NewWhole } else { Parts::New };
+            let tree = |bytes: Vec<u8>| tree::read_state(&bytes, parts).map_err(|error| error.to_string());
+            RequestContent::UpdateState(UpdateState { new_state: update.newState.map(tree), masks: update.updateMask })
         }
         Some(WireContent::CompleteStateRequest(read)) => {
             RequestContent::CompleteState(ReadState { masks: read.fieldMask, subscribe: read.subscribeForEvents })
@@ -141,10 +133,7 @@ pub fn write_request(request: Request) -> base::Request {
     let content = match request.content {
         RequestContent::UpdateState(update) => Some(WireContent::UpdateStateRequest(base::UpdateStateRequest {
             // A state that could not be read never leaves this program again.
-            special_fields: update
-                .new_state
-                .and_then(Result::ok)
-                .map_or_else(SpecialFields::new, |new| tree::as_field(NEW_STATE, tree::complete_state(&new))),
+            newState: update.new_state.and_then(Result::ok).map(|new| tree::write_state(&new)),
             updateMask: update.masks,
             ..Default::default()
         })),

@@ -1,36 +1,51 @@
-//! Field trees written as messages of the schema, straight to bytes: a message of the library for each node of a large
+//! States between field trees and the bytes of their messages, directly: a message of the library for each node of a large
 //! state would take many times the memory and the time.
 //!
-//! Thread: whichever writes the stream.
+//! Thread: whichever reads or writes the stream.
 //!
-//! A table says for each message which key of the tree is which field. What a tree lacks, or has in another shape, is left
-//! out, since it may be partial.
+//! A table says for each message which key of the tree is which field; writer.rs and reader.rs follow it. Presence is
+//! kept: what a message leaves out is not in the tree, what it sends empty is there and empty. The wire cannot tell an empty
+//! map or list from none; which of them is in the tree stands in the table.
 
-use super::values::write_phase;
-use crate::model::access_rules::Operation;
+mod reader;
+mod writer;
+
+use super::ConvertError;
+use super::values::{read_phase, write_phase};
+use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
+use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
+use crate::model::fields::TYPE;
 use crate::model::node::Node;
-use crate::model::workload::{AddCondition, RestartPolicy};
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::wire::schema::ank_base as base;
-use protobuf::{Enum, Message, SpecialFields};
+use crate::wire::weight::decode;
+use protobuf::{Enum, SpecialFields};
+use reader::{Decoded, last_of, message, only, text};
+use writer::Writer;
 
 /// A field of a message.
+#[derive(Clone, Copy)]
 struct Field {
     number: u32,
     /// Its key in the tree.
     key: &'static str,
     kind: Kind,
+    /// Whether it is in every tree that is read.
+    always: bool,
 }
 
-/// How a node is written.
+/// What a field holds.
 #[derive(Clone, Copy)]
 enum Kind {
     /// `string`.
     Text,
-    /// `uint32` or `uint64`.
+    /// `uint64`.
     Number,
-    /// An enumeration, by the name of its value.
-    Choice(fn(&str) -> Option<i32>),
+    /// `uint32`; a larger number becomes the largest.
+    Short,
+    /// An enumeration.
+    Choice(Names),
     /// A message with these fields.
     Message(&'static [Field]),
     /// A message whose only field, with the number 1, is this.
@@ -39,51 +54,72 @@ enum Kind {
     Map(&'static Kind),
     /// `repeated`.
     List(&'static Kind),
-    /// What a table cannot say: one of several fields, by the value.
-    Own(fn(&mut Writer, u32, &Node)),
+    /// A message that a table cannot describe: one of several fields, by the value.
+    Own(Codec),
 }
 
-use Kind::{Choice, List, Map, Number, Only, Own, Text};
+/// The number of a name, and the other way.
+#[derive(Clone, Copy)]
+struct Names {
+    number: fn(&str) -> Option<i32>,
+    name: fn(i32) -> Option<&'static str>,
+}
+
+/// How a message is written and read.
+#[derive(Clone, Copy)]
+struct Codec {
+    /// Adds it as the field with that number.
+    write: fn(&mut Writer, u32, &Node),
+    /// Its tree; so many messages are around it.
+    read: fn(&[u8], usize) -> Decoded<Node>,
+}
+
+use Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
 
 const fn field(number: u32, key: &'static str, kind: Kind) -> Field {
-    Field { number, key, kind }
+    Field { number, key, kind, always: false }
+}
+
+const fn always(number: u32, key: &'static str, kind: Kind) -> Field {
+    Field { number, key, kind, always: true }
 }
 
 // ------------------------------------------------------------- the messages
 
 const COMPLETE_STATE: &[Field] = &[
     field(1, "desiredState", Kind::Message(STATE)),
-    field(2, "workloadStates", Only(&Map(&Only(&Map(&Only(&Map(&Own(write_execution_state)))))))),
+    field(2, "workloadStates", Only(&Map(&Only(&Map(&Only(&Map(&EXECUTION_STATE))))))),
     field(3, "agents", Only(&Map(&Kind::Message(AGENT)))),
     field(4, "effectiveState", Kind::Message(STATE)),
     field(1000, "usage", Only(&Map(&Kind::Message(AGENT_USAGE)))),
     field(1001, "modes", Kind::Message(MODES)),
     field(1002, "timings", Kind::Message(TIMINGS)),
 ];
+/// The number of the first part that is sent only to who requests it by name.
+const FIRST_ON_REQUEST: u32 = 1000;
 const STATE: &[Field] = &[
-    field(1, "apiVersion", Text),
+    always(1, "apiVersion", Text),
     field(2, "workloads", Only(&Map(&Kind::Message(WORKLOAD)))),
-    field(3, "configs", Only(&Map(&Own(write_config)))),
+    field(3, "configs", Only(&Map(&CONFIG))),
 ];
 const WORKLOAD: &[Field] = &[
     field(1, "agent", Text),
-    field(2, "restartPolicy", Choice(restart_policy)),
-    field(3, "dependencies", Only(&Map(&Choice(add_condition)))),
+    field(2, "restartPolicy", RESTART_POLICY),
+    field(3, "dependencies", Only(&Map(&ADD_CONDITION))),
     field(4, "tags", TEXTS),
     field(5, "runtime", Text),
     field(6, "runtimeConfig", Text),
     field(7, "controlInterfaceAccess", Kind::Message(ACCESS)),
     field(8, "configs", TEXTS),
-    field(9, "files", Only(&List(&Kind::Message(FILE)))),
+    field(9, "files", Only(&List(&FILE))),
 ];
 const TEXTS: Kind = Only(&Map(&Text));
-const FILE: &[Field] = &[field(1, "mountPoint", Text), field(2, "data", Text), field(3, "binaryData", Text)];
-const ACCESS: &[Field] =
-    &[field(1, "allowRules", List(&Own(write_rule))), field(2, "denyRules", List(&Own(write_rule)))];
-const STATE_RULE: &[Field] = &[field(1, "operation", Choice(operation)), field(2, "filterMasks", List(&Text))];
-const LOG_RULE: &[Field] = &[field(1, "workloadNames", List(&Text))];
+const FILE_FIELDS: &[Field] = &[always(1, "mountPoint", Text), field(2, "data", Text), field(3, "binaryData", Text)];
+const ACCESS: &[Field] = &[always(1, "allowRules", List(&RULE)), always(2, "denyRules", List(&RULE))];
+const STATE_RULE: &[Field] = &[always(1, "operation", OPERATION), always(2, "filterMasks", List(&Text))];
+const LOG_RULE: &[Field] = &[always(1, "workloadNames", List(&Text))];
 const AGENT: &[Field] = &[field(1, "status", Kind::Message(STATUS)), field(2, "tags", TEXTS)];
-const STATUS: &[Field] = &[field(1, "cpuUsage", Only(&Number)), field(2, "freeMemory", Only(&Number))];
+const STATUS: &[Field] = &[field(1, "cpuUsage", Only(&Short)), field(2, "freeMemory", Only(&Number))];
 const AGENT_USAGE: &[Field] = &[
     field(1, "sampledUsec", Number),
     field(2, "node", Kind::Message(NODE_USAGE)),
@@ -129,35 +165,89 @@ const INSTANCE_TIMINGS: &[Field] = &[
     field(8, "prepared", Text),
 ];
 
-fn restart_policy(name: &str) -> Option<i32> {
-    Some(base::RestartPolicy::from(RestartPolicy::parse(name)?).value())
-}
+const RESTART_POLICY: Kind = Choice(Names {
+    number: |name| Some(base::RestartPolicy::from(RestartPolicy::parse(name)?).value()),
+    name: |number| Some(RestartPolicy::from(base::RestartPolicy::from_i32(number)?).as_str()),
+});
+const ADD_CONDITION: Kind = Choice(Names {
+    number: |name| Some(base::AddCondition::from(AddCondition::parse(name)?).value()),
+    name: |number| Some(AddCondition::from(base::AddCondition::from_i32(number)?).as_str()),
+});
+const OPERATION: Kind = Choice(Names {
+    number: |name| Some(base::ReadWriteEnum::from(Operation::parse(name)?).value()),
+    name: |number| Some(Operation::from(base::ReadWriteEnum::from_i32(number)?).as_str()),
+});
 
-fn add_condition(name: &str) -> Option<i32> {
-    Some(base::AddCondition::from(AddCondition::parse(name)?).value())
-}
-
-fn operation(name: &str) -> Option<i32> {
-    Some(base::ReadWriteEnum::from(Operation::parse(name)?).value())
-}
+const CONFIG: Kind = Own(Codec { write: write_config, read: read_config });
+const CONFIG_LIST: Kind = List(&CONFIG);
+const CONFIG_MAP: Kind = Map(&CONFIG);
 
 fn write_config(writer: &mut Writer, number: u32, node: &Node) {
     writer.nested(number, |writer| match node {
         Node::Text(text) => writer.text(1, text),
         Node::Number(number) => writer.text(1, &number.to_string()),
-        Node::List(_) => writer.nested(2, |writer| writer.node(1, List(&Own(write_config)), node)),
-        Node::Map(_) => writer.nested(3, |writer| writer.node(1, Map(&Own(write_config)), node)),
+        Node::List(_) => writer.node(2, Only(&CONFIG_LIST), node),
+        Node::Map(_) => writer.node(3, Only(&CONFIG_MAP), node),
     });
 }
 
+fn read_config(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    match last_of(bytes, 1..=3)? {
+        Some((1, bytes)) => Ok(Node::Text(text(bytes)?)),
+        Some((2, bytes)) => only(&CONFIG_LIST, bytes, depth),
+        Some((_, bytes)) => only(&CONFIG_MAP, bytes, depth),
+        None => Err(ConvertError::missing("config_item_enum")),
+    }
+}
+
+const FILE: Kind = Own(Codec { write: write_file, read: read_file });
+
+/// One without content or place is left out.
+fn write_file(writer: &mut Writer, number: u32, node: &Node) {
+    let content = if node.get("data").is_some() { (2, "data") } else { (3, "binaryData") };
+    let texts = [(1, "mountPoint"), content].map(|(number, key)| Some((number, node.get(key)?.as_text()?)));
+    if let [Some(place), Some(content)] = texts {
+        writer
+            .nested(number, |writer| [place, content].into_iter().for_each(|(number, text)| writer.text(number, text)));
+    }
+}
+
+fn read_file(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    let (content, _) = last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
+    let mut file = message(FILE_FIELDS, bytes, depth)?;
+    if let Node::Map(fields) = &mut file {
+        fields.remove(if content == 2 { "binaryData" } else { "data" });
+    }
+    Ok(file)
+}
+
+const RULE: Kind = Own(Codec { write: write_rule, read: read_rule });
+
+/// One of an unknown type or operation is left out.
 fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
-    let (kind, fields) = match node.get("type").and_then(Node::as_text) {
-        Some("StateRule") => (1, STATE_RULE),
-        Some("LogRule") => (2, LOG_RULE),
+    let value = |key: &str| node.get(key).and_then(Node::as_text);
+    let (kind, fields) = match value(TYPE) {
+        Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => (1, STATE_RULE),
+        Some(LOG_RULE_TYPE) => (2, LOG_RULE),
         _ => return,
     };
     writer.nested(number, |writer| writer.node(kind, Kind::Message(fields), node));
 }
+
+fn read_rule(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    let (kind, fields, bytes) = match last_of(bytes, 1..=2)? {
+        Some((1, bytes)) => (STATE_RULE_TYPE, STATE_RULE, bytes),
+        Some((_, bytes)) => (LOG_RULE_TYPE, LOG_RULE, bytes),
+        None => return Err(ConvertError::missing("access_rights_rule_enum")),
+    };
+    let mut rule = message(fields, bytes, depth)?;
+    if let Node::Map(fields) = &mut rule {
+        fields.insert(TYPE, Node::text(kind));
+    }
+    Ok(rule)
+}
+
+const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: |bytes, _| read_execution_state(bytes) });
 
 fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
@@ -165,122 +255,77 @@ fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     writer.nested(number, |writer| {
         text("additionalInfo").into_iter().for_each(|info| writer.text(1, info));
         if let Some(phase) = phase {
-            let state = base::ExecutionState { ExecutionStateEnum: Some(write_phase(phase)), ..Default::default() };
-            state.write_to_vec(&mut writer.bytes).expect("no field is required, and a vector takes all bytes");
+            writer
+                .message(&base::ExecutionState { ExecutionStateEnum: Some(write_phase(phase)), ..Default::default() });
         }
     });
 }
 
-// --------------------------------------------------------------- the bytes
-
-/// The wire type of numbers.
-const VARINT: u32 = 0;
-/// That of texts and messages, which begin with their length.
-const LENGTH: u32 = 2;
-
-#[derive(Default)]
-struct Writer {
-    bytes: Vec<u8>,
+fn read_execution_state(bytes: &[u8]) -> Decoded<Node> {
+    let state: base::ExecutionState = decode(bytes).map_err(|_| ConvertError::malformed())?;
+    let phase = state.ExecutionStateEnum.as_ref().map(read_phase).transpose()?;
+    let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
+    let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
+    Ok(Node::object(names.chain(state.additionalInfo.map(|info| ("additionalInfo", Node::Text(info))))))
 }
 
-impl Writer {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
-    }
+// ---------------------------------------------------------------- the states
 
-    fn tag(&mut self, number: u32, wire_type: u32) {
-        self.varint(u64::from(number << 3 | wire_type));
-    }
-
-    fn text(&mut self, number: u32, text: &str) {
-        self.tag(number, LENGTH);
-        self.varint(text.len() as u64);
-        self.bytes.extend_from_slice(text.as_bytes());
-    }
-
-    /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room; what is longer moves.
-    fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
-        self.tag(number, LENGTH);
-        let at = self.bytes.len();
-        self.bytes.push(0);
-        body(self);
-        let length = self.bytes.len() - at - 1;
-        let mut prefix = Self::default();
-        match u8::try_from(length) {
-            Ok(short @ ..0x80) => self.bytes[at] = short,
-            _ => {
-                prefix.varint(length as u64);
-                self.bytes.splice(at..=at, prefix.bytes);
-            }
-        }
-    }
-
-    fn fields(&mut self, fields: &[Field], node: &Node) {
-        for Field { number, key, kind } in fields {
-            if let Some(child) = node.get(key) {
-                self.node(*number, *kind, child);
-            }
-        }
-    }
-
-    fn node(&mut self, number: u32, kind: Kind, node: &Node) {
-        match kind {
-            Text => node.as_text().into_iter().for_each(|text| self.text(number, text)),
-            Number => node.as_number().into_iter().for_each(|value| {
-                self.tag(number, VARINT);
-                self.varint(value);
-            }),
-            Choice(value) => {
-                if let Some(value) = node.as_text().and_then(value).and_then(|value| u64::try_from(value).ok()) {
-                    self.tag(number, VARINT);
-                    self.varint(value);
-                }
-            }
-            Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
-            Only(kind) => self.nested(number, |writer| writer.node(1, *kind, node)),
-            Map(kind) => {
-                for (key, value) in node.as_map().into_iter().flatten() {
-                    self.nested(number, |writer| {
-                        writer.text(1, key);
-                        writer.node(2, *kind, value);
-                    });
-                }
-            }
-            List(kind) => {
-                node.as_list().unwrap_or_default().iter().for_each(|item| self.node(number, *kind, item));
-            }
-            Own(write) => write(self, number, node),
-        }
-    }
-}
-
-fn bytes(fields: &[Field], tree: &Node) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.fields(fields, tree);
-    writer.bytes
-}
-
-/// The bytes of a `CompleteState`.
+/// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 #[must_use]
-pub fn complete_state(tree: &Node) -> Vec<u8> {
-    bytes(COMPLETE_STATE, tree)
+pub fn write_state(tree: &Node) -> Vec<u8> {
+    Writer::bytes(COMPLETE_STATE, tree)
 }
 
-/// The bytes of a `Workload`.
+/// Which parts of a `CompleteState` are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    /// All that the server sends.
+    Sent,
+    /// Those of a new state: parts on request are unknown there.
+    New,
+    /// Those of a new state without masks: only the desired state and the agents count, so nothing else can be wrong.
+    NewWhole,
+}
+
+/// The tree of a `CompleteState`.
+///
+/// # Errors
+/// An enumeration number without meaning, a choice that is left open or bytes that are no message, anywhere in these parts.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
+pub fn read_state(bytes: &[u8], parts: Parts) -> Decoded<Node> {
+    let is_read = |field: &&Field| match parts {
+        Parts::Sent => true,
+        Parts::New => field.number < FIRST_ON_REQUEST,
+        Parts::NewWhole => ["desiredState", "agents"].contains(&field.key),
+    };
+    let fields: Vec<Field> = COMPLETE_STATE.iter().filter(is_read).copied().collect();
+    message(&fields, bytes, 0)
+}
+
+/// The bytes of a complete `Workload`, every part present.
 #[must_use]
-pub fn workload(tree: &Node) -> Vec<u8> {
-    bytes(WORKLOAD, tree)
+pub fn write_workload(workload: &Workload) -> Vec<u8> {
+    Writer::bytes(WORKLOAD, &workload_node(workload, Rendering::Full))
+}
+
+/// Reads a complete `Workload`; the field names in errors are those of the schema.
+///
+/// # Errors
+/// What is missing or unknown.
+pub fn read_workload(bytes: &[u8]) -> Decoded<Workload> {
+    let tree = message(WORKLOAD, bytes, 0)?;
+    for (key, name) in [("agent", "agent"), ("runtime", "runtime"), ("runtimeConfig", "runtime_config")] {
+        tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
+    }
+    workload_from_node(&tree, "workload").map_err(|error| ConvertError(error.to_string()))
 }
 
 /// The bytes of an `AgentUsage`.
 #[must_use]
-pub fn agent_usage(tree: &Node) -> Vec<u8> {
-    bytes(AGENT_USAGE, tree)
+pub fn write_agent_usage(tree: &Node) -> Vec<u8> {
+    Writer::bytes(AGENT_USAGE, tree)
 }
 
 /// Makes bytes the field `number` of a message. The library writes fields that it does not know as they are, so they are
@@ -291,3 +336,6 @@ pub fn as_field(number: u32, bytes: Vec<u8>) -> SpecialFields {
     fields.mut_unknown_fields().add_length_delimited(number, bytes);
     fields
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,15 +2,9 @@
 //!
 //! Thread: whichever reads the stream.
 
-use crate::model::node::Node;
 use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::wire::schema::ank_base as base;
 use std::collections::BTreeMap;
-
-/// The tree of all samples.
-pub fn read(usage: &base::UsageMap) -> Node {
-    Node::map(usage.agents.iter().map(|(name, usage)| (name.clone(), read_agent_usage(usage.clone()).node())))
-}
 
 /// Reads the sample of one agent.
 pub fn read_agent_usage(usage: base::AgentUsage) -> AgentUsage {
