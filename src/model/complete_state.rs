@@ -265,16 +265,14 @@ impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo}`.
     #[must_use]
     pub fn node(&self) -> Node {
-        let mut tree = Node::empty();
-        for ((agent, workload, id), state) in &self.entries {
-            let mut place = &mut tree;
-            for part in [agent, workload, id] {
-                let Node::Map(entries) = place else { unreachable!("only maps are created here") };
-                place = entries.child(part.to_string());
-            }
-            *place = execution_state_node(state);
-        }
-        tree
+        let all: Vec<_> = self.entries.iter().collect();
+        Node::map(all.chunk_by(|(one, _), (next, _)| one.0 == next.0).map(|of_agent| {
+            let workloads = of_agent.chunk_by(|(one, _), (next, _)| one.1 == next.1).map(|of_workload| {
+                let ids = of_workload.iter().map(|((.., id), state)| (&**id, execution_state_node(state)));
+                (&*of_workload[0].0.1, Node::map(ids))
+            });
+            (&*of_agent[0].0.0, Node::map(workloads))
+        }))
     }
 }
 

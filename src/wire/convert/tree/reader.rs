@@ -45,32 +45,26 @@ pub fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u3
 /// The tree of a message with these fields.
 pub fn message(fields: &[Field], bytes: &[u8], depth: usize) -> Decoded<Node> {
     let depth = deeper(depth)?;
-    // A field has two bytes at least.
-    let mut found: Vec<(Key, Node)> = Vec::with_capacity(fields.len().min(bytes.len() / 2));
+    let mut found: Vec<Option<Node>> = vec![None; fields.len()];
     for part in Fields::of(bytes) {
         let part = part?;
-        let Some(field) = fields.iter().find(|field| field.number == part.number) else { continue };
-        let before = found.iter().position(|(key, _)| *key == field.key);
-        let node = match field.kind {
+        let Some(index) = fields.iter().position(|field| field.number == part.number) else { continue };
+        let kind = fields[index].kind;
+        let node = match kind {
+            _ if !fits(kind, part.value) => continue,
             // Its other parts were read with the first one.
-            Map(_) | List(_) if before.is_some() => continue,
-            Map(_) | List(_) => {
-                Some(repeated(field.kind, field.number, bytes, depth)?).filter(|node| !node.is_empty_container())
-            }
-            kind => value(kind, part.value, depth)?,
+            Map(_) | List(_) if found[index].is_some() => continue,
+            Map(_) | List(_) => repeated(kind, part.number, bytes, depth)?,
+            _ => value(kind, part.value, depth)?,
         };
-        match (before, node) {
-            (_, None) => {}
-            (Some(index), Some(node)) => found[index].1 = node,
-            (None, Some(node)) => found.push((Key::Borrowed(field.key), node)),
-        }
+        found[index] = Some(node);
     }
-    for field in fields.iter().filter(|field| field.always) {
-        if !found.iter().any(|(key, _)| *key == field.key) {
-            found.push((Key::Borrowed(field.key), absent(field.kind, depth)?));
-        }
+    let mut entries = Vec::with_capacity(found.iter().flatten().count());
+    for (field, node) in fields.iter().zip(found) {
+        let node = if field.always && node.is_none() { Some(absent(field.kind, depth)?) } else { node };
+        entries.extend(node.map(|node| (Key::Borrowed(field.key), node)));
     }
-    Ok(Node::Map(found.into_iter().collect()))
+    Ok(Node::Map(entries.into_iter().collect()))
 }
 
 /// The tree of a message whose only field, with the number 1, is of this kind.
@@ -82,8 +76,8 @@ pub fn only(kind: &Kind, bytes: &[u8], depth: usize) -> Decoded<Node> {
     let mut node = None;
     for part in Fields::of(bytes) {
         let part = part?;
-        if part.number == 1 {
-            node = value(*kind, part.value, depth)?.or(node);
+        if part.number == 1 && fits(*kind, part.value) {
+            node = Some(value(*kind, part.value, depth)?);
         }
     }
     node.map_or_else(|| absent(*kind, depth), Ok)
@@ -108,7 +102,7 @@ fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize) -> Decoded<Node
             Ok(Node::Map(entries.into_iter().collect()))
         }
         List(kind) => {
-            let nodes = items.map(|item| Ok(value(*kind, Value::Bytes(item?), depth)?.unwrap_or_default()));
+            let nodes = items.map(|item| value(*kind, Value::Bytes(item?), depth));
             Ok(Node::List(nodes.collect::<Decoded<_>>()?))
         }
         _ => Ok(Node::empty()),
@@ -121,36 +115,45 @@ fn entry(kind: Kind, bytes: &[u8], depth: usize) -> Decoded<(Key, Node)> {
         let field = field?;
         match (field.number, field.value) {
             (1, Value::Bytes(bytes)) => key = bytes,
-            (2, found) => node = Some(found),
+            (2, found) if fits(kind, found) => node = Some(found),
             _ => {}
         }
     }
-    let node = node.map_or(Ok(None), |found| value(kind, found, depth))?;
-    Ok((text(key)?.into(), node.map_or_else(|| absent(kind, depth), Ok)?))
+    let node = node.map_or_else(|| absent(kind, depth), |found| value(kind, found, depth))?;
+    Ok((text(key)?.into(), node))
 }
 
-/// The node of a value; `None` when it is not of this kind.
-fn value(kind: Kind, value: Value<'_>, depth: usize) -> Decoded<Option<Node>> {
-    Ok(Some(match (kind, value) {
-        (Text, Value::Bytes(bytes)) => Node::Text(text(bytes)?),
-        (Number | Short, Value::Varint(number)) => Node::Number(number),
+/// Whether a value has the wire type of this kind.
+fn fits(kind: Kind, value: Value<'_>) -> bool {
+    match value {
+        Value::Varint(_) => matches!(kind, Number | Short | Choice(_)),
+        Value::Bytes(_) => !matches!(kind, Number | Short | Choice(_)),
+        Value::Other => false,
+    }
+}
+
+/// The node of a value that fits.
+fn value(kind: Kind, value: Value<'_>, depth: usize) -> Decoded<Node> {
+    match (kind, value) {
+        (Text, Value::Bytes(bytes)) => Ok(Node::Text(text(bytes)?)),
+        (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
         (Choice(names), Value::Varint(number)) => {
             // The wire has them with a sign, in 64 bits.
             let number = number.cast_signed() as i32;
-            Node::text((names.name)(number).ok_or_else(|| ConvertError::unknown_enum(number))?)
+            Ok(Node::text((names.name)(number).ok_or_else(|| ConvertError::unknown_enum(number))?))
         }
-        (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth)?,
-        (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth)?,
-        (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?)?,
-        _ => return Ok(None),
-    }))
+        (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth),
+        (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth),
+        (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?),
+        _ => Ok(Node::empty()),
+    }
 }
 
 /// The node of a value that was left out.
 fn absent(kind: Kind, depth: usize) -> Decoded<Node> {
     match kind {
         Map(_) | List(_) => repeated(kind, 1, &[], depth),
-        Number | Short | Choice(_) => Ok(value(kind, Value::Varint(0), depth)?.unwrap_or_default()),
-        _ => Ok(value(kind, Value::Bytes(&[]), depth)?.unwrap_or_default()),
+        Number | Short | Choice(_) => value(kind, Value::Varint(0), depth),
+        _ => value(kind, Value::Bytes(&[]), depth),
     }
 }
