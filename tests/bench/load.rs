@@ -59,6 +59,7 @@ impl Curve {
 /// Answers whether nothing grows too fast.
 pub fn run(programs: &Path, engine: &Path) -> bool {
     let mut held = workloads_of_server(programs);
+    held &= states_apart(programs);
     held &= subscribers(programs);
     held &= commands(programs);
     held & workloads_of_agent(programs, engine)
@@ -66,9 +67,40 @@ pub fn run(programs: &Path, engine: &Path) -> bool {
 
 // ------------------------------------------------------------------------- server
 
-/// 200 simulated agents.
+/// Simulated agents, and the workloads of all of them together.
+const AGENTS: usize = 200;
+const WORKLOADS: [usize; 4] = [2500, 5000, 10_000, 20_000];
+/// Reads of which the fastest counts: each takes so long that something else runs meanwhile.
+const READS: usize = 5;
+
+/// A server to which all agents are connected.
+fn with_agents(programs: &Path, reports: Reports) -> (Server, Vec<Agent>, Commander) {
+    let server = Server::start(programs, &[], Security::Insecure);
+    let agents = (0..AGENTS).map(|index| Agent::connect(&server, &agent_name(index), reports)).collect();
+    let mut commander = Commander::connect(&server);
+    while commander.read(&["agents"]).get("agents").and_then(Node::as_map).map_or(0, |all| all.len()) < AGENTS {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.wait_until_idle();
+    (server, agents, commander)
+}
+
+/// Each state in a message of its own goes to all other agents.
+fn states_apart(programs: &Path) -> bool {
+    let mut cpu =
+        Curve::new("server: CPU of an apply on 200 agents that send a message for each state, by workloads", "s");
+    for workloads in WORKLOADS {
+        let (server, mut agents, mut commander) = with_agents(programs, Reports::OneByOne);
+        let before = server.cpu();
+        commander.apply(state(AGENTS, workloads));
+        agents.iter_mut().for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
+        server.wait_until_idle();
+        cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
+    }
+    cpu.print(0.0)
+}
+
 fn workloads_of_server(programs: &Path) -> bool {
-    const AGENTS: usize = 200;
     let mut cpu = Curve::new("server: CPU of an apply on 200 agents until all is reported, by workloads", "s");
     let mut time = Curve::new("server: time of that", "s");
     let mut peak = Curve::new("server: memory right after it", "MiB");
@@ -77,15 +109,8 @@ fn workloads_of_server(programs: &Path) -> bool {
     let mut change =
         Curve::new("server: CPU of 400 state changes with one subscriber and 200 agents, by workloads", "ms");
     let mut event = Curve::new("server: time until the events of these 400 arrived, each before the next change", "ms");
-    for workloads in [2500, 5000, 10_000, 20_000] {
-        let server = Server::start(programs, &[], Security::Insecure);
-        let mut agents: Vec<Agent> =
-            (0..AGENTS).map(|index| Agent::connect(&server, &agent_name(index), Reports::Together)).collect();
-        let mut commander = Commander::connect(&server);
-        while commander.read(&["agents"]).get("agents").and_then(Node::as_map).map_or(0, |all| all.len()) < AGENTS {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        server.wait_until_idle();
+    for workloads in WORKLOADS {
+        let (server, mut agents, mut commander) = with_agents(programs, Reports::Together);
         let new = state(AGENTS, workloads);
         let (before, begin) = (server.cpu(), Instant::now());
         commander.apply(new);
@@ -97,9 +122,13 @@ fn workloads_of_server(programs: &Path) -> bool {
         assert_eq!(running(&commander.read(&["workloadStates.*.*.*.state"])), workloads, "all workloads are reported");
         std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(server.pss())));
-        let begin = Instant::now();
-        assert!(commander.read(&[]).get("effectiveState").is_some(), "all of the state is read");
-        read.points.push((workloads, milliseconds(begin.elapsed())));
+        let mut read_all = || {
+            let begin = Instant::now();
+            assert!(commander.read(&[]).get("effectiveState").is_some(), "all of the state is read");
+            begin.elapsed()
+        };
+        let fastest = (0..READS).map(|_| read_all()).min().unwrap_or_default();
+        read.points.push((workloads, milliseconds(fastest)));
         // Not by workload: what they are does not matter to one change.
         let subscriber = Subscriber::connect(&server);
         server.wait_until_idle();
