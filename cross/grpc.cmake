@@ -4,6 +4,9 @@ if(CMAKE_VERSION VERSION_LESS 3.19)
   return()
 endif()
 set_source_files_properties(
+  src/core/ext/transport/chttp2/transport/bin_encoder.cc
+  src/core/lib/event_engine/posix_engine/ev_poll_posix.cc
+  src/core/lib/iomgr/ev_poll_posix.cc
   src/core/lib/security/credentials/alts/grpc_alts_credentials_server_options.cc
   src/core/tsi/local_transport_security.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
