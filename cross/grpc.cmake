@@ -7,6 +7,7 @@ set_source_files_properties(
   src/core/ext/transport/chttp2/transport/bin_encoder.cc
   src/core/lib/event_engine/posix_engine/ev_poll_posix.cc
   src/core/lib/iomgr/ev_poll_posix.cc
+  src/core/lib/iomgr/ev_posix.cc
   src/core/lib/security/credentials/alts/grpc_alts_credentials_server_options.cc
   src/core/tsi/local_transport_security.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
