@@ -5,7 +5,8 @@
 # Only when they are named: `modes`, a switch next to the same change by hand; `usage`, what samples and `ank top` cost.
 #
 # BENCH_ROUNDS is how often starts and exits are repeated, BENCH_SECONDS how long what goes on for a minute is watched.
-# BENCH_PARTS names the parts to do (idle starts exits crash_loop modes usage). BENCH_COUNT_CALLS=1 shows what was called of podman.
+# BENCH_PARTS names the parts to do (connected idle starts exits deletes crash_loop modes usage).
+# BENCH_COUNT_CALLS=1 shows what was called of podman.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/engine.sh"
 . "$root/scripts/cluster.sh"
@@ -92,6 +93,12 @@ delete() {
     "$ank" --quiet apply -d "$1"
 }
 
+# What the start of the agent itself needed is still held.
+connected() {
+    sleep 1
+    row 'agent: memory, just connected, no workload' MiB "$(pss_kb bench)" 1024 6.7 0.5
+}
+
 # idle FILE COUNT PEER_MIB PEER_SECONDS
 idle() {
     apply "$1" "$2"
@@ -154,6 +161,24 @@ exits() {
     done
     row 'exit of a container until ank get workloads shows it (median)' s "$(median <"$work/delays")" 1000000 0.95 0.15
     row 'the longest of them' s "$(sort -n "$work/delays" | tail -n 1)" 1000000
+}
+
+# A workload that has ended, from the command to its end.
+deletes() {
+    local round begin
+    : >"$work/delays"
+    for ((round = 0; round < rounds; round++)); do
+        "$ank" --quiet run workload "ended_$round" --runtime podman --agent bench \
+            --config $'image: alpine:latest\ncommandOptions: ["--entrypoint", "/bin/true"]'
+        begin=$(now_us)
+        "$ank" --quiet delete workload "ended_$round"
+        printf '%s\n' $(($(now_us) - begin)) >>"$work/delays"
+    done
+    row 'delete of a workload that has ended (median)' s "$(median <"$work/delays")" 1000000 0.09 1.0
+    begin=$(now_us)
+    "$podman" create --name bare alpine:latest >/dev/null
+    "$podman" rm bare >/dev/null
+    row 'podman create and rm, bare' s $(($(now_us) - begin)) 1000000
 }
 
 crash_loop() {
@@ -246,7 +271,7 @@ usage() {
 
 awk 'BEGIN { printf "%-62s%6s%10s%10s%8s%9s  %s\n", "", "", "MEASURED", "PEER", "RATIO", "PROMISE", "MET" }' >"$work/table"
 title 'Agent on real podman'
-for part in ${BENCH_PARTS:-idle starts exits crash_loop}; do
+for part in ${BENCH_PARTS:-connected idle starts exits deletes crash_loop}; do
     case $part in
         idle)
             idle "$work/one.yaml" 1 7.1 1.3

@@ -24,8 +24,8 @@ check_bench_settings() {
     check_number SIZE_SECONDS "${SIZE_SECONDS:-60}" 1 86400
     for part in ${BENCH_PARTS-}; do
         case $part in
-            idle | starts | exits | crash_loop | modes | usage) ;;
-            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are idle, starts, exits, crash_loop, modes and usage" ;;
+            connected | idle | starts | exits | deletes | crash_loop | modes | usage) ;;
+            *) fail "BENCH_PARTS names '$part'" "the parts of 'agent' are connected, idle, starts, exits, deletes, crash_loop, modes and usage" ;;
         esac
     done
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the dependencies with cargo-deny (rules in deny.toml). cargo-deny is built once into the cache
-# folder, without link-time optimisation: a good minute on two cores.
+# Checks the dependencies with cargo-deny (rules in deny.toml). cargo-deny is built once into the cache folder, without
+# link-time optimisation: a good minute on two cores, which `./justw test` leaves to whoever wants it. CI does.
 #
 # deny.sh looks at licenses, forbidden crates and sources; `deny.sh advisories` at what is known against the dependencies.
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -16,6 +16,7 @@ tools=$cache/tools/cargo-deny-$wanted
 deny=$tools/bin/cargo-deny
 
 if [ ! -x "$deny" ]; then
+    [ -z "${ANKAIOS_LEFT_OUT-}" ] || leave_out "$part of the dependencies" "cargo-deny is not built; './justw deny' builds it"
     printf 'deny: building cargo-deny %s, once\n' "$wanted"
     log=$(mktemp)
     if ! CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \

@@ -29,7 +29,7 @@ for file in tests/*/main.rs tests/fuzz_bounded.rs; do
     file=${file%/main.rs}
     programs+=("$(basename -- "$file" .rs)")
 done
-number=0 count=$((6 + ${#programs[@]}))
+number=0 count=$((7 + ${#programs[@]}))
 # stage NAME COMMAND...
 stage() {
     local begin=$SECONDS
@@ -41,7 +41,7 @@ stage() {
 }
 test_with() { scripts/cargo.sh test --locked --features multicall "$@"; }
 
-for recipe in check advisories; do
+for recipe in check deny advisories; do
     stage "$recipe" "$1" --justfile "$root/justfile" --working-directory "$root" "$recipe"
 done
 stage trace scripts/trace.sh --strict

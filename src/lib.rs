@@ -53,6 +53,7 @@
 //!   guarded_update.rs      phases of guarded updates, hashes of definitions                 -
 //!   usage.rs               what nodes and workloads use of CPU and memory                     -
 //!   node.rs                the field tree                                                     -
+//!   node/entries.rs        the entries of one of its maps                                     -
 //!   field_path.rs          field masks: read, write, remove                                   -
 //!   mask_tree.rs           many masks as one tree                                             -
 //!   memory_size.rs         what values take in memory, about                                  -
@@ -67,14 +68,14 @@
 //!   schema.rs              generated from proto/                                              -
 //!   convert/               schema to model and back
 //!     values.rs            enumerations, instance names, execution states, logs               -
-//!     state.rs             complete states and workloads as field trees, presence kept       -
-//!     modes.rs             modes of the vehicle as a field tree                              -
-//!     timings.rs           times of starts as a field tree                                   -
+//!     tree.rs              states and workloads as field trees: a table, presence kept       -
+//!     tree/reader.rs       bytes to trees by the table             [rx:peer] [rx:server] [main]
+//!     tree/writer.rs       trees to bytes by the table               [server] [tx] [uplink] [main]
 //!     to_server.rs         messages of clients                        [rx:peer] [uplink] [main]
 //!     from_server.rs       messages of the server, plans for hooks     [tx] [rx:server] [hook]
-//!     updates.rs           guarded updates, which are read by name only                   [any]
 //!     control.rs           messages between workloads and their agent               [control]
-//!     usage.rs             what nodes and workloads use                 [rx:peer] [uplink] [tx]
+//!     usage.rs             what nodes and workloads use                              [rx:peer]
+//!   fields.rs              the fields of a message as they stand in its bytes                -
 //!   delimited.rs           messages with their length before them                   [control]
 //!   weight.rs              what a message takes when it is decoded         [control] [rx:peer]
 //!   grpc.rs                methods, channel arguments, blocking waits                         -

@@ -108,7 +108,7 @@ impl Candidates {
     }
 
     fn in_state(self, state: &Node) -> BTreeSet<String> {
-        let keys = |path: &[&str]| entries(state.at(path)).map(|(name, _)| name.clone()).collect();
+        let keys = |path: &[&str]| entries(state.at(path)).map(|(name, _)| name.to_owned()).collect();
         match self {
             Self::Workloads => keys(&["desiredState", "workloads"]),
             Self::Configs => keys(&["desiredState", "configs"]),
@@ -170,7 +170,7 @@ fn masks(state: &Node) -> BTreeSet<String> {
         masks.insert("agents".to_owned());
         for (name, agent) in entries(Some(agents)) {
             masks.insert(format!("agents.{name}"));
-            let parts = entries(Some(agent)).filter(|(part, _)| ["status", "tags"].contains(&part.as_str()));
+            let parts = entries(Some(agent)).filter(|(part, _)| ["status", "tags"].contains(part));
             masks.extend(parts.map(|(part, _)| format!("agents.{name}.{part}")));
         }
     }

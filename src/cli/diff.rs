@@ -132,7 +132,7 @@ impl Differences {
             let used: BTreeSet<String> =
                 used.filter(|config| changed.contains(&(ObjectKind::Config, *config))).map(str::to_owned).collect();
             if !used.is_empty() && !changed.contains(&(ObjectKind::Workload, workload)) {
-                users.insert(workload.clone(), used);
+                users.insert(workload.to_owned(), used);
             }
         }
         Self { objects, users }
@@ -209,7 +209,7 @@ impl Difference {
         let mut object = match self.kind {
             ObjectKind::Config => both(old, new),
             ObjectKind::Workload => {
-                let names: BTreeSet<&String> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
+                let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
                 let value = |side: Option<&'_ Node>, name: &str| side.and_then(|node| node.get(name)).cloned();
                 let changed = names.into_iter().map(|name| (name, value(old, name), value(new, name)));
                 let changed = changed.filter(|(_, old, new)| old != new);
@@ -218,7 +218,7 @@ impl Difference {
             }
         };
         if let Some(entries) = object.as_map_mut() {
-            entries.insert("action".to_owned(), Node::text(self.action().name()));
+            entries.insert("action", Node::text(self.action().name()));
         }
         object
     }

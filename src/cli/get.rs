@@ -43,7 +43,7 @@ impl WorkloadArguments {
         }
         // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
-            let connected = || rows::entries(state.get("agents")).map(|(name, _)| name.as_str());
+            let connected = || rows::entries(state.get("agents")).map(|(name, _)| name);
             let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
             if !known().any(|known| known == agent) {
                 output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));

@@ -399,7 +399,7 @@ storage                           A       Running(Ok)
         let mut state = timings::tests::chain();
         for part in ["db", "disk", "late", "lone", "setup", "web"] {
             let place = state.at_mut(&["desiredState", "workloads"]).unwrap().as_map_mut().unwrap();
-            let workload = place.entry(part.to_owned()).or_default().as_map_mut().unwrap();
+            let workload = place.child(part.to_owned()).as_map_mut().unwrap();
             workload.insert("agent".to_owned(), Node::text("A"));
         }
         let expected = "\
@@ -425,8 +425,7 @@ web                               A       @5.050 +2.050 *   does not exist
         let mut cluster = cluster();
         for (name, tag) in [("storage", "drive"), ("init", "park"), ("logger", "drive limp"), ("alone", "park")] {
             let place = ["desiredState", "workloads", name, "tags"].into_iter();
-            let tags =
-                place.fold(&mut cluster, |place, key| place.as_map_mut().unwrap().entry(key.into()).or_default());
+            let tags = place.fold(&mut cluster, |place, key| place.as_map_mut().unwrap().child(key.to_owned()));
             *tags = Node::map([(MODES_TAG, Node::text(tag))]);
         }
         // Outside of the current mode it has no agent.
@@ -497,7 +496,7 @@ flowchart LR
             ("logger", "B", "prepare: no such image, retry in 4 s"),
         ] {
             let at = ["workloadStates", agent, workload, "1"];
-            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
+            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(key).unwrap());
             place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text(info));
         }
         let graph = Graph::of(&state);

@@ -78,7 +78,7 @@ struct Workloads<'s>(BTreeMap<&'s str, &'s Node>);
 impl<'s> Workloads<'s> {
     fn of(state: &'s Node) -> Self {
         let workloads = entries(state.at(&["desiredState", "workloads"]));
-        Self(workloads.map(|(name, workload)| (name.as_str(), workload)).collect())
+        Self(workloads.collect())
     }
 }
 
@@ -96,7 +96,7 @@ fn unmet_needs(modes: &ServerModes, state: &Node, sent: &Workloads<'_>) -> Vec<S
     let mut warnings = Vec::new();
     for (name, workload) in &all.0 {
         for (needed, _) in entries(workload.get("dependencies")) {
-            let Some((needed, other)) = all.0.get_key_value(needed.as_str()) else { continue };
+            let Some((needed, other)) = all.0.get_key_value(needed) else { continue };
             if !sent.0.contains_key(name) && !sent.0.contains_key(needed) {
                 continue;
             }

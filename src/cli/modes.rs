@@ -63,7 +63,7 @@ fn no_modes() -> CommandError {
 pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
     entries(state.at(&[part, "workloads"])).flat_map(|(name, workload)| {
         let tag = workload.at(&["tags", MODES_TAG]).and_then(Node::as_text).unwrap_or_default();
-        mode_names(tag).map(|mode| (name.as_str(), mode))
+        mode_names(tag).map(move |mode| (name, mode))
     })
 }
 

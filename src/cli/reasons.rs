@@ -152,10 +152,10 @@ pub fn needs(state: &Node) -> Needs {
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in rows::entries(state.at(&[part, "workloads"])) {
             let needs = rows::entries(workload.get("dependencies"));
-            let text = |(name, condition): (&String, &Node)| {
-                (name.clone(), condition.as_text().unwrap_or_default().to_owned())
+            let text = |(name, condition): (&str, &Node)| {
+                (name.to_owned(), condition.as_text().unwrap_or_default().to_owned())
             };
-            all.insert(name.clone(), needs.map(text).collect());
+            all.insert(name.to_owned(), needs.map(text).collect());
         }
     }
     all

@@ -74,7 +74,7 @@ fn runtime(state: &Node, name: &str, agent: &str) -> String {
 }
 
 /// The entries of a map; none when it is missing.
-pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&String, &Node)> {
+pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
     node.and_then(Node::as_map).into_iter().flatten()
 }
 
@@ -113,8 +113,8 @@ mod tests {
         ] {
             let mut tree = state(&[], &[("w", "1", "A", Phase::Running)]);
             let map = tree.as_map_mut().unwrap();
-            map.insert("desiredState".into(), part(desired.clone()));
-            map.insert("effectiveState".into(), part(effective.clone()));
+            map.insert("desiredState", part(desired.clone()));
+            map.insert("effectiveState", part(effective.clone()));
             let rows = rows(&tree);
             assert_eq!(rows[&InstanceName::with_id("w", "1", "A")].runtime, runtime, "{desired:?} {effective:?}");
         }

@@ -6,12 +6,11 @@
 use super::args::Format;
 use crate::model::fields::{COMPLETE_STATE, Kind, Object};
 use crate::model::messages::AlteredFields;
-use crate::model::node::Node;
+use crate::model::node::{Entries, Node};
 use crate::model::shown_text::acts_on_terminal;
 use crate::platform::logging::utc;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_yaml::Value;
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a key that YAML writes as one that is long. Its bound is 128.
@@ -44,13 +43,13 @@ impl Serialize for Ordered<'_> {
 }
 
 /// The fields to print in their order; those that are not in the table come last.
-fn ordered_fields<'n>(entries: &'n BTreeMap<String, Node>, object: &'static Object) -> Vec<(&'n str, Ordered<'n>)> {
+fn ordered_fields<'n>(entries: &'n Entries, object: &'static Object) -> Vec<(&'n str, Ordered<'n>)> {
     let known = object.fields.iter().filter_map(|field| {
         let node = entries.get(field.name).filter(|node| !field.is_omitted(node))?;
         Some((field.name, Ordered { node, kind: field.kind }))
     });
     let unknown = entries.iter().filter(|(name, _)| object.field(name).is_none());
-    known.chain(unknown.map(|(name, node)| (name.as_str(), Ordered { node, kind: Kind::Any }))).collect()
+    known.chain(unknown.map(|(name, node)| (name, Ordered { node, kind: Kind::Any }))).collect()
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.

@@ -211,7 +211,7 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
     for (workload, id, agent, phase) in instances {
         let mut place = &mut states;
         for part in [agent, workload, id] {
-            place = place.as_map_mut().unwrap().entry((*part).to_owned()).or_default();
+            place = place.as_map_mut().unwrap().child((*part).to_owned());
         }
         *place = execution_state_node(&ExecutionState::plain(*phase));
         let workload_node = Node::map([("agent", Node::text(*agent)), ("runtime", Node::text("podman"))]);
@@ -228,7 +228,7 @@ pub fn state(agents: &[&str], instances: &[(&str, &str, &str, Phase)]) -> Node {
 pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &str)]) {
     let place = [part, "workloads", workload, "dependencies"]
         .into_iter()
-        .fold(state, |place, key| place.as_map_mut().unwrap().entry(key.to_owned()).or_default());
+        .fold(state, |place, key| place.as_map_mut().unwrap().child(key.to_owned()));
     *place = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
 }
 

@@ -71,8 +71,7 @@ impl Starts {
         let mut all = Vec::new();
         for (agent, workloads) in entries(timings.get("instances")) {
             for (workload, ids) in entries(Some(workloads)) {
-                let start =
-                    |(id, times): (&String, &Node)| Start::of(InstanceName::with_id(workload, id, agent), times);
+                let start = |(id, times): (&str, &Node)| Start::of(InstanceName::with_id(workload, id, agent), times);
                 all.extend(entries(Some(ids)).map(start));
             }
         }
@@ -229,7 +228,7 @@ pub(crate) mod tests {
             let times = keys.into_iter().zip(times);
             let times = times.filter_map(|(key, at)| Some((key, Node::Number((*at)?))));
             let instance = Node::map([("1", Node::map(times.chain([("starts", Node::Number(1))])))]);
-            let workloads = instances.as_map_mut().unwrap().entry(agent.to_owned()).or_default();
+            let workloads = instances.as_map_mut().unwrap().child(agent.to_owned());
             workloads.as_map_mut().unwrap().insert(name.to_owned(), instance);
         }
         let timings = [("now", Node::Number(9_000)), ("boot", Node::Number(3_000)), ("instances", instances)];

@@ -138,7 +138,7 @@ impl Top<'_> {
         let before = warned.len();
         for (agent, usage) in entries(state.get("usage")).filter(|(agent, _)| self.is_shown(agent)) {
             if let Some(reason) = usage.get("missing").and_then(Node::as_text)
-                && warned.insert((agent.clone(), reason.to_owned()))
+                && warned.insert((agent.to_owned(), reason.to_owned()))
             {
                 output.warn(format_args!("what agent '{agent}' uses is unknown: {reason}"));
             }
@@ -206,7 +206,7 @@ impl Top<'_> {
         let mut rows: Vec<[String; 9]> = lines.iter().map(of_line).collect();
         if self.arguments.names.is_empty() {
             for agent in entries(state.get("agents")).map(|(name, _)| name).filter(|name| self.is_shown(name)) {
-                let own = lines.iter().filter(|line| *line.instance.agent == **agent).map(|line| line.values);
+                let own = lines.iter().filter(|line| *line.instance.agent == *agent).map(|line| line.values);
                 rows.push(cells("(workloads)", &one_line(agent), "", &Values::sum(own)));
                 rows.push(cells("(node)", &one_line(agent), "", &Values::of_node(before, state, agent)));
             }
@@ -218,14 +218,14 @@ impl Top<'_> {
 
     fn json(&self, before: &Node, state: &Node, lines: &[Line<'_>]) -> String {
         let agents = entries(state.get("usage")).filter(|(agent, _)| self.is_shown(agent));
-        let agent = |(name, usage): (&'_ String, &'_ Node)| {
+        let agent = |(name, usage): (&'_ str, &'_ Node)| {
             let mut values = known(Some(usage));
             values.extend(known(usage.get("node")));
             with_percent(values, Values::of_node(before, state, name).cpu)
         };
         let document = Document {
             time: timestamp((self.now)()),
-            agents: agents.map(|entry| (entry.0.as_str(), agent(entry))).collect(),
+            agents: agents.map(|entry| (entry.0, agent(entry))).collect(),
             workloads: lines.iter().map(|line| line.document(state)).collect(),
         };
         let text = if self.arguments.watch { serde_json::to_string } else { serde_json::to_string_pretty };
@@ -252,7 +252,7 @@ impl<'s> Line<'s> {
 /// The numbers and texts of a map.
 fn known(node: Option<&Node>) -> Map<String, Value> {
     let value = |node: &Node| node.as_number().map(Value::from).or_else(|| node.as_text().map(Value::from));
-    entries(node).filter_map(|(key, node)| Some((key.clone(), value(node)?))).collect()
+    entries(node).filter_map(|(key, node)| Some((key.to_owned(), value(node)?))).collect()
 }
 
 /// Adds the share of the CPU, with one digit as in the table.

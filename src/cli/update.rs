@@ -120,7 +120,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
 
     /// Warns about workloads to delete that do not exist.
     fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
-        let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name.as_str());
+        let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
             self.output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
         }

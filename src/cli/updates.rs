@@ -56,7 +56,7 @@ fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 /// The names of the workloads that an update changes.
 fn names(update: &Node) -> String {
-    some_of(entries(update.get("workloads")).map(|(name, _)| name.as_str()))
+    some_of(entries(update.get("workloads")).map(|(name, _)| name))
 }
 
 /// Why it ended, or what it waits for.
@@ -90,7 +90,7 @@ pub fn roll_back<L: ServerLink, C: Clock>(
         return Err(CommandError::input(text, "apply a manifest with what you want").into());
     };
     let objects = |part: &'static str| entries(update.get(part)).map(move |(name, object)| (part, name, object));
-    let objects: Vec<(&str, &String, &Node)> = objects("configs").chain(objects("workloads")).collect();
+    let objects: Vec<(&str, &str, &Node)> = objects("configs").chain(objects("workloads")).collect();
     if objects.is_empty() {
         let text = format!("nothing of update {id} is left: {}", info(update));
         return Err(

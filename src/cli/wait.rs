@@ -110,7 +110,7 @@ impl WaitState {
             starting: accepted.added.iter().cloned().collect(),
             ending: accepted.deleted.iter().cloned().collect(),
             on_trial: BTreeSet::new(),
-            connected: rows::entries(now.get("agents")).map(|(name, _)| name.as_str().into()).collect(),
+            connected: rows::entries(now.get("agents")).map(|(name, _)| name.into()).collect(),
             rows,
             reported: BTreeMap::new(),
             reasons,

@@ -6,7 +6,7 @@ use super::access_rules::{AccessRule, ControlInterfaceAccess, LOG_RULE, Operatio
 use super::execution_state::{ExecutionState, Phase, WorkloadState};
 use super::fields::{AGENT, Kind, Object, Presence, STATE, TYPE, Text, WORKLOAD, omit_empty};
 use super::names::{InstanceName, Name, alternatives};
-use super::node::Node;
+use super::node::{Entries, Node};
 use super::version::API_VERSION;
 use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use crate::limits::AGENT_TAG_ENTRY;
@@ -165,10 +165,11 @@ fn texts(map: &BTreeMap<String, String>) -> Node {
 /// The tree of one workload.
 #[must_use]
 pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
-    let dependencies = workload.dependencies.iter().map(|(name, condition)| (name, Node::text(condition.as_str())));
+    let dependencies =
+        workload.dependencies.iter().map(|(name, condition)| (name.clone(), Node::text(condition.as_str())));
     let access = &workload.control_interface_access;
     let rules = |rules: &[AccessRule]| Node::List(rules.iter().map(rule_node).collect());
-    let node = Node::map([
+    let node = Node::object([
         ("agent", Node::text(&*workload.agent)),
         ("restartPolicy", Node::text(workload.restart_policy.as_str())),
         ("dependencies", Node::map(dependencies)),
@@ -177,7 +178,7 @@ pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
         ("runtimeConfig", Node::text(&*workload.runtime_config)),
         (
             "controlInterfaceAccess",
-            Node::map([("allowRules", rules(&access.allow_rules)), ("denyRules", rules(&access.deny_rules))]),
+            Node::object([("allowRules", rules(&access.allow_rules)), ("denyRules", rules(&access.deny_rules))]),
         ),
         ("configs", texts(&workload.configs)),
         ("files", Node::List(workload.files.iter().map(file_node).collect())),
@@ -197,19 +198,19 @@ fn file_node(file: &File) -> Node {
         FileContent::Data(data) => ("data", Node::text(data)),
         FileContent::BinaryData(data) => ("binaryData", Node::text(data)),
     };
-    Node::map([("mountPoint", Node::text(&file.mount_point)), content])
+    Node::object([("mountPoint", Node::text(&file.mount_point)), content])
 }
 
 fn rule_node(rule: &AccessRule) -> Node {
     let list = |texts: &[String]| Node::List(texts.iter().map(Node::text).collect());
     match rule {
-        AccessRule::State { operation, filter_masks } => Node::map([
+        AccessRule::State { operation, filter_masks } => Node::object([
             (TYPE, Node::text(STATE_RULE)),
             ("operation", Node::text(operation.as_str())),
             ("filterMasks", list(filter_masks)),
         ]),
         AccessRule::Log { workload_names } => {
-            Node::map([(TYPE, Node::text(LOG_RULE)), ("workloadNames", list(workload_names))])
+            Node::object([(TYPE, Node::text(LOG_RULE)), ("workloadNames", list(workload_names))])
         }
     }
 }
@@ -220,14 +221,14 @@ pub fn config_node(item: &ConfigItem) -> Node {
     match item {
         ConfigItem::Text(text) => Node::text(text),
         ConfigItem::List(items) => Node::List(items.iter().map(config_node).collect()),
-        ConfigItem::Map(items) => Node::map(items.iter().map(|(key, item)| (key, config_node(item)))),
+        ConfigItem::Map(items) => Node::map(items.iter().map(|(key, item)| (key.clone(), config_node(item)))),
     }
 }
 
 /// The tree of the state of one instance.
 #[must_use]
 pub fn execution_state_node(state: &ExecutionState) -> Node {
-    Node::map([
+    Node::object([
         ("state", Node::text(state.phase.state())),
         ("subState", Node::text(state.phase.sub_state())),
         ("additionalInfo", Node::text(&*state.additional_info)),
@@ -239,9 +240,9 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
 pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
     let status = agent.load.map(|(cpu, memory)| {
         let status = [("cpuUsage", Node::Number(cpu.into())), ("freeMemory", Node::Number(memory))];
-        ("status", Node::map(status))
+        ("status", Node::object(status))
     });
-    let node = Node::map(status.into_iter().chain([("tags", texts(&agent.tags))]));
+    let node = Node::object(status.into_iter().chain([("tags", texts(&agent.tags))]));
     rendered(node, Kind::Object(&AGENT), rendering)
 }
 
@@ -251,10 +252,10 @@ impl DesiredState {
     pub fn node(&self, rendering: Rendering) -> Node {
         let workloads =
             self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
-        let node = Node::map([
+        let node = Node::object([
             ("apiVersion", Node::text(&self.api_version)),
             ("workloads", Node::map(workloads)),
-            ("configs", Node::map(self.configs.iter().map(|(key, item)| (key, config_node(item))))),
+            ("configs", Node::map(self.configs.iter().map(|(key, item)| (key.clone(), config_node(item))))),
         ]);
         rendered(node, Kind::Object(&STATE), rendering)
     }
@@ -264,16 +265,14 @@ impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo}`.
     #[must_use]
     pub fn node(&self) -> Node {
-        let mut tree = Node::empty();
-        for ((agent, workload, id), state) in &self.entries {
-            let mut place = &mut tree;
-            for part in [agent, workload, id] {
-                let Node::Map(entries) = place else { unreachable!("only maps are created here") };
-                place = entries.entry(part.to_string()).or_default();
-            }
-            *place = execution_state_node(state);
-        }
-        tree
+        let all: Vec<_> = self.entries.iter().collect();
+        Node::map(all.chunk_by(|(one, _), (next, _)| one.0 == next.0).map(|of_agent| {
+            let workloads = of_agent.chunk_by(|(one, _), (next, _)| one.1 == next.1).map(|of_workload| {
+                let ids = of_workload.iter().map(|((.., id), state)| (&**id, execution_state_node(state)));
+                (&*of_workload[0].0.1, Node::map(ids))
+            });
+            (&*of_agent[0].0.0, Node::map(workloads))
+        }))
     }
 }
 
@@ -322,8 +321,7 @@ impl Way<'_> {
     /// Checks that the node here is complete and as in the table of fields.
     fn check(&self, node: &Node, kind: Kind) -> Result<(), StateError> {
         let below = |key: &str, node: &Node, kind: Kind| Way { above: Some(self), key }.check(node, kind);
-        let each =
-            |entries: &BTreeMap<String, Node>, kind| entries.iter().try_for_each(|(key, node)| below(key, node, kind));
+        let each = |entries: &Entries, kind| entries.iter().try_for_each(|(key, node)| below(key, node, kind));
         let expected = match (kind, node) {
             (Kind::Any, _) | (Kind::Text(_) | Kind::Config, Node::Text(_)) | (Kind::Number, Node::Number(_)) => {
                 return Ok(());
@@ -377,12 +375,12 @@ fn items<'n>(node: &'n Node, field: &str) -> &'n [Node] {
     node.get(field).and_then(Node::as_list).unwrap_or_default()
 }
 
-fn entries<'n>(node: &'n Node, field: &str) -> impl Iterator<Item = (&'n String, &'n Node)> {
+fn entries<'n>(node: &'n Node, field: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
     node.get(field).and_then(Node::as_map).into_iter().flatten()
 }
 
 fn text_map(node: &Node, field: &str) -> BTreeMap<String, String> {
-    entries(node, field).filter_map(|(key, node)| Some((key.clone(), node.as_text()?.to_owned()))).collect()
+    entries(node, field).filter_map(|(key, node)| Some((key.to_owned(), node.as_text()?.to_owned()))).collect()
 }
 
 fn text_list(node: &Node, field: &str) -> Vec<String> {
@@ -394,7 +392,9 @@ fn config(node: &Node) -> ConfigItem {
         Node::Text(text) => ConfigItem::Text(text.clone()),
         Node::Number(number) => ConfigItem::Text(number.to_string()),
         Node::List(items) => ConfigItem::List(items.iter().map(config).collect()),
-        Node::Map(entries) => ConfigItem::Map(entries.iter().map(|(key, node)| (key.clone(), config(node))).collect()),
+        Node::Map(entries) => {
+            ConfigItem::Map(entries.iter().map(|(key, node)| (key.to_owned(), config(node))).collect())
+        }
     }
 }
 
@@ -427,7 +427,7 @@ fn rules(access: Option<&Node>, field: &str) -> Vec<AccessRule> {
 
 fn workload(node: &Node) -> Workload {
     let access = node.get("controlInterfaceAccess");
-    let condition = |(name, node): (&String, &Node)| Some((name.clone(), AddCondition::parse(node.as_text()?)?));
+    let condition = |(name, node): (&str, &Node)| Some((name.to_owned(), AddCondition::parse(node.as_text()?)?));
     Workload {
         restart_policy: RestartPolicy::parse(text(node, "restartPolicy")).unwrap_or_default(),
         dependencies: entries(node, "dependencies").filter_map(condition).collect(),
@@ -461,11 +461,11 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
         let way = Way { above: Some(&root), key: field.name };
         node.get(field.name).map_or(Ok(()), |node| way.check(node, field.kind))?;
     }
-    let workloads = entries(node, "workloads").map(|(name, node)| (name.as_str().into(), Arc::new(workload(node))));
+    let workloads = entries(node, "workloads").map(|(name, node)| (name.into(), Arc::new(workload(node))));
     Ok(DesiredState {
         api_version: text(node, "apiVersion").to_owned(),
         workloads: workloads.collect(),
-        configs: entries(node, "configs").map(|(key, node)| (key.clone(), config(node))).collect(),
+        configs: entries(node, "configs").map(|(key, node)| (key.to_owned(), config(node))).collect(),
     })
 }
 
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn empty_containers_are_rendered_only_in_full() {
         let bare = Workload::new("a", "r", "c");
-        let keys = |node: Node| node.as_map().unwrap().keys().cloned().collect::<Vec<_>>().join(",");
+        let keys = |node: Node| node.as_map().unwrap().keys().collect::<Vec<_>>().join(",");
         assert_eq!(keys(workload_node(&bare, Rendering::Sparse)), "agent,restartPolicy,runtime,runtimeConfig");
         assert_eq!(
             keys(workload_node(&bare, Rendering::Full)),

@@ -54,18 +54,14 @@ pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'
         let mut place = &mut *tree;
         for key in parents {
             let Node::Map(entries) = place else { return Err(failed()) };
-            place = if exists {
-                entries.entry((*key).to_owned()).or_default()
-            } else {
-                entries.get_mut(*key).ok_or_else(failed)?
-            };
+            place = if exists { entries.child((*key).to_owned()) } else { entries.get_mut(key).ok_or_else(failed)? };
         }
         let Node::Map(entries) = place else { return Err(failed()) };
         if exists {
             entries.insert((*last).to_owned(), Node::empty());
             put.insert(path);
         } else {
-            entries.remove(*last);
+            entries.remove(last);
         }
     }
     for path in &put {
@@ -102,17 +98,12 @@ pub(crate) mod tests {
         let mut place = tree;
         for key in parents {
             let entries = place.as_map_mut()?;
-            let missing = || Node::empty();
-            place = if value.is_some() {
-                entries.entry((*key).to_owned()).or_insert_with(missing)
-            } else {
-                entries.get_mut(*key)?
-            };
+            place = if value.is_some() { entries.child((*key).to_owned()) } else { entries.get_mut(key)? };
         }
         let entries = place.as_map_mut()?;
         match value {
             Some(node) => drop(entries.insert((*last).to_owned(), node.clone())),
-            None => drop(entries.remove(*last)),
+            None => drop(entries.remove(last)),
         }
         Some(())
     }

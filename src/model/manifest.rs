@@ -126,7 +126,7 @@ impl Manifest {
             let fields = workload.as_map_mut().filter(|fields| !fields.contains_key("agent"));
             without_agent.extend(fields.map(|fields| {
                 fields.insert("agent".to_owned(), Node::text(""));
-                Name::from(name.as_str())
+                Name::from(name)
             }));
         }
         let agent_error = without_agent.first().map(|name| {

@@ -3,9 +3,8 @@
 //! Thread: none, plain values.
 
 use super::field_path::WILDCARD;
-use super::node::Node;
+use super::node::{Entries, Node};
 use crate::limits::{MASK_PARTS_MAX, MASKS_OVERLAP_MAX};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Field masks without those that are there twice. Kept small, since subscriptions last.
@@ -274,7 +273,7 @@ impl<'m> Wanted<'m> {
             return Some(node);
         }
         let Node::Map(entries) = node else { return None };
-        let kept: BTreeMap<String, Node> = entries
+        let kept: Entries = entries
             .into_iter()
             .filter_map(|(key, child)| {
                 let wanted = self.below(&key);

@@ -10,7 +10,7 @@ use super::messages::{
     Response, ResponseContent,
 };
 use super::names::InstanceName;
-use super::node::Node;
+use super::node::{Entries, Key, Node};
 use super::workload::{AddCondition, DeleteCondition, File, FileContent, Workload};
 use std::collections::BTreeMap;
 
@@ -62,6 +62,13 @@ impl<T: MemorySize> MemorySize for BTreeMap<String, T> {
         const BLOCK: usize = 11;
         let places = self.len().div_ceil(BLOCK) * BLOCK * (size_of::<String>() + size_of::<T>());
         places + self.iter().map(|(key, value)| key.len() + value.memory_bytes()).sum::<usize>()
+    }
+}
+
+impl MemorySize for Entries {
+    fn memory_bytes(&self) -> usize {
+        let own = |(key, node): (&str, &Node)| key.len() + node.memory_bytes();
+        self.places() * size_of::<(Key, Node)>() + self.iter().map(own).sum::<usize>()
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Thread: none, plain values.
 
+mod entries;
+
+pub use entries::{Entries, Key};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// One node of the tree. Maps are sorted, so two outputs of one state are equal.
@@ -17,7 +19,7 @@ pub enum Node {
     /// A list; for masks a leaf.
     List(Vec<Node>),
     /// Nodes by key.
-    Map(BTreeMap<String, Node>),
+    Map(Entries),
 }
 
 impl Default for Node {
@@ -30,7 +32,7 @@ impl Node {
     /// A map without entries.
     #[must_use]
     pub fn empty() -> Self {
-        Self::Map(BTreeMap::new())
+        Self::Map(Entries::default())
     }
 
     /// A text node.
@@ -42,6 +44,11 @@ impl Node {
     /// A map of the given entries.
     pub fn map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Node)>) -> Self {
         Self::Map(entries.into_iter().map(|(key, node)| (key.into(), node)).collect())
+    }
+
+    /// A map of these fields, whose names take no memory.
+    pub fn object(fields: impl IntoIterator<Item = (&'static str, Node)>) -> Self {
+        Self::Map(fields.into_iter().collect())
     }
 
     /// The entry `key` when this is a map that has it.
@@ -58,17 +65,17 @@ impl Node {
 
     /// The node that `path` leads to through maps, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
-        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
+        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(key))
     }
 
     /// The entries when this is a map.
     #[must_use]
-    pub fn as_map(&self) -> Option<&BTreeMap<String, Node>> {
+    pub fn as_map(&self) -> Option<&Entries> {
         if let Self::Map(map) = self { Some(map) } else { None }
     }
 
     /// The entries when this is a map.
-    pub fn as_map_mut(&mut self) -> Option<&mut BTreeMap<String, Node>> {
+    pub fn as_map_mut(&mut self) -> Option<&mut Entries> {
         if let Self::Map(map) = self { Some(map) } else { None }
     }
 
@@ -133,8 +140,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let mut map = BTreeMap::new();
-        while let Some((key, node)) = entries.next_entry()? {
+        let mut map = Entries::default();
+        while let Some((key, node)) = entries.next_entry::<String, _>()? {
             map.insert(key, node);
         }
         Ok(Node::Map(map))

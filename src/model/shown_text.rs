@@ -13,13 +13,18 @@ const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
 
 /// Whether a terminal does something else with `character` than show it: it moves the cursor, begins a command, or
 /// changes the order of the characters around it. Not ends of lines and tabs, which every text may have.
+#[inline]
 #[must_use]
 pub fn acts_on_terminal(character: char) -> bool {
+    // Nearly all of a long text.
+    if matches!(character, ' '..='~' | '\n' | '\t') {
+        return false;
+    }
     let invisible = matches!(
         character,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
     );
-    invisible || (character.is_control() && !matches!(character, '\n' | '\t'))
+    invisible || character.is_control()
 }
 
 /// `text` with what acts on a terminal written out.

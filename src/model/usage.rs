@@ -65,7 +65,7 @@ pub struct AgentUsage {
 /// A map of the values that are known.
 fn known<const N: usize>(numbers: [(&'static str, Option<u64>); N], missing: Option<&String>) -> Node {
     let numbers = numbers.into_iter().filter_map(|(key, number)| Some((key, Node::Number(number?))));
-    Node::map(numbers.chain(missing.map(|text| ("missing", Node::text(text)))))
+    Node::object(numbers.chain(missing.map(|text| ("missing", Node::text(text)))))
 }
 
 impl WorkloadUsage {
@@ -115,7 +115,7 @@ impl AgentUsage {
         if let Some(entries) = agent.as_map_mut() {
             let parts = [("node", self.node.node()), ("workloads", Node::map(workloads))];
             let present = parts.into_iter().filter(|(_, part)| !part.is_empty_container());
-            entries.extend(present.map(|(key, part)| (key.to_owned(), part)));
+            entries.extend(present);
         }
         agent
     }

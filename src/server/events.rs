@@ -20,7 +20,7 @@ use crate::model::execution_state::ExecutionState;
 use crate::model::mask_tree::{MaskTree, Wanted};
 use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
+use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
 use crate::wire::encoded_state::EncodedState;
 use crate::wire::peer::PeerId;
@@ -184,8 +184,6 @@ impl Altered {
 
 /// States that the instances of one workload had, by id.
 type StatesById = BTreeMap<Name, Option<ExecutionState>>;
-/// The entries of a map.
-type Entries = BTreeMap<String, Node>;
 
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -237,9 +235,9 @@ impl Changes {
     }
 
     fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
-        let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        let keys: BTreeSet<&str> = old.keys().chain(new.keys()).collect();
         for key in keys {
-            way.push(key.clone());
+            way.push(key.to_owned());
             self.node(way, old.get(key), new.get(key));
             way.pop();
         }
@@ -276,7 +274,7 @@ impl Changes {
             };
             let has_others = states.of_agent(agent).any(|(instance, _)| !is_touched(&instance));
             let mut way = path(&["workloadStates", agent]);
-            let (mut all_old, mut all_new) = (Entries::new(), Entries::new());
+            let (mut all_old, mut all_new) = (Entries::default(), Entries::default());
             for (workload, ids) in workloads {
                 let (old, new) = old_and_new(states, agent, workload, ids);
                 if has_others {
@@ -428,7 +426,7 @@ fn collect_below(
         if below.is_nothing() {
             continue;
         }
-        path.push(key.clone());
+        path.push(key.to_owned());
         let is_whole = below.is_whole();
         if is_whole {
             add_path(path, if reads { value_steps(child) } else { 0 }, found, left)?;

@@ -99,7 +99,7 @@ workloads:
         ] {
             let response = cluster.request(client, read(masks, subscribe));
             let ResponseContent::CompleteState { state: Node::Map(parts), .. } = response else { panic!("no state") };
-            assert_eq!(parts.into_keys().collect::<Vec<_>>(), expected, "{masks:?}");
+            assert_eq!(parts.keys().collect::<Vec<_>>(), expected, "{masks:?}");
         }
     }
 

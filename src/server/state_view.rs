@@ -10,7 +10,7 @@ use crate::model::execution_state::ExecutionState;
 use crate::model::mask_tree::{Keys, MaskTree, Wanted};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
+use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,13 +49,13 @@ impl<'s> StateView<'s> {
     #[must_use]
     pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
-        let effective = Node::map([
+        let effective = Node::object([
             ("apiVersion", Node::text(&self.desired.api_version)),
             ("workloads", Node::map(workloads)),
             ("configs", Node::empty()),
         ]);
         let agents = self.agents.iter().map(|(name, agent)| (&**name, agent_node(&agent.attributes, Rendering::Full)));
-        Node::map([
+        Node::object([
             ("desiredState", self.desired.node(Rendering::Full)),
             ("effectiveState", effective),
             ("workloadStates", self.states.node()),
@@ -115,7 +115,7 @@ impl<'s> StateView<'s> {
         if wanted.is_nothing() {
             return None;
         }
-        let mut agents = BTreeMap::new();
+        let mut agents = Entries::default();
         let mut add = |entry| add_state(&mut agents, wanted, entry);
         match wanted.keys() {
             Keys::All => self.states.iter().for_each(add),
@@ -131,11 +131,7 @@ impl<'s> StateView<'s> {
     }
 }
 
-fn add_state(
-    agents: &mut BTreeMap<String, Node>,
-    wanted: &Wanted<'_>,
-    (instance, state): (InstanceName, &ExecutionState),
-) {
+fn add_state(agents: &mut Entries, wanted: &Wanted<'_>, (instance, state): (InstanceName, &ExecutionState)) {
     let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
     if let Some(node) = state_parts(&wanted, state) {
         put_instance(agents, &instance, node);
@@ -143,11 +139,11 @@ fn add_state(
 }
 
 /// Puts the node of an instance into the tree `<agent>.<workload>.<id>`.
-pub(super) fn put_instance(agents: &mut BTreeMap<String, Node>, instance: &InstanceName, node: Node) {
-    let mut place = agents.entry(instance.agent.to_string()).or_default();
+pub(super) fn put_instance(agents: &mut Entries, instance: &InstanceName, node: Node) {
+    let mut place = agents.child(instance.agent.to_string());
     for key in [&instance.workload, &instance.id] {
         let Node::Map(below) = place else { return };
-        place = below.entry(key.to_string()).or_default();
+        place = below.child(key.to_string());
     }
     *place = node;
 }
@@ -160,7 +156,7 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
     let pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
     let mut node = execution_state_node(state);
     if let Node::Map(entries) = &mut node {
-        entries.retain(|key, _| match key.as_str() {
+        entries.retain(|key, _| match key {
             "state" | "subState" => pair,
             other => wanted.below(other).is_whole(),
         });
@@ -180,7 +176,7 @@ where
         let below = wanted.below(key);
         if below.is_nothing() { None } else { Some((key.to_owned(), below.take(node(value))?)) }
     };
-    let found: BTreeMap<String, Node> = match wanted.keys() {
+    let found: Entries = match wanted.keys() {
         Keys::All => map.iter().filter_map(|(key, value)| entry(key.as_ref(), value)).collect(),
         Keys::Named(names) => names.into_iter().filter_map(|name| entry(name, map.get(name)?)).collect(),
     };

@@ -7,11 +7,11 @@ use super::state_view::put_instance;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::mask_tree::Wanted;
 use crate::model::names::InstanceName;
-use crate::model::node::Node;
+use crate::model::node::{Entries, Node};
 use crate::model::prepare_level::{PREPARED_PREFIX, PrepareLevel};
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ impl Timings {
         if wanted.is_nothing() {
             return None;
         }
-        let mut agents = BTreeMap::new();
+        let mut agents = Entries::default();
         for (instance, times) in &self.instances {
             let wanted = wanted.below(&instance.agent).below(&instance.workload).below(&instance.id);
             if !wanted.is_nothing()

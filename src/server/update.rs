@@ -224,7 +224,7 @@ fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, Update
     let mut agent_tags = BTreeMap::new();
     for (name, agent) in new.get("agents").and_then(Node::as_map).into_iter().flatten() {
         let tags = agent.get("tags").ok_or_else(|| missing(&["agents", name], "tags"))?;
-        agent_tags.insert(Name::from(name.as_str()), texts(tags));
+        agent_tags.insert(Name::from(name), texts(tags));
     }
     Ok(StateChange { agent_tags, ..StateChange::between(current, desired) })
 }
@@ -264,7 +264,7 @@ fn snake_case(name: &str) -> String {
 
 fn texts(node: &Node) -> Tags {
     let entries = node.as_map().into_iter().flatten();
-    entries.filter_map(|(key, value)| Some((key.clone(), value.as_text()?.to_owned()))).collect()
+    entries.filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned()))).collect()
 }
 
 // --------------------------------------------------------------- with masks
@@ -368,7 +368,7 @@ impl<'s> Patch<'s> {
             api_version: changed.api_version,
             workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
             configs: self.configs.differences(&self.desired.configs, changed.configs),
-            agent_tags: agents.map(|(name, agent)| (name.as_str().into(), tags(agent))).collect(),
+            agent_tags: agents.map(|(name, agent)| (name.into(), tags(agent))).collect(),
             ..StateChange::default()
         })
     }

@@ -127,7 +127,7 @@ fn collect(node: &Node, path: String, found: &mut BTreeMap<String, String>) {
     match node {
         Node::Map(entries) => {
             for (key, child) in entries {
-                collect(child, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, found);
+                collect(child, if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }, found);
             }
         }
         Node::List(items) if items.is_empty() => {}
@@ -143,7 +143,7 @@ fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(
         let (last, parents) = parts.split_last().ok_or("an event about nothing")?;
         let mut place = copy.as_map_mut().ok_or("a state is no map")?;
         for key in parents {
-            let next = place.entry((*key).to_owned()).or_insert_with(Node::empty);
+            let next = place.child((*key).to_owned());
             place = next.as_map_mut().ok_or_else(|| format!("an event about '{path}', which has no place"))?;
         }
         place.insert((*last).to_owned(), value.clone());
@@ -151,10 +151,10 @@ fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(
     for path in &altered.removed {
         let parts: Vec<&str> = path.split('.').collect();
         let Some((last, parents)) = parts.split_last() else { continue };
-        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
+        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(key));
         // Of overlapping masks the shorter one may have taken the way to it.
         if let Some(entries) = place.and_then(Node::as_map_mut) {
-            entries.remove(*last);
+            entries.remove(last);
         }
     }
     Ok(())

@@ -67,13 +67,14 @@ mod tests {
             added: vec![AddedWorkload { instance: name, workload: Arc::new(Workload::new("A", "r", "c")) }],
             deleted: vec![],
         };
-        let whole = from_server::write_plan(&whole).addedWorkloads.remove(0);
+        let bytes = from_server::write_plan(&whole).write_to_bytes().unwrap();
+        let whole = grpc_api::UpdateWorkload::parse_from_bytes(&bytes).unwrap().addedWorkloads.remove(0);
         let mut no_name = whole.clone();
         no_name.instanceName.clear();
         let mut no_workload = whole.clone();
-        no_workload.workload.clear();
+        no_workload.workload = None;
         let mut no_agent = whole;
-        no_agent.workload.as_mut().unwrap().agent = None;
+        no_agent.workload = Some(Vec::new());
         for (message, reason) in
             [(no_name, "No instance name"), (no_workload, "No workload"), (no_agent, "Missing field 'agent'")]
         {

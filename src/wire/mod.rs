@@ -13,6 +13,7 @@ mod convert;
 pub mod delimited;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod encoded_state;
+mod fields;
 #[cfg(feature = "server")]
 mod foreign;
 #[cfg(feature = "server")]

@@ -5,6 +5,7 @@
 //! Thread: `control`, `rx:<peer>`; plain functions. [`Shape`]s list which fields are messages themselves; a test compares
 //! them with the schema.
 
+use super::fields::{Fields, Value, read_varint};
 use super::schema::{ank_base as base, control_api as control, grpc_api as grpc};
 use crate::limits::{DECODED_ALWAYS, DECODED_FACTOR, READ_MASKS_PARTS_MAX};
 use protobuf::{CodedInputStream, Message};
@@ -258,7 +259,7 @@ pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     String::from_utf8(id.content.to_vec()).ok()
 }
 
-/// A field as it stands in a message; one without length has no content.
+/// A field of a message; a number has no content.
 struct Field<'b> {
     number: u32,
     content: &'b [u8],
@@ -266,41 +267,9 @@ struct Field<'b> {
 
 /// The fields of a message, up to the first that is malformed.
 fn fields(bytes: &[u8]) -> impl Iterator<Item = Field<'_>> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let tag = read_varint(&mut rest)?;
-        let number = u32::try_from(tag >> 3).ok()?;
-        let length = match tag & 7 {
-            0 => {
-                read_varint(&mut rest)?;
-                0
-            }
-            1 => return skip(&mut rest, 8).map(|_| Field { number, content: &[] }),
-            2 => usize::try_from(read_varint(&mut rest)?).ok()?,
-            5 => return skip(&mut rest, 4).map(|_| Field { number, content: &[] }),
-            _ => 0, // Begin or end of a group, which no field of the schema has.
-        };
-        Some(Field { number, content: skip(&mut rest, length)? })
-    })
-}
-
-fn skip<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
-    let (skipped, after) = rest.split_at_checked(length)?;
-    *rest = after;
-    Some(skipped)
-}
-
-fn read_varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+    let content = |value| if let Value::Bytes(content) = value { content } else { &[] };
+    let fields = Fields::of(bytes).map_while(Result::ok);
+    fields.map(move |field| Field { number: field.number, content: content(field.value) })
 }
 
 #[cfg(test)]

@@ -60,6 +60,7 @@ impl Curve {
 /// Answers whether nothing grows too fast.
 pub fn run(programs: &Path, engine: &Path) -> bool {
     let mut held = workloads_of_server(programs);
+    held &= states_apart(programs);
     held &= subscribers(programs);
     held &= commands(programs);
     held &= open_update(programs);
@@ -68,44 +69,86 @@ pub fn run(programs: &Path, engine: &Path) -> bool {
 
 // ------------------------------------------------------------------------- server
 
-/// 100 simulated agents.
-fn workloads_of_server(programs: &Path) -> bool {
-    const AGENTS: usize = 100;
-    let mut cpu = Curve::new("server: CPU of an apply on 100 agents until all is reported, by workloads", "s");
-    let mut memory = Curve::new("server: memory then, by workloads", "MiB");
-    let mut change =
-        Curve::new("server: CPU of 400 state changes with one subscriber and 100 agents, by workloads", "ms");
-    for workloads in [1250, 2500, 5000, 10_000] {
-        let server = Server::start(programs, &[], Security::Insecure);
-        let mut agents: Vec<Agent> =
-            (0..AGENTS).map(|index| Agent::connect(&server, &agent_name(index), Reports::Together)).collect();
-        let mut commander = Commander::connect(&server);
-        while commander.read(&["agents"]).get("agents").and_then(Node::as_map).map_or(0, |all| all.len()) < AGENTS {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        server.wait_until_idle();
+/// Simulated agents, and the workloads of all of them together.
+const AGENTS: usize = 200;
+const WORKLOADS: [usize; 4] = [2500, 5000, 10_000, 20_000];
+/// Reads of which the fastest counts: each takes so long that something else runs meanwhile.
+const READS: usize = 5;
+
+/// A server to which all agents are connected.
+fn with_agents(programs: &Path, reports: Reports) -> (Server, Vec<Agent>, Commander) {
+    let server = Server::start(programs, &[], Security::Insecure);
+    let agents = (0..AGENTS).map(|index| Agent::connect(&server, &agent_name(index), reports)).collect();
+    let mut commander = Commander::connect(&server);
+    while commander.read(&["agents"]).get("agents").and_then(Node::as_map).map_or(0, |all| all.len()) < AGENTS {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.wait_until_idle();
+    (server, agents, commander)
+}
+
+/// Each state in a message of its own goes to all other agents.
+fn states_apart(programs: &Path) -> bool {
+    let mut cpu =
+        Curve::new("server: CPU of an apply on 200 agents that send a message for each state, by workloads", "s");
+    for workloads in WORKLOADS {
+        let (server, mut agents, mut commander) = with_agents(programs, Reports::OneByOne);
         let before = server.cpu();
         commander.apply(state(AGENTS, workloads));
         agents.iter_mut().for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
         server.wait_until_idle();
         cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
+    }
+    cpu.print(0.0)
+}
+
+fn workloads_of_server(programs: &Path) -> bool {
+    let mut cpu = Curve::new("server: CPU of an apply on 200 agents until all is reported, by workloads", "s");
+    let mut time = Curve::new("server: time of that", "s");
+    let mut peak = Curve::new("server: memory right after it", "MiB");
+    let mut memory = Curve::new("server: memory some seconds later", "MiB");
+    let mut read = Curve::new("server: time of a read of the complete state, with decoding", "ms");
+    let mut change =
+        Curve::new("server: CPU of 400 state changes with one subscriber and 200 agents, by workloads", "ms");
+    let mut event = Curve::new("server: time until the events of these 400 arrived, each before the next change", "ms");
+    for workloads in WORKLOADS {
+        let (server, mut agents, mut commander) = with_agents(programs, Reports::Together);
+        let new = state(AGENTS, workloads);
+        let (before, begin) = (server.cpu(), Instant::now());
+        commander.apply(new);
+        agents.iter_mut().for_each(|agent| agent.wait_for_workloads(workloads / AGENTS));
+        time.points.push((workloads, begin.elapsed().as_secs_f64()));
+        peak.points.push((workloads, mebibytes(server.pss())));
+        server.wait_until_idle();
+        cpu.points.push((workloads, (server.cpu() - before).as_secs_f64()));
         assert_eq!(running(&commander.read(&["workloadStates.*.*.*.state"])), workloads, "all workloads are reported");
         std::thread::sleep(SETTLE);
         memory.points.push((workloads, mebibytes(server.pss())));
+        let mut read_all = || {
+            let begin = Instant::now();
+            assert!(commander.read(&[]).get("effectiveState").is_some(), "all of the state is read");
+            begin.elapsed()
+        };
+        let fastest = (0..READS).map(|_| read_all()).min().unwrap_or_default();
+        read.points.push((workloads, milliseconds(fastest)));
         // Not by workload: what they are does not matter to one change.
         let subscriber = Subscriber::connect(&server);
         server.wait_until_idle();
-        let before = server.cpu();
+        let (before, mut told) = (server.cpu(), Duration::ZERO);
         for number in 0..CHANGES {
+            let begin = Instant::now();
             agents[number % AGENTS].report_change(number / AGENTS);
-            subscriber.next();
+            told += subscriber.next().saturating_duration_since(begin);
         }
+        event.points.push((workloads, milliseconds(told)));
         server.wait_until_idle();
         change.points.push((workloads, milliseconds(server.cpu() - before)));
     }
     // One state change must not cost more because there are more workloads: growth of the cost of one.
     let flat = change.points.last().map_or(0.0, |last| last.1) / change.points[0].1.max(1.0);
     let held = [cpu.print(0.0), memory.print(0.0), change.print(0.0)].into_iter().all(|held| held);
+    // Other load on the machine decides how long things take, and when memory is looked at.
+    [time, peak, read, event].iter().for_each(|curve| _ = curve.print(0.0));
     println!(
         "  400 state changes cost {flat:.2} times as much with eight times as many workloads, at most {GROWTH_MAX}\n"
     );

@@ -71,6 +71,16 @@ impl Server {
         pss_of(self.child.id())
     }
 
+    /// How long `ank` of the folder `programs` takes for a command, as a whole process.
+    pub fn time_of(&self, programs: &Path, arguments: &[&str]) -> Duration {
+        let mut command = Command::new(programs.join("ank"));
+        command.args(["--insecure", "--server-url", &format!("http://127.0.0.1:{}", self.port)]).args(arguments);
+        let begin = Instant::now();
+        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("ank starts");
+        assert!(status.success(), "{command:?}");
+        begin.elapsed()
+    }
+
     /// Waits until the server has used no CPU for a while; what follows is measured without what came before.
     pub fn wait_until_idle(&self) {
         let begin = Instant::now();

@@ -17,6 +17,9 @@ use super::table::{Table, median};
 
 /// Starts of which the median counts.
 const STARTS: usize = 15;
+/// Commands, and reads of the complete state, of which the median counts.
+const COMMANDS: usize = 41;
+const READS: usize = 11;
 /// State changes that one mean is made of.
 const CHANGES: u32 = 400;
 /// The same where there is a pause after each.
@@ -38,26 +41,30 @@ pub struct Size {
     promise: Numbers,
 }
 
-/// Of one size: memory in MiB, CPU of the apply in seconds, CPU and latency of a state change in milliseconds.
+/// Of one size: memory in MiB when calm and right after the apply, CPU of the apply in seconds, also with a message for
+/// each state, CPU and latency of a state change and the time of a read of the complete state in milliseconds.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
     pss: f64,
+    peak: f64,
     apply: f64,
+    apart: f64,
     change: f64,
     latency: f64,
+    read: f64,
 }
 
 const SMALL: Size = Size {
     agents: 50,
     workloads: 1000,
-    peer: Numbers { pss: 20.5, apply: 0.33, change: 13.6, latency: 21.0 },
-    promise: Numbers { pss: 0.5, apply: 0.6, change: 0.05, latency: 0.1 },
+    peer: Numbers { pss: 20.5, peak: 19.6, apply: 0.33, apart: 0.46, change: 13.6, latency: 21.0, read: 16.0 },
+    promise: Numbers { pss: 0.5, peak: 0.5, apply: 0.6, apart: 0.45, change: 0.05, latency: 0.1, read: 0.8 },
 };
 pub const LARGE: Size = Size {
     agents: 100,
     workloads: 5000,
-    peer: Numbers { pss: 66.0, apply: 3.7, change: 83.0, latency: 125.0 },
-    promise: Numbers { pss: 0.5, apply: 0.3, change: 0.01, latency: 0.02 },
+    peer: Numbers { pss: 66.0, peak: 66.8, apply: 3.7, apart: 4.05, change: 83.0, latency: 125.0, read: 83.0 },
+    promise: Numbers { pss: 0.5, peak: 0.5, apply: 0.3, apart: 0.3, change: 0.01, latency: 0.02, read: 0.8 },
 };
 
 /// Answers whether the cost of a state change stays below [`GROWTH_MAX`].
@@ -112,6 +119,8 @@ fn start_and_idle(programs: &Path, table: &mut Table) {
     let server = start();
     std::thread::sleep(SETTLE);
     table.promised("memory, idle", "MiB", mebibytes(server.pss()), 6.5, 0.6);
+    let commands = (0..COMMANDS).map(|_| milliseconds(server.time_of(programs, &["get", "workloads"]))).collect();
+    table.promised("ank get workloads, the whole process (median)", "ms", median(commands), 3.85, 1.0);
 }
 
 /// A server with connected agents whose workloads all run.
@@ -123,19 +132,38 @@ struct Cluster {
 
 /// What an apply costs, in CPU and memory.
 fn apply(programs: &Path, size: Size, table: &mut Table) -> Cluster {
-    let (apart, ..) = applied(programs, &size, Reports::OneByOne);
-    let (cpu, connected, server, agents) = applied(programs, &size, Reports::Together);
+    let apart = applied(programs, &size, Reports::OneByOne).cpu;
+    let Applied { cpu, before, peak, server, agents } = applied(programs, &size, Reports::Together);
     let Size { peer, promise, .. } = &size;
     table.promised(&size.label("CPU until all are reported"), "s", cpu, peer.apply, promise.apply);
-    table.noted(&size.label("the same, a message for each state"), "s", apart);
+    table.promised(&size.label("the same, a message for each state"), "s", apart, peer.apart, promise.apart);
+    table.promised(&size.label("memory right after it"), "MiB", peak, peer.peak, promise.peak);
     std::thread::sleep(SETTLE);
     table.promised(&size.label("memory"), "MiB", mebibytes(server.pss()), peer.pss, promise.pss);
-    table.noted(&size.label("memory before the workloads came"), "MiB", connected);
+    table.noted(&size.label("memory before the workloads came"), "MiB", before);
+    let mut commander = Commander::connect(&server);
+    let mut read = || {
+        let begin = Instant::now();
+        let state = commander.read(&[]);
+        let time = begin.elapsed();
+        assert_eq!(running(&state), size.workloads, "it is the complete state");
+        milliseconds(time)
+    };
+    let reads = (0..READS).map(|_| read()).collect();
+    table.promised(&size.label("read of the complete state (median)"), "ms", median(reads), peer.read, promise.read);
     Cluster { size, server, agents }
 }
 
-/// Answers the CPU seconds from the apply to the end of all reports, the memory in MiB before, server and agents.
-pub fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Server, Vec<Agent>) {
+/// CPU seconds from the apply to the end of all reports, memory in MiB before it and right after.
+pub struct Applied {
+    pub cpu: f64,
+    pub before: f64,
+    pub peak: f64,
+    pub server: Server,
+    pub agents: Vec<Agent>,
+}
+
+pub fn applied(programs: &Path, size: &Size, reports: Reports) -> Applied {
     let server = Server::start(programs, &[], Security::Insecure);
     let mut commander = Commander::connect(&server);
     let connect = |index| Agent::connect(&server, &agent_name(index), reports);
@@ -144,15 +172,16 @@ pub fn applied(programs: &Path, size: &Size, reports: Reports) -> (f64, f64, Ser
         std::thread::sleep(Duration::from_millis(20));
     }
     server.wait_until_idle();
-    let connected = mebibytes(server.pss());
-    let before = server.cpu();
+    let before = mebibytes(server.pss());
+    let used = server.cpu();
     commander.apply(state(size.agents, size.workloads));
     agents.iter_mut().for_each(|agent| agent.wait_for_workloads(size.workloads / size.agents));
+    let peak = mebibytes(server.pss());
     server.wait_until_idle();
-    let cpu = (server.cpu() - before).as_secs_f64();
+    let cpu = (server.cpu() - used).as_secs_f64();
     let states = commander.read(&["workloadStates.*.*.*.state"]);
     assert_eq!(running(&states), size.workloads, "all workloads are reported");
-    (cpu, connected, server, agents)
+    Applied { cpu, before, peak, server, agents }
 }
 
 pub fn agent_name(index: usize) -> String {

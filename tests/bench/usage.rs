@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ankaios_lite::model::node::Node;
 
 use super::clients::{Commander, Reports};
-use super::scale::{LARGE, applied, milliseconds};
+use super::scale::{Applied, LARGE, applied, milliseconds};
 use super::table::{Table, median};
 
 /// Reads that one mean is made of.
@@ -19,7 +19,7 @@ const TIME_MAX: f64 = 1000.0;
 
 /// Returns whether each read has the samples of all workloads.
 pub fn run(programs: &Path) -> bool {
-    let (_, _, server, _agents) = applied(programs, &LARGE, Reports::Together);
+    let Applied { server, agents: _agents, .. } = applied(programs, &LARGE, Reports::Together);
     let mut commander = Commander::connect(&server);
     server.wait_until_idle();
     let before = server.cpu();

@@ -103,7 +103,7 @@ fn leaves(node: &Node, path: &mut Vec<String>, found: &mut Leaves) {
     match node {
         Node::Map(entries) => {
             for (key, child) in entries {
-                path.push(key.clone());
+                path.push(key.to_owned());
                 leaves(child, path, found);
                 path.pop();
             }
@@ -306,10 +306,10 @@ fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
         return;
     };
     let Node::Map(entries) = source else { return };
-    let matches: Vec<(&String, &Node)> = if *key == field_path::WILDCARD {
+    let matches: Vec<(&str, &Node)> = if *key == field_path::WILDCARD {
         entries.iter().collect()
     } else {
-        entries.get_key_value(*key).into_iter().collect()
+        entries.get(key).map(|node| (*key, node)).into_iter().collect()
     };
     for (name, node) in matches {
         if !leads_somewhere(node, rest) {
@@ -319,7 +319,7 @@ fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
             return; // A shorter mask has copied a list or scalar here already.
         }
         if let Node::Map(map) = target {
-            copy_matches(node, map.entry(name.clone()).or_default(), rest);
+            copy_matches(node, map.child(name.to_owned()), rest);
         }
     }
 }
@@ -331,7 +331,7 @@ fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
     if *key == field_path::WILDCARD {
         entries.values().any(|child| leads_somewhere(child, rest))
     } else {
-        entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
+        entries.get(key).is_some_and(|child| leads_somewhere(child, rest))
     }
 }
 

@@ -26,7 +26,7 @@ const DB: &str =
 fn agents(update: &Update) -> Vec<(String, String)> {
     let workloads = update.new_state.at(&["desiredState", "workloads"]).and_then(Node::as_map).unwrap();
     let agent = |workload: &Node| workload.get("agent").and_then(Node::as_text).unwrap().to_owned();
-    workloads.iter().map(|(name, workload)| (name.clone(), agent(workload))).collect()
+    workloads.iter().map(|(name, workload)| (name.to_owned(), agent(workload))).collect()
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn agents_show_their_load_as_soon_as_they_reported_it() {
     let mut cluster = state(&["B"], &[("w", "1", "A", Phase::Running), ("w", "2", "A", Phase::Stopping)]);
     let load = Node::map([("cpuUsage", Node::Number(42)), ("freeMemory", Node::Number(1024))]);
     let agents_node = Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]);
-    cluster.as_map_mut().unwrap().insert("agents".into(), agents_node);
+    cluster.as_map_mut().unwrap().insert("agents", agents_node);
     let text = written(vec![Step::State(cluster)], agents);
     let expected = "\
 NAME   WORKLOADS   CPU USAGE   FREE MEMORY

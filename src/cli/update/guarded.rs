@@ -58,9 +58,9 @@ fn named(masks: &[String]) -> BTreeSet<(String, String)> {
 fn about<'s>(state: &'s Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> impl Iterator<Item = u64> + 's {
     let named = named(masks);
     let has_one = move |update: &Node| {
-        ["workloads", "configs"]
-            .iter()
-            .any(|part| entries(update.get(part)).any(|(name, _)| named.contains(&((*part).to_owned(), name.clone()))))
+        ["workloads", "configs"].iter().any(|part| {
+            entries(update.get(part)).any(|(name, _)| named.contains(&((*part).to_owned(), name.to_owned())))
+        })
     };
     let found =
         updates(state).into_iter().filter(move |(_, update)| phase(update).is_some_and(is_one) && has_one(update));

@@ -342,7 +342,7 @@ fn leaves(node: &Node, path: &[String], found: &mut Vec<Vec<String>>) {
     match node {
         Node::Map(entries) if !entries.is_empty() => {
             for (key, child) in entries {
-                leaves(child, &[path, std::slice::from_ref(key)].concat(), found);
+                leaves(child, &[path, &[key.to_owned()]].concat(), found);
             }
         }
         _ => found.push(path.to_vec()),

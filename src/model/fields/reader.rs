@@ -6,11 +6,10 @@ use super::{Field, Kind, Object, Presence, TAG, TYPE, Text};
 use crate::limits::MANIFEST_WARNINGS_MAX;
 use crate::model::names::alternatives;
 use crate::model::nearest::nearest;
-use crate::model::node::Node;
+use crate::model::node::{Entries, Node};
 use crate::model::place::{At, Problem};
 use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
 use crate::model::yaml::{Document, Location, Step, Yaml, path_text};
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// What is accepted.
@@ -181,7 +180,7 @@ impl Reader<'_> {
 
     fn map(&mut self, at: &At<'_>, kind: Kind, named: bool) -> Result<Node, Problem> {
         let Yaml::Map(entries) = at.node else { return self.wrong_type(at, "a mapping", "type \"object\"") };
-        let mut map = BTreeMap::new();
+        let mut map = Entries::default();
         for (key, node) in entries {
             let Some(key) = key.scalar() else {
                 // `ank apply` refuses such keys wherever they are.
@@ -202,7 +201,7 @@ impl Reader<'_> {
 
     fn object(&mut self, at: &At<'_>, object: &'static Object) -> Result<Node, Problem> {
         let Yaml::Map(entries) = at.node else { return self.wrong_type(at, "a mapping", "type \"object\"") };
-        let mut tree = BTreeMap::new();
+        let mut tree = Entries::default();
         for (key, node) in entries {
             let Some(key) = key.scalar().filter(|_| self.rules != Rules::State || *node != Yaml::Null) else {
                 continue;
@@ -229,7 +228,7 @@ impl Reader<'_> {
             for field in required.filter(|field| !tree.contains_key(field.name)) {
                 self.noted::<()>(self.missing(at, &[field.name]));
             }
-            if !object.any_of.is_empty() && !object.any_of.iter().any(|name| tree.contains_key(*name)) {
+            if !object.any_of.is_empty() && !object.any_of.iter().any(|name| tree.contains_key(name)) {
                 return self.missing(at, object.any_of);
             }
         }

@@ -128,7 +128,7 @@ fn text(node: &Node, key: &str) -> Option<String> {
     node.get(key)?.as_text().map(str::to_owned)
 }
 
-fn entries<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n String, &'n Node)> {
+fn entries<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
     node.get(key).and_then(Node::as_map).into_iter().flatten()
 }
 
@@ -155,7 +155,7 @@ fn form_from(node: &Node) -> Option<Form> {
 }
 
 fn record_from(number: u64, node: &Node) -> Option<Record> {
-    let workload = |(name, node): (&String, &Node)| {
+    let workload = |(name, node): (&str, &Node)| {
         let touched = TouchedWorkload {
             before: form_from(node.get("before")?)?,
             old: instance(node, "old"),
@@ -164,13 +164,12 @@ fn record_from(number: u64, node: &Node) -> Option<Record> {
             print: text(node, "print").unwrap_or_default(),
             ran: node.get("ran").is_some(),
         };
-        Some((Name::from(name.as_str()), touched))
+        Some((Name::from(name), touched))
     };
-    let config = |(key, node): (&String, &Node)| {
-        (key.clone(), TouchedConfig { before: node.get("before").map(config_from_node), after: text(node, "after") })
+    let config = |(key, node): (&str, &Node)| {
+        (key.to_owned(), TouchedConfig { before: node.get("before").map(config_from_node), after: text(node, "after") })
     };
-    let dependent =
-        |(name, node): (&String, &Node)| Some((Name::from(name.as_str()), OnFailure::parse(node.as_text()?)?));
+    let dependent = |(name, node): (&str, &Node)| Some((Name::from(name), OnFailure::parse(node.as_text()?)?));
     Some(Record {
         number,
         phase: UpdatePhase::parse(node.get("phase")?.as_text()?)?,
@@ -213,7 +212,7 @@ impl ServerLoop {
         let (now, number) = (self.now(), record.number);
         let mut open = Open::new(record, now);
         let in_force = entries(node, "workloads")
-            .filter_map(|(name, node)| Some((Name::from(name.as_str()), form_from(node.get("inForce")?)?)));
+            .filter_map(|(name, node)| Some((Name::from(name), form_from(node.get("inForce")?)?)));
         let in_force: BTreeMap<Name, Form> = in_force.filter(|_| open.is_staging()).collect();
         for name in open.record.unit.workloads.keys().filter(|name| !in_force.contains_key(*name)) {
             // What this start could not take over has no agent, so nothing is judged of it.

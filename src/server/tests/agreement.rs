@@ -17,6 +17,7 @@ use super::*;
 use crate::model::field_path::tests::apply_one;
 use crate::model::messages::AlteredFields;
 use crate::model::names::hash_id;
+use crate::model::node::Entries;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -70,7 +71,7 @@ fn leaves(tree: &Node) -> Leaves {
                     found.entry(path.clone()).or_insert_with(|| "{}".to_owned());
                 }
                 for (key, child) in entries {
-                    path.push(key.clone());
+                    path.push(key.to_owned());
                     walk(child, path, found);
                     path.pop();
                 }
@@ -450,17 +451,17 @@ fn by_masks(before: &Node, new: &Node, masks: &[String]) -> Result<Node, String>
 fn sparse(mut new: Node) -> Node {
     fn without_empty(node: Option<&mut Node>, keys: &[&str]) {
         if let Some(Node::Map(entries)) = node {
-            entries.retain(|key, child| !(keys.contains(&key.as_str()) && child.is_empty_container()));
+            entries.retain(|key, child| !(keys.contains(&key) && child.is_empty_container()));
         }
     }
     let parts = new.as_map_mut().unwrap();
-    for agent in parts.get_mut("agents").and_then(Node::as_map_mut).into_iter().flat_map(BTreeMap::values_mut) {
+    for agent in parts.get_mut("agents").and_then(Node::as_map_mut).into_iter().flat_map(Entries::values_mut) {
         without_empty(Some(agent), &["tags"]);
     }
     without_empty(parts.get_mut("desiredState"), &["configs"]);
     let desired = parts.get_mut("desiredState").and_then(Node::as_map_mut);
     let workloads = desired.and_then(|state| state.get_mut("workloads")).and_then(Node::as_map_mut);
-    for workload in workloads.into_iter().flat_map(BTreeMap::values_mut) {
+    for workload in workloads.into_iter().flat_map(Entries::values_mut) {
         without_empty(Some(workload), &["tags", "dependencies", "configs", "files"]);
     }
     new
@@ -469,11 +470,18 @@ fn sparse(mut new: Node) -> Node {
 /// What a state has although nobody wrote it.
 fn with_defaults(mut tree: Node) -> Node {
     let parts = tree.as_map_mut().unwrap();
-    let desired =
-        parts.entry("desiredState".to_owned()).or_insert_with(|| Node::map([("apiVersion", Node::text("v1"))]));
-    let workloads = desired.as_map_mut().and_then(|state| state.get_mut("workloads")).and_then(Node::as_map_mut);
-    for workload in workloads.into_iter().flat_map(BTreeMap::values_mut).filter_map(Node::as_map_mut) {
-        workload.entry("restartPolicy".to_owned()).or_insert_with(|| Node::text("NEVER"));
+    if !parts.contains_key("desiredState") {
+        parts.insert("desiredState", Node::map([("apiVersion", Node::text("v1"))]));
+    }
+    let workloads = parts
+        .child("desiredState")
+        .as_map_mut()
+        .and_then(|state| state.get_mut("workloads"))
+        .and_then(Node::as_map_mut);
+    for workload in workloads.into_iter().flat_map(Entries::values_mut).filter_map(Node::as_map_mut) {
+        if !workload.contains_key("restartPolicy") {
+            workload.insert("restartPolicy", Node::text("NEVER"));
+        }
         if let Some(Node::Text(config)) = workload.get_mut("runtimeConfig") {
             *config = config.trim().to_owned();
         }
@@ -528,7 +536,7 @@ fn random_mask(random: &mut Random, reading: bool) -> String {
 
 /// A state as users send it: often partial, sometimes wrong.
 fn random_new_state(random: &mut Random) -> Node {
-    let mut workloads = BTreeMap::new();
+    let mut workloads = Entries::default();
     for name in WORKLOADS {
         if chance(random, 60) {
             workloads.insert(name.to_owned(), random_workload(random));

@@ -2,11 +2,12 @@
 //!
 //! Thread: `tx` and `hook` of the server write; `rx:server` and `hook` read.
 
+use super::ConvertError;
+use super::tree::{self, Parts};
 use super::values::{
     known, read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
-use super::{ConvertError, state};
 use crate::model::messages::{
     AddedWorkload, AlteredFields, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan,
 };
@@ -98,13 +99,13 @@ fn read_added_all(added: &[grpc_api::AddedWorkload]) -> Result<Vec<AddedWorkload
 fn read_added(added: &grpc_api::AddedWorkload) -> Result<AddedWorkload, ConvertError> {
     let instance = required_instance_name(&added.instanceName)?;
     let workload = added.workload.as_ref().ok_or_else(|| ConvertError("No workload".to_owned()))?;
-    Ok(AddedWorkload { instance, workload: Arc::new(state::read_workload(workload)?) })
+    Ok(AddedWorkload { instance, workload: Arc::new(tree::read_workload(workload)?) })
 }
 
 fn write_added(added: &AddedWorkload) -> grpc_api::AddedWorkload {
     grpc_api::AddedWorkload {
         instanceName: MessageField::some(write_instance_name(&added.instance)),
-        workload: MessageField::some(state::write_workload(&added.workload)),
+        workload: Some(tree::write_workload(&added.workload)),
         ..Default::default()
     }
 }
@@ -139,7 +140,7 @@ pub fn read_response(answer: base::Response) -> Result<Response, ConvertError> {
     let content = match answer.ResponseContent {
         Some(WireContent::Error(error)) => ResponseContent::Error(error.message),
         Some(WireContent::CompleteStateResponse(state)) => ResponseContent::CompleteState {
-            state: state::read_sent(&state.completeState)?,
+            state: tree::read_state(&state.completeState.unwrap_or_default(), Parts::Sent)?,
             altered: state.alteredFields.into_option().map(|altered| AlteredFields {
                 added: altered.addedFields,
                 updated: altered.updatedFields,
@@ -205,19 +206,17 @@ pub fn write_complete_state_response(state: &Node, altered: Option<AlteredFields
         ..Default::default()
     });
     base::CompleteStateResponse {
-        completeState: MessageField::some(state::write(state)),
         alteredFields: altered.into(),
+        completeState: Some(tree::write_state(state)),
         ..Default::default()
     }
 }
 
-/// A response with a state that is encoded already. The library encodes fields that it does not know as they are, so this
-/// one is given to it as such.
+/// A response with a state that is encoded already.
 #[must_use]
 pub fn response_of_encoded(id: String, complete_state_response: &[u8]) -> grpc_api::FromServer {
     const COMPLETE_STATE_RESPONSE: u32 = 4; // Its number in ank_base.proto.
-    let mut response = base::Response { requestId: id, ..Default::default() };
-    let fields = response.special_fields.mut_unknown_fields();
-    fields.add_length_delimited(COMPLETE_STATE_RESPONSE, complete_state_response.to_vec());
+    let special_fields = tree::as_field(COMPLETE_STATE_RESPONSE, complete_state_response.to_vec());
+    let response = base::Response { requestId: id, special_fields, ..Default::default() };
     grpc_api::FromServer { FromServerEnum: Some(FromServerEnum::Response(response)), ..Default::default() }
 }

@@ -9,16 +9,10 @@
 #[cfg(feature = "agent")]
 pub mod control;
 pub mod from_server;
-mod modes;
-pub mod state;
-mod timings;
 pub mod to_server;
-mod updates;
+pub mod tree;
 mod usage;
 pub mod values;
-
-use crate::model::node::Node;
-use std::collections::HashMap;
 
 /// A message that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,14 +24,13 @@ impl ConvertError {
         Self(format!("Missing field '{field}'"))
     }
 
+    fn malformed() -> Self {
+        Self("bytes that are no message".to_owned())
+    }
+
     fn unknown_enum(number: i32) -> Self {
         Self(format!("unknown enumeration value {number}"))
     }
-}
-
-/// The map of the schema that has what `value` makes of each entry of `node`.
-fn write_map<T>(node: &Node, value: impl Fn(&Node) -> T) -> HashMap<String, T> {
-    node.as_map().into_iter().flatten().map(|(key, node)| (key.clone(), value(node))).collect()
 }
 
 #[cfg(test)]

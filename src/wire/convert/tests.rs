@@ -2,6 +2,7 @@
 //!
 //! Thread: the test's.
 
+use super::tree::Parts;
 use super::*;
 use crate::limits::CONDITION_INFO_MAX;
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
@@ -29,6 +30,14 @@ fn through_server(message: ToServer) -> ToServer {
 fn through_client(message: FromServer) -> FromServer {
     let bytes = from_server::write(message).write_to_bytes().unwrap();
     from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+}
+
+fn written(tree: &Node) -> base::CompleteState {
+    base::CompleteState::parse_from_bytes(&tree::write_state(tree)).unwrap()
+}
+
+fn read(state: &base::CompleteState, parts: Parts) -> Result<Node, ConvertError> {
+    tree::read_state(&state.write_to_bytes().unwrap(), parts)
 }
 
 /// A sample with every value that can be known, and one without any.
@@ -209,9 +218,9 @@ fn timings() -> Node {
 #[test]
 fn parts_on_request_are_unknown_in_new_states() {
     let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
-    let message = state::write(&sent);
-    assert_eq!(state::read_sent(&message), Ok(sent));
-    assert_eq!(state::read(&message), Ok(Node::map([("agents", Node::empty())])));
+    let message = written(&sent);
+    assert_eq!(read(&message, Parts::Sent), Ok(sent));
+    assert_eq!(read(&message, Parts::New), Ok(Node::map([("agents", Node::empty())])));
 }
 
 #[test]
@@ -247,14 +256,16 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
         let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
         state.desiredState =
             MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
-        assert_eq!(state::read(&state).unwrap_err().to_string(), message);
+        assert_eq!(read(&state, Parts::New).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn a_workload_for_an_agent_must_be_complete() {
-    let complete = state::write_workload(&workload_with_everything());
-    assert_eq!(state::read_workload(&complete).as_ref(), Ok(&workload_with_everything()));
+    let bytes = tree::write_workload(&workload_with_everything());
+    let complete = base::Workload::parse_from_bytes(&bytes).unwrap();
+    let read = |workload: &base::Workload| tree::read_workload(&workload.write_to_bytes().unwrap());
+    assert_eq!(read(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
         (|w| w.runtime = None, "Missing field 'runtime'"),
@@ -262,23 +273,23 @@ fn a_workload_for_an_agent_must_be_complete() {
     ] {
         let mut incomplete = complete.clone();
         clear(&mut incomplete);
-        assert_eq!(state::read_workload(&incomplete).unwrap_err().to_string(), message);
+        assert_eq!(read(&incomplete).unwrap_err().to_string(), message);
     }
 }
 
 #[test]
 fn presence_survives_the_tree() {
-    let tree = state::read(&base::CompleteState {
+    let message = base::CompleteState {
         desiredState: MessageField::some(base::State {
             workloads: MessageField::some(base::WorkloadMap::default()),
             ..Default::default()
         }),
         ..Default::default()
-    })
-    .unwrap();
+    };
+    let tree = read(&message, Parts::New).unwrap();
     assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
-    assert!(state::write(&tree).desiredState.workloads.is_some());
-    assert!(state::write(&tree).desiredState.configs.is_none());
+    assert!(written(&tree).desiredState.workloads.is_some());
+    assert!(written(&tree).desiredState.configs.is_none());
     assert!(desired_state_from_node(tree.get("desiredState").unwrap()).is_ok());
 }
 
@@ -303,7 +314,7 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
     let plain = base::State { apiVersion: "v1".to_owned(), ..Default::default() };
     let read = |state: base::CompleteState, masks: &[&str]| {
         let update = base::UpdateStateRequest {
-            newState: MessageField::some(state),
+            newState: Some(state.write_to_bytes().unwrap()),
             updateMask: masks.iter().map(|mask| (*mask).to_owned()).collect(),
             ..Default::default()
         };
@@ -319,4 +330,27 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
     assert!(read(state(&strange, &plain), &[]).new_state.is_some_and(|state| state.is_err()));
     let masked = read(state(&plain, &strange), &["desiredState"]);
     assert!(masked.new_state.is_some_and(|state| state.is_err()) && masked.masks == ["desiredState"]);
+}
+
+/// The length of a message stands before it and takes one to five bytes.
+#[test]
+fn messages_of_any_length_arrive_unchanged() {
+    for length in [0, 1, 100, 127, 128, 129, 16_383, 16_384, 3_000_000] {
+        let text = Node::text("x".repeat(length));
+        let config = |node| Node::map([("configs", Node::map([("c", node)])), ("apiVersion", Node::text("v1"))]);
+        for node in [text.clone(), Node::map([("k", Node::List(vec![text.clone(), text.clone()]))])] {
+            let state = Node::map([("desiredState", config(node.clone())), ("effectiveState", config(node))]);
+            assert_eq!(read(&written(&state), Parts::New), Ok(state), "{length}");
+        }
+    }
+}
+
+#[test]
+fn what_a_tree_has_in_another_shape_is_left_out() {
+    let agent = |status| Node::map([("agents", Node::map([("A", Node::map([("status", status), ("x", modes())]))]))]);
+    let status = Node::map([("cpuUsage", Node::text("1")), ("freeMemory", Node::Number(5))]);
+    let (written, expected) = (written(&agent(status)), Node::map([("freeMemory", Node::Number(5))]));
+    let read = read(&written, Parts::New).unwrap();
+    assert_eq!(read.at(&["agents", "A", "status", "freeMemory"]), expected.get("freeMemory"));
+    assert!(read.at(&["agents", "A", "x"]).is_none());
 }

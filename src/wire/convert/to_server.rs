@@ -2,8 +2,8 @@
 //!
 //! Thread: `rx:<peer>` reads; `uplink` of the agent and `main` of `ank` write.
 
-use super::state;
-use super::usage::{read_agent_usage, write_agent_usage};
+use super::tree::{self, Parts};
+use super::usage::read_agent_usage;
 use super::values::{
     read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
@@ -18,6 +18,9 @@ use crate::wire::schema::grpc_api;
 use base::request::RequestContent as WireContent;
 use grpc_api::to_server::ToServerEnum;
 use protobuf::MessageField;
+
+/// The number of `usage` in `UsageResponse`.
+const USAGE: u32 = 2;
 
 /// Reads any message; one without content becomes [`ToServer::Empty`].
 #[must_use]
@@ -103,7 +106,7 @@ pub fn write(message: ToServer) -> grpc_api::ToServer {
         }),
         ToServer::UsageResponse { number, usage } => ToServerEnum::UsageResponse(grpc_api::UsageResponse {
             number,
-            usage: MessageField::some(write_agent_usage(&usage.node())),
+            special_fields: tree::as_field(USAGE, tree::write_agent_usage(&usage.node())),
             ..Default::default()
         }),
         ToServer::Prepared(instances) => ToServerEnum::Prepared(grpc_api::Prepared {
@@ -150,16 +153,10 @@ fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
 #[must_use]
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
-        Some(WireContent::UpdateStateRequest(mut update)) => {
-            // Without masks only the desired state and the agents count, so nothing else can be wrong.
-            if let Some(state) = update.newState.as_mut().filter(|_| update.updateMask.is_empty()) {
-                (state.workloadStates, state.effectiveState) = (MessageField::none(), MessageField::none());
-            }
-            let tree = |tree| state::read(tree).map_err(|error| error.to_string());
-            RequestContent::UpdateState(UpdateState {
-                new_state: update.newState.as_ref().map(tree),
-                masks: std::mem::take(&mut update.updateMask),
-            })
+        Some(WireContent::UpdateStateRequest(update)) => {
+            let parts = if update.updateMask.is_empty() { Parts::NewWhole } else { Parts::New };
+            let tree = |bytes: Vec<u8>| tree::read_state(&bytes, parts).map_err(|error| error.to_string());
+            RequestContent::UpdateState(UpdateState { new_state: update.newState.map(tree), masks: update.updateMask })
         }
         Some(WireContent::CompleteStateRequest(read)) => {
             RequestContent::CompleteState(ReadState { masks: read.fieldMask, subscribe: read.subscribeForEvents })
@@ -178,7 +175,7 @@ pub fn write_request(request: Request) -> base::Request {
     let content = match request.content {
         RequestContent::UpdateState(update) => Some(WireContent::UpdateStateRequest(base::UpdateStateRequest {
             // A state that could not be read never leaves this program again.
-            newState: update.new_state.and_then(Result::ok).map(|tree| state::write(&tree)).into(),
+            newState: update.new_state.and_then(Result::ok).map(|new| tree::write_state(&new)),
             updateMask: update.masks,
             ..Default::default()
         })),

@@ -9,7 +9,8 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::{LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::model::node::Entries;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
@@ -401,7 +402,7 @@ fn a_state_that_waits_for_longer_is_encoded_and_takes_less() {
     let names = |message: &FromServer| match message {
         FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered: None } }) => {
             assert_eq!(id, "r");
-            state.at(&["desiredState", "workloads"]).and_then(Node::as_map).map_or(0, BTreeMap::len)
+            state.at(&["desiredState", "workloads"]).and_then(Node::as_map).map_or(0, Entries::len)
         }
         other => panic!("{other:?}"),
     };

@@ -35,8 +35,7 @@ impl Rig {
         let mut now = before.clone();
         for name in changes.added.iter().chain(&changes.deleted) {
             let path = ["workloadStates", &name.agent, &name.workload, &name.id];
-            let place =
-                path.iter().fold(&mut now, |at, key| at.as_map_mut().unwrap().entry((*key).to_owned()).or_default());
+            let place = path.iter().fold(&mut now, |at, key| at.as_map_mut().unwrap().child((*key).to_owned()));
             if place.is_empty_container() {
                 *place = execution_state_node(&ExecutionState::plain(Phase::PendingInitial));
             }

@@ -1,0 +1,358 @@
+//! States between field trees and the bytes of their messages, directly: a message of the library for each node of a large
+//! state would take many times the memory and the time.
+//!
+//! Thread: whichever reads or writes the stream.
+//!
+//! A table says for each message which key of the tree is which field; writer.rs and reader.rs follow it. Presence is
+//! kept: what a message leaves out is not in the tree, what it sends empty is there and empty. The wire cannot tell an empty
+//! map or list from none; which of them is in the tree stands in the table.
+
+mod reader;
+mod writer;
+
+use super::ConvertError;
+use super::values::{read_phase, write_phase};
+use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
+use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
+use crate::model::execution_state::Phase;
+use crate::model::fields::TYPE;
+use crate::model::node::Node;
+use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use crate::wire::schema::ank_base as base;
+use crate::wire::weight::decode;
+use protobuf::{Enum, SpecialFields};
+use reader::{Decoded, last_of, message, only, text};
+use writer::Writer;
+
+/// A field of a message.
+#[derive(Clone, Copy)]
+struct Field {
+    number: u32,
+    /// Its key in the tree.
+    key: &'static str,
+    kind: Kind,
+    /// Whether it is in every tree that is read.
+    always: bool,
+}
+
+/// What a field holds.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// `string`.
+    Text,
+    /// `uint64`.
+    Number,
+    /// `uint32`; a larger number becomes the largest.
+    Short,
+    /// An enumeration.
+    Choice(Names),
+    /// A message with these fields.
+    Message(&'static [Field]),
+    /// A message whose only field, with the number 1, is this.
+    Only(&'static Kind),
+    /// `map` from `string` to this.
+    Map(&'static Kind),
+    /// `repeated`.
+    List(&'static Kind),
+    /// A message that a table cannot describe: one of several fields, by the value.
+    Own(Codec),
+}
+
+/// The number of a name, and the other way.
+#[derive(Clone, Copy)]
+struct Names {
+    number: fn(&str) -> Option<i32>,
+    name: fn(i32) -> Option<&'static str>,
+}
+
+/// How a message is written and read.
+#[derive(Clone, Copy)]
+struct Codec {
+    /// Adds it as the field with that number.
+    write: fn(&mut Writer, u32, &Node),
+    /// Its tree; so many messages are around it.
+    read: fn(&[u8], usize) -> Decoded<Node>,
+}
+
+use Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
+
+const fn field(number: u32, key: &'static str, kind: Kind) -> Field {
+    Field { number, key, kind, always: false }
+}
+
+const fn always(number: u32, key: &'static str, kind: Kind) -> Field {
+    Field { number, key, kind, always: true }
+}
+
+// ------------------------------------------------------------- the messages
+
+const COMPLETE_STATE: &[Field] = &[
+    field(1, "desiredState", Kind::Message(STATE)),
+    field(2, "workloadStates", Only(&Map(&Only(&Map(&Only(&Map(&EXECUTION_STATE))))))),
+    field(3, "agents", Only(&Map(&Kind::Message(AGENT)))),
+    field(4, "effectiveState", Kind::Message(STATE)),
+    field(1000, "usage", Only(&Map(&Kind::Message(AGENT_USAGE)))),
+    field(1001, "modes", Kind::Message(MODES)),
+    field(1002, "timings", Kind::Message(TIMINGS)),
+    field(1003, "updates", Only(&Map(&Kind::Message(UPDATE)))),
+];
+/// The number of the first part that is sent only to who requests it by name.
+const FIRST_ON_REQUEST: u32 = 1000;
+const STATE: &[Field] = &[
+    always(1, "apiVersion", Text),
+    field(2, "workloads", Only(&Map(&Kind::Message(WORKLOAD)))),
+    field(3, "configs", Only(&Map(&CONFIG))),
+];
+const WORKLOAD: &[Field] = &[
+    field(1, "agent", Text),
+    field(2, "restartPolicy", RESTART_POLICY),
+    field(3, "dependencies", Only(&Map(&ADD_CONDITION))),
+    field(4, "tags", TEXTS),
+    field(5, "runtime", Text),
+    field(6, "runtimeConfig", Text),
+    field(7, "controlInterfaceAccess", Kind::Message(ACCESS)),
+    field(8, "configs", TEXTS),
+    field(9, "files", Only(&List(&FILE))),
+];
+const TEXTS: Kind = Only(&Map(&Text));
+const FILE_FIELDS: &[Field] = &[always(1, "mountPoint", Text), field(2, "data", Text), field(3, "binaryData", Text)];
+const ACCESS: &[Field] = &[always(1, "allowRules", List(&RULE)), always(2, "denyRules", List(&RULE))];
+const STATE_RULE: &[Field] = &[always(1, "operation", OPERATION), always(2, "filterMasks", List(&Text))];
+const LOG_RULE: &[Field] = &[always(1, "workloadNames", List(&Text))];
+const AGENT: &[Field] = &[field(1, "status", Kind::Message(STATUS)), field(2, "tags", TEXTS)];
+const STATUS: &[Field] = &[field(1, "cpuUsage", Only(&Short)), field(2, "freeMemory", Only(&Number))];
+const AGENT_USAGE: &[Field] = &[
+    field(1, "sampledUsec", Number),
+    field(2, "node", Kind::Message(NODE_USAGE)),
+    field(3, "workloads", Map(&Only(&Map(&Kind::Message(WORKLOAD_USAGE))))),
+    field(4, "missing", Text),
+];
+const NODE_USAGE: &[Field] = &[
+    field(1, "cores", Number),
+    field(2, "cpuBusyUsec", Number),
+    field(3, "memoryTotalBytes", Number),
+    field(4, "memoryAvailableBytes", Number),
+];
+const WORKLOAD_USAGE: &[Field] = &[
+    field(1, "memoryBytes", Number),
+    field(2, "inactiveFileBytes", Number),
+    field(3, "memoryPeakBytes", Number),
+    field(4, "cpuUsec", Number),
+    field(5, "pids", Number),
+    field(6, "uptimeMs", Number),
+    field(7, "restarts", Number),
+    field(8, "missing", Text),
+];
+const MODES: &[Field] = &[
+    field(1, "configItem", Text),
+    field(2, "current", Text),
+    field(3, "known", List(&Text)),
+    field(4, "onFailure", Text),
+    field(5, "cause", Text),
+];
+const TIMINGS: &[Field] = &[
+    field(1, "now", Number),
+    field(2, "boot", Number),
+    field(3, "instances", Map(&Only(&Map(&Only(&Map(&Kind::Message(INSTANCE_TIMINGS))))))),
+];
+const INSTANCE_TIMINGS: &[Field] = &[
+    field(1, "desired", Number),
+    field(2, "waiting", Number),
+    field(3, "starting", Number),
+    field(4, "started", Number),
+    field(5, "running", Number),
+    field(6, "ended", Number),
+    field(7, "starts", Number),
+    field(8, "prepared", Text),
+];
+
+const UPDATE: &[Field] = &[
+    field(1, "phase", Text),
+    field(2, "reason", Text),
+    field(3, "accepted", Text),
+    field(4, "ended", Text),
+    field(5, "losses", Short),
+    field(6, "waitsFor", List(&Text)),
+    field(7, "before", Kind::Message(STATE)),
+    field(8, "workloads", Map(&Kind::Message(UPDATED_WORKLOAD))),
+    field(9, "configs", Map(&Kind::Message(UPDATED_CONFIG))),
+    field(10, "replacedBy", Text),
+    field(11, "keptIn", Text),
+];
+const UPDATED_WORKLOAD: &[Field] = &[field(1, "old", Text), field(2, "new", Text), field(3, "after", Text)];
+const UPDATED_CONFIG: &[Field] = &[field(1, "after", Text)];
+
+const RESTART_POLICY: Kind = Choice(Names {
+    number: |name| Some(base::RestartPolicy::from(RestartPolicy::parse(name)?).value()),
+    name: |number| Some(RestartPolicy::from(base::RestartPolicy::from_i32(number)?).as_str()),
+});
+const ADD_CONDITION: Kind = Choice(Names {
+    number: |name| Some(base::AddCondition::from(AddCondition::parse(name)?).value()),
+    name: |number| Some(AddCondition::from(base::AddCondition::from_i32(number)?).as_str()),
+});
+const OPERATION: Kind = Choice(Names {
+    number: |name| Some(base::ReadWriteEnum::from(Operation::parse(name)?).value()),
+    name: |number| Some(Operation::from(base::ReadWriteEnum::from_i32(number)?).as_str()),
+});
+
+const CONFIG: Kind = Own(Codec { write: write_config, read: read_config });
+const CONFIG_LIST: Kind = List(&CONFIG);
+const CONFIG_MAP: Kind = Map(&CONFIG);
+
+fn write_config(writer: &mut Writer, number: u32, node: &Node) {
+    writer.nested(number, |writer| match node {
+        Node::Text(text) => writer.text(1, text),
+        Node::Number(number) => writer.text(1, &number.to_string()),
+        Node::List(_) => writer.node(2, Only(&CONFIG_LIST), node),
+        Node::Map(_) => writer.node(3, Only(&CONFIG_MAP), node),
+    });
+}
+
+fn read_config(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    match last_of(bytes, 1..=3)? {
+        Some((1, bytes)) => Ok(Node::Text(text(bytes)?)),
+        Some((2, bytes)) => only(&CONFIG_LIST, bytes, depth),
+        Some((_, bytes)) => only(&CONFIG_MAP, bytes, depth),
+        None => Err(ConvertError::missing("config_item_enum")),
+    }
+}
+
+const FILE: Kind = Own(Codec { write: write_file, read: read_file });
+
+/// One without content or place is left out.
+fn write_file(writer: &mut Writer, number: u32, node: &Node) {
+    let content = if node.get("data").is_some() { (2, "data") } else { (3, "binaryData") };
+    let texts = [(1, "mountPoint"), content].map(|(number, key)| Some((number, node.get(key)?.as_text()?)));
+    if let [Some(place), Some(content)] = texts {
+        writer
+            .nested(number, |writer| [place, content].into_iter().for_each(|(number, text)| writer.text(number, text)));
+    }
+}
+
+fn read_file(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    let (content, _) = last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
+    let mut file = message(FILE_FIELDS, bytes, depth)?;
+    if let Node::Map(fields) = &mut file {
+        fields.remove(if content == 2 { "binaryData" } else { "data" });
+    }
+    Ok(file)
+}
+
+const RULE: Kind = Own(Codec { write: write_rule, read: read_rule });
+
+/// One of an unknown type or operation is left out.
+fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
+    let value = |key: &str| node.get(key).and_then(Node::as_text);
+    let (kind, fields) = match value(TYPE) {
+        Some(STATE_RULE_TYPE) if value("operation").and_then(Operation::parse).is_some() => (1, STATE_RULE),
+        Some(LOG_RULE_TYPE) => (2, LOG_RULE),
+        _ => return,
+    };
+    writer.nested(number, |writer| writer.node(kind, Kind::Message(fields), node));
+}
+
+fn read_rule(bytes: &[u8], depth: usize) -> Decoded<Node> {
+    let (kind, fields, bytes) = match last_of(bytes, 1..=2)? {
+        Some((1, bytes)) => (STATE_RULE_TYPE, STATE_RULE, bytes),
+        Some((_, bytes)) => (LOG_RULE_TYPE, LOG_RULE, bytes),
+        None => return Err(ConvertError::missing("access_rights_rule_enum")),
+    };
+    let mut rule = message(fields, bytes, depth)?;
+    if let Node::Map(fields) = &mut rule {
+        fields.insert(TYPE, Node::text(kind));
+    }
+    Ok(rule)
+}
+
+const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: |bytes, _| read_execution_state(bytes) });
+
+fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
+    let text = |key: &str| node.get(key).and_then(Node::as_text);
+    let phase = text("state").zip(text("subState")).and_then(|(state, sub)| Phase::parse(state, sub));
+    writer.nested(number, |writer| {
+        text("additionalInfo").into_iter().for_each(|info| writer.text(1, info));
+        if let Some(phase) = phase {
+            writer
+                .message(&base::ExecutionState { ExecutionStateEnum: Some(write_phase(phase)), ..Default::default() });
+        }
+    });
+}
+
+fn read_execution_state(bytes: &[u8]) -> Decoded<Node> {
+    let state: base::ExecutionState = decode(bytes).map_err(|_| ConvertError::malformed())?;
+    let phase = state.ExecutionStateEnum.as_ref().map(read_phase).transpose()?;
+    let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
+    let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
+    Ok(Node::object(names.chain(state.additionalInfo.map(|info| ("additionalInfo", Node::Text(info))))))
+}
+
+// ---------------------------------------------------------------- the states
+
+/// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left out.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
+#[must_use]
+pub fn write_state(tree: &Node) -> Vec<u8> {
+    Writer::bytes(COMPLETE_STATE, tree)
+}
+
+/// Which parts of a `CompleteState` are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    /// All that the server sends.
+    Sent,
+    /// Those of a new state: parts on request are unknown there.
+    New,
+    /// Those of a new state without masks: only the desired state and the agents count, so nothing else can be wrong.
+    NewWhole,
+}
+
+/// The tree of a `CompleteState`.
+///
+/// # Errors
+/// An enumeration number without meaning, a choice that is left open or bytes that are no message, anywhere in these parts.
+// [impl->swdd~api-conversions-between-ank-base-and-spec~1]
+pub fn read_state(bytes: &[u8], parts: Parts) -> Decoded<Node> {
+    let is_read = |field: &&Field| match parts {
+        Parts::Sent => true,
+        Parts::New => field.number < FIRST_ON_REQUEST,
+        Parts::NewWhole => ["desiredState", "agents"].contains(&field.key),
+    };
+    let fields: Vec<Field> = COMPLETE_STATE.iter().filter(is_read).copied().collect();
+    message(&fields, bytes, 0)
+}
+
+/// The bytes of a complete `Workload`, every part present.
+#[must_use]
+pub fn write_workload(workload: &Workload) -> Vec<u8> {
+    Writer::bytes(WORKLOAD, &workload_node(workload, Rendering::Full))
+}
+
+/// Reads a complete `Workload`; the field names in errors are those of the schema.
+///
+/// # Errors
+/// What is missing or unknown.
+pub fn read_workload(bytes: &[u8]) -> Decoded<Workload> {
+    let tree = message(WORKLOAD, bytes, 0)?;
+    for (key, name) in [("agent", "agent"), ("runtime", "runtime"), ("runtimeConfig", "runtime_config")] {
+        tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
+    }
+    workload_from_node(&tree, "workload").map_err(|error| ConvertError(error.to_string()))
+}
+
+/// The bytes of an `AgentUsage`.
+#[must_use]
+pub fn write_agent_usage(tree: &Node) -> Vec<u8> {
+    Writer::bytes(AGENT_USAGE, tree)
+}
+
+/// Makes bytes the field `number` of a message. The library writes fields that it does not know as they are, so they are
+/// given to it as such a field.
+#[must_use]
+pub fn as_field(number: u32, bytes: Vec<u8>) -> SpecialFields {
+    let mut fields = SpecialFields::new();
+    fields.mut_unknown_fields().add_length_delimited(number, bytes);
+    fields
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Writes field trees by the table. What a tree lacks, or has in another shape, is left out, since it may be partial.
+//!
+//! Thread: whichever writes the stream.
+
+use super::Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
+use super::{Field, Kind};
+use crate::model::node::Node;
+use protobuf::Message;
+
+/// The wire type of numbers.
+const VARINT: u32 = 0;
+/// That of texts and messages, which begin with their length.
+const LENGTH: u32 = 2;
+
+/// Bytes that are added to.
+#[derive(Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// The message with these fields.
+    pub fn bytes(fields: &[Field], tree: &Node) -> Vec<u8> {
+        let mut writer = Self::default();
+        writer.fields(fields, tree);
+        writer.bytes
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    fn tag(&mut self, number: u32, wire_type: u32) {
+        self.varint(u64::from(number << 3 | wire_type));
+    }
+
+    fn number(&mut self, number: u32, value: u64) {
+        self.tag(number, VARINT);
+        self.varint(value);
+    }
+
+    /// Adds a text.
+    pub fn text(&mut self, number: u32, text: &str) {
+        self.tag(number, LENGTH);
+        self.varint(text.len() as u64);
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room; what is longer moves.
+    pub fn nested(&mut self, number: u32, body: impl FnOnce(&mut Self)) {
+        self.tag(number, LENGTH);
+        let at = self.bytes.len();
+        self.bytes.push(0);
+        body(self);
+        let length = self.bytes.len() - at - 1;
+        let mut prefix = Self::default();
+        match u8::try_from(length) {
+            Ok(short @ ..0x80) => self.bytes[at] = short,
+            _ => {
+                prefix.varint(length as u64);
+                self.bytes.splice(at..=at, prefix.bytes);
+            }
+        }
+    }
+
+    fn fields(&mut self, fields: &[Field], node: &Node) {
+        for Field { number, key, kind, .. } in fields {
+            if let Some(child) = node.get(key) {
+                self.node(*number, *kind, child);
+            }
+        }
+    }
+
+    /// Adds the fields of a message.
+    pub fn message(&mut self, message: &impl Message) {
+        message.write_to_vec(&mut self.bytes).expect("no field is required, and a vector takes all bytes");
+    }
+
+    /// Adds a node as a field of this kind. What has another shape is left out.
+    pub fn node(&mut self, number: u32, kind: Kind, node: &Node) {
+        match kind {
+            Text => node.as_text().into_iter().for_each(|text| self.text(number, text)),
+            Number => node.as_number().into_iter().for_each(|value| self.number(number, value)),
+            Short => node.as_number().into_iter().for_each(|value| self.number(number, value.min(u32::MAX.into()))),
+            Choice(names) => {
+                let value = node.as_text().and_then(names.number).and_then(|value| u64::try_from(value).ok());
+                value.into_iter().for_each(|value| self.number(number, value));
+            }
+            Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
+            Only(kind) => self.nested(number, |writer| writer.node(1, *kind, node)),
+            Map(kind) => {
+                for (key, value) in node.as_map().into_iter().flatten() {
+                    self.nested(number, |writer| {
+                        writer.text(1, key);
+                        writer.node(2, *kind, value);
+                    });
+                }
+            }
+            List(kind) => {
+                node.as_list().unwrap_or_default().iter().for_each(|item| self.node(number, *kind, item));
+            }
+            Own(codec) => (codec.write)(self, number, node),
+        }
+    }
+}
