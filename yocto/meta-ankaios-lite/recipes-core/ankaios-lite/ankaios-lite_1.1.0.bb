@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "fe520a919f30a103da9a4f16b6f23bd23ae69fc9"
+SRCREV = "ea96b4f5c5d3d18b437aa835ca4cfac94e97de88"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
