@@ -425,6 +425,9 @@ impl Preparations {
         settled
             .reports
             .extend(gone.map(|instance| WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))));
+        if let Some(giver) = entry.given_to.take_if(|giver| entry.of.as_ref().is_some_and(|of| of != giver.added())) {
+            giver.give(Given::default()); // What is there is of another instance, which is staged.
+        }
         if let Some(giver) = entry.given_to.take() {
             giver.give(Given { container: entry.container.take(), unsure: entry.unsure });
             let other_is_wanted = entry.wanted.is_some();

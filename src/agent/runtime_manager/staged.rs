@@ -69,9 +69,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let AddedWorkload { instance, workload } = added;
         let target = self.staged_level(added, stage);
         let progress = self.preparations.progress(added);
-        // What runs as it is, and is to end before it is wanted again, needs nothing as long as it does.
-        let runs = self.live(&instance.workload).is_some_and(|object| object.runs(added));
-        let level = if runs { Some(stage) } else { target.filter(|target| progress.level >= *target) };
+        // What runs or waits as it is needs nothing as long as it does.
+        let is_there = self.is_carried_out(added);
+        let level = if is_there { Some(stage) } else { target.filter(|target| progress.level >= *target) };
         let mut failure = progress.failure.filter(|_| level.is_none());
         let mut is_final = progress.has_given_up && level.is_none();
         if !self.engines.contains_key(&workload.runtime) {
@@ -90,13 +90,19 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// What is to be prepared of a workload for an update, unless it was carried out meanwhile.
     pub(super) fn staged_preparation(&self, name: &Name) -> Option<Option<Wanted>> {
         let (added, stage) = self.staging.get(name)?;
-        if self.scheduler.new_of(name) == Some(added) || self.live(name).is_some_and(|object| object.runs(added)) {
+        if self.is_carried_out(added) {
             return None;
         }
         let level = self.staged_level(added, stage).filter(|level| *level > PrepareLevel::None);
         let level = level.filter(|_| self.engines.contains_key(&added.workload.runtime));
         let retry_limit = Some(self.context.retry_limit.unwrap_or(u32::MAX));
         Some(level.map(|level| Wanted { added: added.clone(), level, retry_limit }))
+    }
+
+    /// Whether this is wanted already, exactly as it is.
+    fn is_carried_out(&self, added: &AddedWorkload) -> bool {
+        let name = &added.instance.workload;
+        self.scheduler.new_of(name) == Some(added) || self.live(name).is_some_and(|object| object.runs(added))
     }
 
     /// How far a staged instance is to be prepared; `None` while that is not known.

@@ -45,6 +45,11 @@ impl World {
                 self.violations.push(text);
             }
         }
+        if let Action::Start(id, _) = action
+            && let Some(other) = self.containers.get(id).filter(|container| container.instance != new.instance)
+        {
+            self.violations.push(format!("'{}' starts the container of '{}'", new.instance, other.instance));
+        }
         for (id, container) in &self.containers {
             let itself = matches!(action, Action::Start(own, _) if own == id);
             let known = container.leftover && container.instance == new.instance;

@@ -4,7 +4,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::limits::PREPARE_REASON_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
-use crate::model::workload::AddCondition;
+use crate::model::workload::{AddCondition, RestartPolicy};
 use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
@@ -397,4 +397,20 @@ fn nothing_is_created_beside_a_container_of_which_the_hello_decides_later() {
     assert_eq!(calls[..2], ["delete w", "create w"]);
     assert!(calls[2].starts_with("image ") && calls.len() == 3, "{calls:?}");
     assert_eq!(reports(&next).last().map(String::as_str), Some("w IMAGE"));
+}
+
+/// Its container was found before anybody could know what it is for.
+#[test]
+fn the_next_agent_never_starts_what_is_staged_in_place_of_the_old_instance() {
+    let always = wanted_with("w", "image: old", |workload| workload.restart_policy = RestartPolicy::Always);
+    let mut rig = AgentRig::new();
+    rig.add(std::slice::from_ref(&always));
+    stage(&mut rig, &[new()]);
+    rig.ends("w", 1);
+    forget(&rig);
+    rig.restart_agent_with(&[always], |agent| agent.receive(FromServer::Prepare(vec![new()])));
+    rig.agent.pass(MINUTE);
+    let calls = rig.engine.take_calls();
+    assert!(!calls.contains(&"start w".to_owned()) && calls.contains(&"create w".to_owned()), "{calls:?}");
+    assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 }
