@@ -16,8 +16,9 @@ fn web(image: &str, options: &str, command: &str, policy: &str, lifecycle: &str)
     )
 }
 
+/// Healthy so late that the end of a container is noticed before, however busy the machine is.
 fn guarded(stage: &str, rest: &str) -> String {
-    format!("{{ {rest} update: {{ stage: {stage}, healthyMs: 1500, deadlineMs: 6000, onFailure: ROLLBACK }} }}")
+    format!("{{ {rest} update: {{ stage: {stage}, healthyMs: 5900, deadlineMs: 6000, onFailure: ROLLBACK }} }}")
 }
 
 fn update_of(cluster: &Cluster, number: usize) -> Value {
