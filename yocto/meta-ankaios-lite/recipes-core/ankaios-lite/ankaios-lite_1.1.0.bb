@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ea96b4f5c5d3d18b437aa835ca4cfac94e97de88"
+SRCREV = "556085117f20882caae0bfadb3fe15d1a490d719"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
