@@ -375,33 +375,25 @@ fn items<'n>(node: &'n Node, field: &str) -> &'n [Node] {
     node.get(field).and_then(Node::as_list).unwrap_or_default()
 }
 
-fn entries<'n>(node: &'n Node, field: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
-    node.get(field).and_then(Node::as_map).into_iter().flatten()
-}
-
 fn text_map(node: &Node, field: &str) -> BTreeMap<String, String> {
-    entries(node, field).filter_map(|(key, node)| Some((key.to_owned(), node.as_text()?.to_owned()))).collect()
+    node.entries(field).filter_map(|(key, node)| Some((key.to_owned(), node.as_text()?.to_owned()))).collect()
 }
 
 fn text_list(node: &Node, field: &str) -> Vec<String> {
     items(node, field).iter().filter_map(Node::as_text).map(str::to_owned).collect()
 }
 
-fn config(node: &Node) -> ConfigItem {
+/// The config item of its tree. A number becomes a text.
+#[must_use]
+pub fn config_from_node(node: &Node) -> ConfigItem {
     match node {
         Node::Text(text) => ConfigItem::Text(text.clone()),
         Node::Number(number) => ConfigItem::Text(number.to_string()),
-        Node::List(items) => ConfigItem::List(items.iter().map(config).collect()),
+        Node::List(items) => ConfigItem::List(items.iter().map(config_from_node).collect()),
         Node::Map(entries) => {
-            ConfigItem::Map(entries.iter().map(|(key, node)| (key.to_owned(), config(node))).collect())
+            ConfigItem::Map(entries.iter().map(|(key, node)| (key.to_owned(), config_from_node(node))).collect())
         }
     }
-}
-
-/// The config value of a tree that came from one.
-#[must_use]
-pub fn config_from_node(node: &Node) -> ConfigItem {
-    config(node)
 }
 
 fn file(node: &Node) -> File {
@@ -430,7 +422,7 @@ fn workload(node: &Node) -> Workload {
     let condition = |(name, node): (&str, &Node)| Some((name.to_owned(), AddCondition::parse(node.as_text()?)?));
     Workload {
         restart_policy: RestartPolicy::parse(text(node, "restartPolicy")).unwrap_or_default(),
-        dependencies: entries(node, "dependencies").filter_map(condition).collect(),
+        dependencies: node.entries("dependencies").filter_map(condition).collect(),
         tags: text_map(node, "tags"),
         configs: text_map(node, "configs"),
         files: items(node, "files").iter().map(file).collect(),
@@ -461,11 +453,11 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
         let way = Way { above: Some(&root), key: field.name };
         node.get(field.name).map_or(Ok(()), |node| way.check(node, field.kind))?;
     }
-    let workloads = entries(node, "workloads").map(|(name, node)| (name.into(), Arc::new(workload(node))));
+    let workloads = node.entries("workloads").map(|(name, node)| (name.into(), Arc::new(workload(node))));
     Ok(DesiredState {
         api_version: text(node, "apiVersion").to_owned(),
         workloads: workloads.collect(),
-        configs: entries(node, "configs").map(|(key, node)| (key.to_owned(), config(node))).collect(),
+        configs: node.entries("configs").map(|(key, node)| (key.to_owned(), config_from_node(node))).collect(),
     })
 }
 

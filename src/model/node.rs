@@ -63,6 +63,11 @@ impl Node {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
+    /// The entries of the map that is the entry `key`; none when that is no map.
+    pub fn entries(&self, key: &str) -> impl Iterator<Item = (&str, &Self)> {
+        self.get(key).and_then(Self::as_map).into_iter().flatten()
+    }
+
     /// The node that `path` leads to through maps, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
         path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(key))

@@ -227,9 +227,9 @@ fn updates_node(newest: u64, updates: &[StoredUpdate]) -> Node {
     // In the order in which they have ended, the open ones first.
     let one = |(number, update): &(u64, Arc<Node>)| {
         let number = ("number", Node::Number(*number));
-        Node::map([number, ("update", Node::clone(update))])
+        Node::object([number, ("update", Node::clone(update))])
     };
-    Node::map([(NEWEST_UPDATE, Node::Number(newest)), (UPDATE_LIST, Node::List(updates.iter().map(one).collect()))])
+    Node::object([(NEWEST_UPDATE, Node::Number(newest)), (UPDATE_LIST, Node::List(updates.iter().map(one).collect()))])
 }
 
 /// Reads what [`updates_node`] has made; what is not that is left out.
@@ -247,7 +247,7 @@ fn updates_from_node(node: &Node) -> (u64, Vec<(u64, Arc<Node>)>) {
 pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     let mut node = state.desired.node(Rendering::Sparse);
     if let (Some((newest, updates)), Some(entries)) = (&state.updates, node.as_map_mut()) {
-        entries.insert(UPDATES.to_owned(), updates_node(*newest, updates));
+        entries.insert(UPDATES, updates_node(*newest, updates));
     }
     let body = serde_json::to_string(&node)?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))

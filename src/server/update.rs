@@ -3,7 +3,7 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::state_view::StateView;
-use crate::limits::{CYCLE_SHOWN_MAX, UPDATES_OPEN};
+use crate::limits::{CYCLE_SHOWN_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::complete_state::{
     DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -151,6 +151,12 @@ pub enum UpdateError {
     /// So many guarded updates are open that one more cannot be judged.
     #[error("{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back")]
     TooManyOpen,
+    /// So many of them were requested by workloads that the remaining places are left to others.
+    #[error(
+        "{UPDATES_OPEN_OF_WORKLOADS} guarded updates are open that workloads have requested; wait until one of them has \
+         ended"
+    )]
+    TooManyOfWorkloads,
     /// A workload requests a change of what an open guarded update changes, or would use it.
     #[error(
         "it would become a part of update {number}, which is open and also about what this workload may not write; \

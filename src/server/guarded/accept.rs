@@ -127,13 +127,9 @@ impl ServerLoop {
         let Some(number) = joined.last().filter(|_| requester.agent().is_some()) else { return Ok(()) };
         let workloads = unit.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
         let configs = unit.configs.keys().map(|key| format!("desiredState.configs.{key}"));
-        for mask in workloads.chain(configs) {
-            let update = UpdateState { new_state: None, masks: vec![mask] };
-            if self.rights.authorize(requester, &RequestContent::UpdateState(update)).is_err() {
-                return Err(UpdateError::PartOfOther { number: *number });
-            }
-        }
-        Ok(())
+        let update = UpdateState { new_state: None, masks: workloads.chain(configs).collect() };
+        let allowed = self.rights.authorize(requester, &RequestContent::UpdateState(update));
+        allowed.map_err(|_| UpdateError::PartOfOther { number: *number })
     }
 
     /// Whether a change of workloads is to be guarded although it concerns no open update.
@@ -181,7 +177,7 @@ impl ServerLoop {
         let is_of_workload = requester.agent().is_some();
         let others = |(number, open): &(&u64, &Open)| open.is_of_workload && !joined.contains(number);
         if is_of_workload && guarded.open.iter().filter(others).count() >= UPDATES_OPEN_OF_WORKLOADS {
-            return Err(UpdateError::TooManyOpen);
+            return Err(UpdateError::TooManyOfWorkloads);
         }
         if guarded.open.len() < UPDATES_OPEN + joined.len() {
             return Ok(());

@@ -26,7 +26,7 @@ fn added_node(added: &AddedWorkload, desired: Option<&Arc<Workload>>) -> Node {
     // Where templates and hooks change nothing, the text would stand there twice.
     let workload = (desired != Some(&added.workload)).then(|| workload_node(&added.workload, Rendering::Sparse));
     let instance = ("instance", Node::text(added.instance.to_string()));
-    Node::map(std::iter::once(instance).chain(workload.map(|workload| ("workload", workload))))
+    Node::object(std::iter::once(instance).chain(workload.map(|workload| ("workload", workload))))
 }
 
 fn form_node(form: &Form) -> Node {
@@ -37,7 +37,7 @@ fn form_node(form: &Form) -> Node {
         ("rendered", rendered.map(|rendered| added_node(rendered, desired))),
         ("effective", form.effective.as_ref().map(|effective| added_node(effective, desired))),
     ];
-    Node::map(parts.into_iter().filter_map(|(key, node)| Some((key, node?))))
+    Node::object(parts.into_iter().filter_map(|(key, node)| Some((key, node?))))
 }
 
 fn texts<const N: usize>(texts: [(&'static str, Option<&str>); N]) -> impl Iterator<Item = (&'static str, Node)> {
@@ -71,11 +71,11 @@ pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) ->
         ]);
         let before = ("before", form_node(&touched.before));
         let in_force = in_force(name).map(|form| ("inForce", form_node(&form)));
-        (name.to_string(), Node::map(fields.chain([before]).chain(in_force)))
+        (name.to_string(), Node::object(fields.chain([before]).chain(in_force)))
     };
     let config = |(key, touched): (&String, &TouchedConfig)| {
         let before = touched.before.as_ref().map(|before| ("before", config_node(before)));
-        (key.clone(), Node::map(texts([("after", touched.after.as_deref())]).chain(before)))
+        (key.clone(), Node::object(texts([("after", touched.after.as_deref())]).chain(before)))
     };
     let replaced_by = replaced_by.map(|number| number.to_string());
     let fields = texts([
@@ -90,7 +90,7 @@ pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) ->
         ("lostWayBack", record.has_lost_way_back.then_some("true")),
     ]);
     let dependents = dependents.iter().map(|(name, on_failure)| (name.to_string(), Node::text(on_failure.as_str())));
-    Node::map(fields.chain([
+    Node::object(fields.chain([
         ("losses", Node::Number(u64::from(*losses))),
         ("workloads", Node::map(unit.workloads.iter().map(workload))),
         ("configs", Node::map(unit.configs.iter().map(config))),
@@ -126,10 +126,6 @@ impl ServerLoop {
 
 fn text(node: &Node, key: &str) -> Option<String> {
     node.get(key)?.as_text().map(str::to_owned)
-}
-
-fn entries<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
-    node.get(key).and_then(Node::as_map).into_iter().flatten()
 }
 
 fn instance(node: &Node, key: &str) -> Option<InstanceName> {
@@ -179,10 +175,10 @@ fn record_from(number: u64, node: &Node) -> Option<Record> {
         losses: node.get("losses").and_then(Node::as_number).map_or(0, |it| u32::try_from(it).unwrap_or(UPDATE_LOSSES)),
         replaced_by: text(node, "replacedBy").and_then(|number| number.parse().ok()),
         unit: Unit {
-            workloads: entries(node, "workloads").map(workload).collect::<Option<_>>()?,
-            configs: entries(node, "configs").map(config).collect(),
+            workloads: node.entries("workloads").map(workload).collect::<Option<_>>()?,
+            configs: node.entries("configs").map(config).collect(),
         },
-        dependents: entries(node, "dependents").filter_map(dependent).collect(),
+        dependents: node.entries("dependents").filter_map(dependent).collect(),
         was_switched: node.get("switched").is_some(),
         was_sent: node.get("sent").is_some(),
         remembered: text(node, "remembered"),
@@ -211,7 +207,8 @@ impl ServerLoop {
     fn restore(&mut self, record: Record, node: &Node) {
         let (now, number) = (self.now(), record.number);
         let mut open = Open::new(record, now);
-        let in_force = entries(node, "workloads")
+        let in_force = node
+            .entries("workloads")
             .filter_map(|(name, node)| Some((Name::from(name), form_from(node.get("inForce")?)?)));
         let in_force: BTreeMap<Name, Form> = in_force.filter(|_| open.is_staging()).collect();
         for name in open.record.unit.workloads.keys().filter(|name| !in_force.contains_key(*name)) {

@@ -70,7 +70,7 @@ impl UpdateView<'_> {
             let [old, new] = [&touched.old, &touched.new].map(|it| it.as_ref().map(|it| Node::text(it.to_string())));
             let after = touched.after.as_ref().map(Node::text);
             let fields = [("old", old), ("new", new), ("after", after)];
-            (name.to_string(), Node::map(fields.into_iter().filter_map(|(key, node)| Some((key, node?)))))
+            (name.to_string(), Node::object(fields.into_iter().filter_map(|(key, node)| Some((key, node?)))))
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
             (key.clone(), Node::map(touched.after.as_ref().map(|after| ("after", Node::text(after)))))
@@ -93,7 +93,9 @@ impl UpdateView<'_> {
             ("replacedBy", replaced_by.map(|number| Node::text(number.to_string()))),
             ("keptIn", Some(Node::text(if is_kept_on_disk { "DISK" } else { "MEMORY" }))),
         ];
-        Node::map(fields.into_iter().filter_map(|(key, node)| Some((key, node.filter(|it| !it.is_empty_container())?))))
+        Node::object(
+            fields.into_iter().filter_map(|(key, node)| Some((key, node.filter(|it| !it.is_empty_container())?))),
+        )
     }
 
     fn waits_for(&self) -> Vec<String> {
