@@ -106,7 +106,9 @@ impl Wishes {
     pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         ended.for_each(|(_, ended)| self.note_stopping(ended));
-        if before.has_undone(server) {
+        // So may what waits to be replaced, in the mode that the request which ends its waiting switches to.
+        let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
+        if before.has_undone(server) || has_switched {
             self.unclear.extend(before.pending.difference(&pending(server)).cloned());
         }
         self.forget_gone(server);
