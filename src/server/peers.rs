@@ -10,6 +10,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::may_log;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::peer::PeerId;
+use crate::wire::shared_state::{SharedStates, shared};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -196,20 +197,28 @@ impl Peers {
     pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
         let receivers = self.streams.iter().filter(|(id, peer)| Some(**id) != except && peer.receives_broadcasts());
         let receivers: Vec<(PeerId, Name)> = receivers.map(|(id, peer)| (*id, peer.name.clone())).collect();
+        let states = if receivers.is_empty() { Vec::new() } else { shared(states.to_vec()) };
         for (id, name) in receivers {
-            let foreign: Vec<WorkloadState> =
-                states.iter().filter(|state| state.instance.agent != name).cloned().collect();
-            if !foreign.is_empty() {
-                self.send(id, FromServer::WorkloadStates(foreign));
-            }
+            let foreign = states.iter().filter(|state| state.state().instance.agent != name);
+            self.send_states(id, foreign.cloned().collect());
         }
     }
 
     /// Sends `states` to command lines of an earlier version only.
     pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
         let clis = self.streams.iter().filter(|(_, peer)| peer.class == PeerClass::Cli && !states.is_empty());
-        for id in clis.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.send(id, FromServer::WorkloadStates(states.to_vec()));
+        let clis: Vec<PeerId> = clis.map(|(id, _)| *id).collect();
+        let states = if clis.is_empty() { Vec::new() } else { shared(states.to_vec()) };
+        for id in clis {
+            self.send_states(id, states.clone());
+        }
+    }
+
+    /// As [`Self::send`], for states, if there are any.
+    fn send_states(&mut self, id: PeerId, states: SharedStates) {
+        if !states.is_empty() {
+            let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put_states(states));
+            self.check(id, result);
         }
     }
 

@@ -2,14 +2,16 @@
 //!
 //! Thread: `tx`.
 
-use super::convert::from_server;
+use super::convert::from_server::{self, states_of_encoded};
 use super::encoded_state::EncodedState;
 use super::schema::grpc_api;
+use super::shared_state::SharedState;
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::platform::logging::may_log;
 use grpc_api::from_server::FromServerEnum;
 use protobuf::Message;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The message on the wire, in as many pieces as it takes to keep each within `limit` bytes, and the bytes that it has as
 /// a whole.
@@ -28,11 +30,6 @@ fn cut(message: grpc_api::FromServer, size: usize, limit: usize, peer: &str) -> 
         return vec![message];
     }
     let halves = match message.FromServerEnum {
-        Some(FromServerEnum::UpdateWorkloadState(mut states)) if states.workloadStates.len() > 1 => {
-            let rest = states.workloadStates.split_off(states.workloadStates.len() / 2);
-            let rest = grpc_api::UpdateWorkloadState { workloadStates: rest, ..Default::default() };
-            [states, rest].map(FromServerEnum::UpdateWorkloadState)
-        }
         Some(FromServerEnum::UpdateWorkload(plan)) => match halves(plan) {
             Some(halves) => halves.map(FromServerEnum::UpdateWorkload),
             None => return too_large(peer, "an update of one workload", size, limit),
@@ -54,6 +51,30 @@ fn cut(message: grpc_api::FromServer, size: usize, limit: usize, peer: &str) -> 
 
 fn encoded_bytes(message: &grpc_api::FromServer) -> usize {
     usize::try_from(message.compute_size()).unwrap_or(usize::MAX)
+}
+
+/// The same for states.
+#[must_use]
+pub fn fit_states(states: &[Arc<SharedState>], limit: usize, peer: &str) -> (Vec<grpc_api::FromServer>, usize) {
+    /// Tag and length around them.
+    const AROUND: usize = 6;
+    let (mut pieces, mut entries, mut size) = (Vec::new(), Vec::new(), 0);
+    for state in states {
+        let entry = state.entry();
+        size += entry.len();
+        if entry.len() + AROUND > limit {
+            pieces.extend(too_large(peer, "a state", entry.len(), limit));
+            continue;
+        }
+        if entries.len() + entry.len() + AROUND > limit {
+            pieces.push(states_of_encoded(std::mem::take(&mut entries)));
+        }
+        entries.extend_from_slice(entry);
+    }
+    if !entries.is_empty() {
+        pieces.push(states_of_encoded(entries));
+    }
+    (pieces, size)
 }
 
 /// The same for an answer that is encoded already.
@@ -115,7 +136,7 @@ mod tests {
     use crate::model::messages::{AddedWorkload, DeletedWorkload, LogsRequest, WorkloadPlan};
     use crate::model::names::InstanceName;
     use crate::model::workload::{AddCondition, Workload};
-    use std::sync::Arc;
+    use crate::wire::shared_state::shared;
 
     const LIMIT: usize = 4096;
 
@@ -130,10 +151,11 @@ mod tests {
             let instance = InstanceName::new(&format!("w{index}"), "c", "A");
             WorkloadState::new(instance, ExecutionState::plain(Phase::Running))
         };
-        let pieces = fit(FromServer::WorkloadStates((0..500).map(state).collect()), LIMIT, "A").0;
+        let pieces = fit_states(&shared((0..500).map(state).collect()), LIMIT, "A").0;
         let mut names = Vec::new();
         for piece in &pieces {
             assert!(piece.compute_size() <= LIMIT as u64);
+            let piece = grpc_api::FromServer::parse_from_bytes(&piece.write_to_bytes().unwrap()).unwrap();
             let Some(FromServerEnum::UpdateWorkloadState(states)) = &piece.FromServerEnum else { panic!("{piece}") };
             names.extend(states.workloadStates.iter().map(|state| state.instanceName.workloadName.clone()));
         }

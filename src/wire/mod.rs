@@ -39,6 +39,8 @@ pub mod raw;
 mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
+#[cfg(any(feature = "agent", feature = "server"))]
+pub mod shared_state;
 #[cfg(feature = "server")]
 mod stream;
 mod tls;

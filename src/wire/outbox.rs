@@ -9,6 +9,7 @@ mod snapshot;
 
 use super::budget::{Budget, Share};
 use super::encoded_state::EncodedState;
+use super::shared_state::SharedStates;
 use crate::limits::{ANSWERS_BYTES, FIRST_ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
 use crate::model::messages::{AlteredFields, FromServer};
 use crate::model::names::Name;
@@ -55,6 +56,14 @@ impl Outbox {
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
         self.put_with(|queue| queue.push(message))
+    }
+
+    /// Puts states that others are told of as well; never waits.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn put_states(&self, states: SharedStates) -> Result<(), OutboxError> {
+        self.put_with(|queue| queue.push_states(states))
     }
 
     /// Puts all states except those of `own`, which is the peer, and of `newcomer`; never waits. Unless they are the
@@ -154,6 +163,9 @@ impl OutboxReader {
         self.sent();
         match message {
             Outgoing::Message(message) => Some(message),
+            Outgoing::States(states) => {
+                Some(FromServer::WorkloadStates(states.iter().map(|state| state.state().clone()).collect()))
+            }
             Outgoing::State(id, state) => state.response(id).map(FromServer::Response),
         }
     }
@@ -166,7 +178,7 @@ impl OutboxReader {
         queue.sending_bytes += before - queue.answer_bytes;
         queue.sending_room = match &message {
             Outgoing::State(_, state) => queue.answers.overdraw(state.bytes()), // Each stream sends a copy of it.
-            Outgoing::Message(_) => room,
+            Outgoing::Message(_) | Outgoing::States(_) => room,
         };
         queue.notify_room();
         Some(message)

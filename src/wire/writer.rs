@@ -5,7 +5,7 @@
 //! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
 //! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
-use super::foreign::{fit, fit_state};
+use super::foreign::{fit, fit_state, fit_states};
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use super::schema::grpc_api;
@@ -323,6 +323,7 @@ impl<S: Line> PeerStream<S> {
             self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
             let (pieces, bytes) = match message {
                 Outgoing::Message(message) => fit(message, self.message_max, &self.name),
+                Outgoing::States(states) => fit_states(&states, self.message_max, &self.name),
                 Outgoing::State(id, state) => fit_state(id, &state, self.message_max, &self.name),
             };
             self.pieces = pieces.into();

@@ -8,6 +8,7 @@ use super::values::{
     known, read_instance_name, read_log_entries, read_logs_request, read_workload_states, required_instance_name,
     write_instance_name, write_log_entries, write_logs_request, write_workload_states,
 };
+use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{
     AddedWorkload, AlteredFields, DeletedWorkload, FromServer, Response, ResponseContent, WorkloadPlan,
 };
@@ -16,7 +17,7 @@ use crate::wire::schema::ank_base as base;
 use crate::wire::schema::grpc_api;
 use base::response::ResponseContent as WireContent;
 use grpc_api::from_server::FromServerEnum;
-use protobuf::MessageField;
+use protobuf::{Message, MessageField};
 use std::sync::Arc;
 
 /// Reads a message of the server.
@@ -210,6 +211,20 @@ pub fn write_complete_state_response(state: &Node, altered: Option<AlteredFields
         completeState: Some(tree::write_state(state)),
         ..Default::default()
     }
+}
+
+/// The entry of a state in a message with states.
+#[must_use]
+pub fn encoded_state_entry(state: &WorkloadState) -> Vec<u8> {
+    let message = write_workload_states(std::slice::from_ref(state));
+    message.write_to_bytes().expect("no field is required, and a vector takes all bytes")
+}
+
+/// A message with states whose entries are encoded already.
+#[must_use]
+pub fn states_of_encoded(entries: Vec<u8>) -> grpc_api::FromServer {
+    const UPDATE_WORKLOAD_STATE: u32 = 2; // Its number in grpc_api.proto.
+    grpc_api::FromServer { special_fields: tree::as_field(UPDATE_WORKLOAD_STATE, entries), ..Default::default() }
 }
 
 /// A response with a state that is encoded already.

@@ -2,7 +2,7 @@
 //!
 //! Thread: none, a plain value that both ends of an outbox lock.
 
-use super::snapshot::{PeerSnapshot, state_bytes};
+use super::snapshot::PeerSnapshot;
 use crate::limits::{
     PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGE,
     PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
@@ -14,6 +14,7 @@ use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crate::wire::budget::{Budget, Share};
 use crate::wire::encoded_state::EncodedState;
+use crate::wire::shared_state::{SharedState, SharedStates, shared};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
@@ -34,6 +35,8 @@ pub enum OutboxError {
 pub enum Outgoing {
     /// Any message.
     Message(FromServer),
+    /// New states of instances on other agents.
+    States(SharedStates),
     /// The response to a request with this id, encoded.
     State(String, Arc<EncodedState>),
 }
@@ -82,6 +85,7 @@ struct Entry {
 #[derive(Debug)]
 enum Content {
     Message(FromServer),
+    States(SharedStates),
     State(String, Arc<EncodedState>),
     Snapshot(PeerSnapshot),
 }
@@ -98,21 +102,20 @@ impl Content {
     /// The next message, and what is left behind it.
     fn next(self) -> (Option<Outgoing>, Option<Self>) {
         match self {
-            Self::Message(FromServer::WorkloadStates(mut states)) => {
+            Self::States(mut states) => {
                 let mut bytes = 0;
                 let count = states.iter().take_while(|state| {
-                    bytes += state_bytes(state);
+                    bytes += state.bytes();
                     bytes <= STATES_MESSAGE_BYTES
                 });
                 let count = count.count().max(1);
                 let rest = states.split_off(count.min(states.len()));
-                let rest = (!rest.is_empty()).then_some(Self::Message(FromServer::WorkloadStates(rest)));
-                (Some(Outgoing::Message(FromServer::WorkloadStates(states))), rest)
+                (Some(Outgoing::States(states)), (!rest.is_empty()).then_some(Self::States(rest)))
             }
             Self::Message(message) => (Some(Outgoing::Message(message)), None),
             Self::State(id, state) => (Some(Outgoing::State(id, state)), None),
             Self::Snapshot(mut snapshot) => {
-                let message = snapshot.next_message().map(Outgoing::Message);
+                let message = snapshot.next_states().map(Outgoing::States);
                 let has_more = snapshot.has_more();
                 (message, has_more.then_some(Self::Snapshot(snapshot)))
             }
@@ -145,9 +148,9 @@ impl Queue {
     /// # Errors
     /// [`OutboxError::Overflow`].
     pub fn push(&mut self, message: FromServer) -> Result<(), OutboxError> {
-        let bytes = waiting_bytes(&message);
+        let bytes = message.memory_bytes() + PEER_OUTBOX_ENTRY;
         match message {
-            FromServer::WorkloadStates(states) => self.push_states(states, bytes),
+            FromServer::WorkloadStates(states) => self.push_states(shared(states)),
             FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) }) => {
                 self.push_logs(id, entries, bytes);
                 Ok(())
@@ -278,8 +281,8 @@ impl Queue {
             let (message, rest) = entry.content.next();
             if let Some(content) = rest {
                 // Texts that receivers share were counted less, and the peer must not seem busier the more it takes.
-                let rest_bytes = |message| waiting_bytes(message).min(entry.bytes);
-                let bytes = if let Content::Message(message) = &content { rest_bytes(message) } else { entry.bytes };
+                let rest_bytes = |states| waiting_bytes(states).min(entry.bytes);
+                let bytes = if let Content::States(states) = &content { rest_bytes(states) } else { entry.bytes };
                 self.bytes += bytes;
                 let room = Share::default();
                 self.messages.push_front(Entry { content, bytes, is_large: false, room, thin_out_at });
@@ -327,17 +330,18 @@ impl Queue {
 
     /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
     /// that does not only the newest state of each instance is kept.
-    fn push_states(&mut self, states: Vec<WorkloadState>, bytes: usize) -> Result<(), OutboxError> {
+    ///
+    /// # Errors
+    /// [`OutboxError::Overflow`].
+    pub fn push_states(&mut self, states: SharedStates) -> Result<(), OutboxError> {
+        let bytes = waiting_bytes(&states);
         if self.bytes + bytes > PEER_OUTBOX_BYTES {
             self.thin_out();
         }
         match self.messages.back_mut() {
-            Some(Entry {
-                content: Content::Message(FromServer::WorkloadStates(waiting)),
-                bytes: before,
-                thin_out_at,
-                ..
-            }) if self.bytes + bytes <= PEER_OUTBOX_BYTES => {
+            Some(Entry { content: Content::States(waiting), bytes: before, thin_out_at, .. })
+                if self.bytes + bytes <= PEER_OUTBOX_BYTES =>
+            {
                 waiting.extend(states);
                 let mut after = *before + bytes;
                 // A long batch is thinned out whenever it doubles, so that the cost stays linear.
@@ -350,7 +354,7 @@ impl Queue {
                 *before = after;
                 Ok(())
             }
-            _ => self.push_entry(Content::Message(FromServer::WorkloadStates(states)), bytes),
+            _ => self.push_entry(Content::States(states), bytes),
         }
     }
 
@@ -358,7 +362,7 @@ impl Queue {
     fn thin_out(&mut self) {
         let mut seen = BTreeSet::new();
         for entry in self.messages.iter_mut().rev() {
-            let Content::Message(FromServer::WorkloadStates(states)) = &mut entry.content else { continue };
+            let Content::States(states) = &mut entry.content else { continue };
             *states = newest(std::mem::take(states), &mut seen);
             self.bytes -= entry.bytes;
             entry.bytes = shared_bytes(states);
@@ -374,7 +378,7 @@ impl Queue {
     /// Whether nothing waits but a batch of states, which further ones would join.
     pub fn has_only_states(&self) -> bool {
         let mut entries = self.messages.iter();
-        let states = |entry: &Entry| matches!(entry.content, Content::Message(FromServer::WorkloadStates(_)));
+        let states = |entry: &Entry| matches!(entry.content, Content::States(_));
         entries.next().is_some_and(states) && entries.next().is_none()
     }
 
@@ -409,7 +413,7 @@ impl Kind {
                 Self::Refusal
             }
             Content::Message(FromServer::Response(_)) | Content::State(..) => Self::Answer,
-            Content::Message(FromServer::WorkloadStates(_)) | Content::Snapshot(_) => Self::States,
+            Content::States(_) | Content::Snapshot(_) => Self::States,
             Content::Message(_) => Self::Command,
         }
     }
@@ -421,9 +425,9 @@ fn note(id: &str, instance: &InstanceName, lines: u64) -> FromServer {
     FromServer::Response(Response { id: id.to_owned(), content })
 }
 
-/// What a message takes while it waits.
-fn waiting_bytes(message: &FromServer) -> usize {
-    message.memory_bytes() + PEER_OUTBOX_ENTRY
+/// What states take while they wait.
+fn waiting_bytes(states: &[Arc<SharedState>]) -> usize {
+    states.iter().map(|state| state.bytes()).sum::<usize>() + PEER_OUTBOX_ENTRY
 }
 
 /// What an encoded state takes for one who waits for it.
@@ -433,14 +437,15 @@ fn state_answer_bytes(id: &str, state: &EncodedState) -> usize {
 
 /// What states take while they wait if each is the newest of its instance: they share their texts with the state of the
 /// cluster then.
-fn shared_bytes(states: &[WorkloadState]) -> usize {
-    let own = states.iter().map(|state| size_of::<WorkloadState>() + state.instance.memory_bytes());
+fn shared_bytes(states: &[Arc<SharedState>]) -> usize {
+    let own = states.iter().map(|state| size_of::<WorkloadState>() + state.state().instance.memory_bytes());
     own.sum::<usize>() + PEER_OUTBOX_ENTRY
 }
 
 /// Keeps the last state of each instance that was not `seen`, in the order in which these were reported.
-pub(super) fn newest(states: Vec<WorkloadState>, seen: &mut BTreeSet<InstanceName>) -> Vec<WorkloadState> {
-    let mut kept: Vec<_> = states.into_iter().rev().filter(|state| seen.insert(state.instance.clone())).collect();
-    kept.reverse();
-    kept
+pub(super) fn newest(mut states: SharedStates, seen: &mut BTreeSet<InstanceName>) -> SharedStates {
+    states.reverse();
+    states.retain(|state| seen.insert(state.state().instance.clone()));
+    states.reverse();
+    states
 }

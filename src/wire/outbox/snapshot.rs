@@ -4,20 +4,14 @@
 
 use crate::limits::STATES_MESSAGE_BYTES;
 use crate::model::execution_state::WorkloadState;
-use crate::model::memory_size::MemorySize;
-use crate::model::messages::FromServer;
 use crate::model::names::Name;
+use crate::wire::shared_state::{SharedStates, shared};
 use std::sync::Arc;
-
-/// What a state takes, about.
-pub(super) fn state_bytes(state: &WorkloadState) -> usize {
-    size_of::<WorkloadState>() + state.memory_bytes()
-}
 
 /// All states of one moment, shared by all who receive them.
 #[derive(Debug)]
 pub struct StatesSnapshot {
-    states: Vec<WorkloadState>,
+    states: SharedStates,
     /// Each agent with states, once.
     agents: Vec<Name>,
 }
@@ -32,7 +26,7 @@ impl StatesSnapshot {
                 agents.push(state.instance.agent.clone());
             }
         }
-        Arc::new(Self { states, agents })
+        Arc::new(Self { states: shared(states), agents })
     }
 }
 
@@ -64,14 +58,14 @@ impl PeerSnapshot {
         *agent == self.own || self.newcomer.as_ref() == Some(agent)
     }
 
-    /// The next states as a message that is not too large; `None` when all were sent.
-    pub(super) fn next_message(&mut self) -> Option<FromServer> {
+    /// The next states, not too many for a message; `None` when all were sent.
+    pub(super) fn next_states(&mut self) -> Option<SharedStates> {
         let rest = &self.snapshot.states[self.sent..];
         let mut own = Vec::new();
         let mut bytes = 0;
         for state in rest {
-            if !self.leaves_out(&state.instance.agent) {
-                bytes += state_bytes(state);
+            if !self.leaves_out(&state.state().instance.agent) {
+                bytes += state.bytes();
                 if bytes > STATES_MESSAGE_BYTES && !own.is_empty() {
                     break;
                 }
@@ -79,6 +73,6 @@ impl PeerSnapshot {
             }
             self.sent += 1;
         }
-        (!own.is_empty()).then_some(FromServer::WorkloadStates(own))
+        (!own.is_empty()).then_some(own)
     }
 }

@@ -10,6 +10,7 @@ use crate::model::memory_size::MemorySize;
 use crate::model::messages::{LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crate::model::node::Entries;
+use crate::wire::shared_state::shared;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,7 +45,8 @@ fn waiting_states_travel_together_and_none_is_left_out() {
 fn outdated_states_are_merged_to_the_newest_of_each_instance() {
     let old = state("a", Phase::PendingStarting);
     let (new, other) = (state("a", Phase::Running), state("b", Phase::Running));
-    assert_eq!(queue::newest(vec![old, other.clone(), new.clone()], &mut BTreeSet::new()), [other, new]);
+    let kept = queue::newest(shared(vec![old, other.clone(), new.clone()]), &mut BTreeSet::new());
+    assert_eq!(kept.iter().map(|state| state.state()).collect::<Vec<_>>(), [&other, &new]);
 }
 
 #[test]
@@ -315,7 +317,7 @@ fn states_are_sent_in_messages_of_bounded_size() {
     outbox.put(states(&all[..10])).unwrap();
     let messages = all_states(&reader);
     for message in &messages {
-        let bytes: usize = message.iter().map(snapshot::state_bytes).sum();
+        let bytes: usize = message.iter().map(|state| size_of::<WorkloadState>() + state.memory_bytes()).sum();
         assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
     }
     assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());

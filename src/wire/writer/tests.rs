@@ -10,6 +10,7 @@ use crate::wire::budget::Budget;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use grpc_api::from_server::FromServerEnum;
+use protobuf::Message;
 
 const MESSAGE_MAX: usize = 1024 * 1024;
 
@@ -38,7 +39,9 @@ impl FakeLine {
     }
 }
 
+/// What the peer reads, which is not how it is put together here.
 fn text(message: &grpc_api::FromServer) -> String {
+    let message = grpc_api::FromServer::parse_from_bytes(&message.write_to_bytes().unwrap()).unwrap();
     match &message.FromServerEnum {
         Some(FromServerEnum::UpdateWorkloadState(states)) => {
             let names: Vec<&str> =
