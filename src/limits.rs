@@ -44,9 +44,11 @@ pub const VITAL_LATE: Duration = Duration::from_secs(2);
 pub const MALLOC_ARENAS: i32 = 2;
 /// After the start, or the last call of an engine, memory that only it needed is returned after this time.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
-/// Bytes of a program's code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB
-/// around it; a piece costs the kernel some 200 bytes.
-pub const CODE_PIECE: usize = 16 * 1024;
+/// The same for the first time after the start: when those who waited for it have been answered.
+pub const SETTLE_FIRST: Duration = Duration::from_millis(50);
+/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB around it; a piece
+/// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
+pub const CODE_PIECE: usize = 8 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 
