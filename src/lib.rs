@@ -92,6 +92,7 @@
 //!   outbox.rs              messages waiting for one peer, its two ends              [server] [tx]
 //!   outbox/queue.rs        what waits, bounded and merged                           [server] [tx]
 //!   outbox/snapshot.rs     all states of one moment, for many                       [server] [tx]
+//!   shared_state.rs        a state of an instance for many, encoded once             [server] [tx]
 //!   foreign.rs             messages cut to what other implementations take                [tx]
 //!   writer.rs              sends what waits for all peers                                 [tx]
 //!   listener.rs            TCP ports and Unix domain sockets that are listened on     [main] [listen]

@@ -51,7 +51,6 @@ pub const SETTLE_FIRST: Duration = Duration::from_millis(50);
 pub const CODE_PIECE: usize = 8 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
-
 /// Messages of this many bytes in total are a burst, after which free memory is returned.
 pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
 const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
