@@ -4,6 +4,7 @@
 
 use super::schema::grpc_api::{FromServer, ToServer};
 use super::weight;
+use super::grpc_parts;
 use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
@@ -140,7 +141,9 @@ pub fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
     let start = || {
         grpcio::redirect_log(); // Or the library writes to standard error in a format of its own.
-        Arc::new(EnvBuilder::new().cq_count(1).name_prefix("grpc-poll").build())
+        let environment = EnvBuilder::new().cq_count(1).name_prefix("grpc-poll").build();
+        grpc_parts::end_timer_thread();
+        Arc::new(environment)
     };
     ENVIRONMENT.get_or_init(start).clone()
 }

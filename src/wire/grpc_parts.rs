@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 
 /// `grpc_core::CoreConfiguration::Builder`, which the parts enter themselves in. Only handed on.
 type Builder = *mut c_void;
@@ -27,9 +27,6 @@ unsafe extern "C" {
     /// What makes gRPC of HTTP/2: methods, status, compression.
     #[link_name = "_ZN9grpc_core19RegisterHttpFiltersEPNS_17CoreConfiguration7BuilderE"]
     fn register_http(builder: Builder);
-    /// Calls with a deadline of the peer.
-    #[link_name = "_ZN9grpc_core22RegisterDeadlineFilterEPNS_17CoreConfiguration7BuilderE"]
-    fn register_deadline(builder: Builder);
     /// The largest message.
     #[link_name = "_ZN9grpc_core25RegisterMessageSizeFilterEPNS_17CoreConfiguration7BuilderE"]
     fn register_message_size(builder: Builder);
@@ -39,6 +36,18 @@ unsafe extern "C" {
     /// The ends of every channel: its calls and its connection.
     #[link_name = "_ZN9grpc_core16RegisterBuiltinsEPNS_17CoreConfiguration7BuilderE"]
     fn register_builtins(builder: Builder);
+    /// Starts or ends the thread of the library's older timers, once the library is initialised.
+    #[link_name = "_Z32grpc_timer_manager_set_threadingb"]
+    fn set_timer_thread(enabled: bool);
+}
+
+/// Ends the thread of the library's older timers, which wakes once a second. To be called after the initialisation of the
+/// library. None of the parts above has such timers: they are those of names that are resolved and of the deadlines of calls,
+/// which end a call of theirs by themselves.
+pub fn end_timer_thread() {
+    // SAFETY: waits for that thread, and may be called by any other at any time until the library is shut down, which our
+    // programs never do.
+    unsafe { set_timer_thread(false) };
 }
 
 /// Takes the place of the library's `grpc_core::BuildCoreConfiguration`, in the same order.
@@ -50,9 +59,24 @@ extern "C" fn build_core_configuration(builder: Builder) {
         register_event_engine(builder);
         register_client_authority(builder);
         register_http(builder);
-        register_deadline(builder);
         register_message_size(builder);
         register_resource_quota(builder);
         register_builtins(builder);
     }
+}
+
+/// Takes the place of the library's `gpr_cpu_num_cores`, which answers 0 when the number is not known. For each core it
+/// would keep two lists of timers, each of which wakes a thread once a second even when it is empty, so an idle program on
+/// eight cores would be woken up to 32 times a second for nothing. Our programs have few timers and one thread that polls.
+// SAFETY: nothing else has this name in the program: the linker takes no second definition.
+#[unsafe(export_name = "gpr_cpu_num_cores")]
+extern "C" fn cores() -> c_uint {
+    0
+}
+
+/// Takes the place of the library's `gpr_cpu_current_cpu`: numbers below that of the cores, or 0.
+// SAFETY: as above.
+#[unsafe(export_name = "gpr_cpu_current_cpu")]
+extern "C" fn current_core() -> c_uint {
+    0
 }
