@@ -2,9 +2,9 @@
 //!
 //! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
 
+use super::grpc_parts;
 use super::schema::grpc_api::{FromServer, ToServer};
 use super::weight;
-use super::grpc_parts;
 use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
