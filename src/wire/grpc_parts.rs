@@ -65,13 +65,14 @@ extern "C" fn build_core_configuration(builder: Builder) {
     }
 }
 
-/// Takes the place of the library's `gpr_cpu_num_cores`, which answers 0 when the number is not known. For each core it
-/// would keep two lists of timers, each of which wakes a thread once a second even when it is empty, so an idle program on
-/// eight cores would be woken up to 32 times a second for nothing. Our programs have few timers and one thread that polls.
+/// Takes the place of the library's `gpr_cpu_num_cores`. For each core it would keep two lists of timers, each of which wakes
+/// a thread once a second even when it is empty, so an idle program on eight cores would be woken 16 times a second for
+/// nothing. Our programs have few timers and one thread that polls. With 0, for a number that is not known, it would have one
+/// thread where a large message needs two.
 // SAFETY: nothing else has this name in the program: the linker takes no second definition.
 #[unsafe(export_name = "gpr_cpu_num_cores")]
 extern "C" fn cores() -> c_uint {
-    0
+    1
 }
 
 /// Takes the place of the library's `gpr_cpu_current_cpu`: numbers below that of the cores, or 0.
