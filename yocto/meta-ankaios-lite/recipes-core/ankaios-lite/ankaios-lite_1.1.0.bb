@@ -58,8 +58,8 @@ CARGO_BUILD_FLAGS:append = " --no-default-features ${PACKAGECONFIG_CONFARGS}"
 # cargo runs outside of the source folder and so does not see its .cargo/config.toml: the same flags again. Since gcc 15
 # the headers of C++ no longer bring <cstdint> along, and C is C23 unless said otherwise; gRPC is older than that.
 ANKAIOS_CFLAGS = "-fno-asynchronous-unwind-tables -fno-unwind-tables -ffunction-sections -fdata-sections"
-CFLAGS:append:class-target = " ${ANKAIOS_CFLAGS} -std=gnu17"
-CXXFLAGS:append:class-target = " -fno-exceptions ${ANKAIOS_CFLAGS} -fvisibility-inlines-hidden -include cstdint"
+CFLAGS:append = " ${ANKAIOS_CFLAGS} -std=gnu17"
+CXXFLAGS:append = " -fno-exceptions ${ANKAIOS_CFLAGS} -fvisibility-inlines-hidden -include cstdint"
 
 # Stripping is left to the packaging, which keeps what debuggers need.
 export CARGO_PROFILE_RELEASE_STRIP = "none"
@@ -158,3 +158,6 @@ INITSCRIPT_PARAMS:ank-agent = "defaults 81 19"
 
 USERADD_PACKAGES = "ank-server"
 USERADD_PARAM:ank-server = "--system --no-create-home --home-dir ${localstatedir}/lib/ankaios --shell /sbin/nologin --user-group ankaios"
+
+# The command line for tasks of a build, such as a look at the manifests of an image.
+BBCLASSEXTEND = "native"
