@@ -181,7 +181,7 @@ fn fits(manifest: &str, cargo_config: &str) {
     let common = value(&recipe, "ANKAIOS_CFLAGS");
     for variable in ["CFLAGS", "CXXFLAGS"] {
         let wanted = config["env"].get(variable).and_then(Value::as_str).expect("flags");
-        let given = value(&recipe, &format!("{variable}:append:class-target")).replace("${ANKAIOS_CFLAGS}", common);
+        let given = value(&recipe, &format!("{variable}:append")).replace("${ANKAIOS_CFLAGS}", common);
         assert!(given.trim().starts_with(wanted), "{variable}: '{given}' does not begin with '{wanted}'");
     }
 }
