@@ -24,7 +24,6 @@ cross_cargo() {
         export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
         export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CXX_aarch64_unknown_linux_gnu=aarch64-linux-gnu-g++
         export AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar
-        export TARGET_CMAKE_TOOLCHAIN_FILE=$root/cross/aarch64.cmake
         export CARGO_TARGET_DIR=$cross_folder
         rustup_has_target || export ANKAIOS_CARGO=$debian_cargo RUSTC=$debian_rustc
         exec nice "$root/scripts/cargo.sh" "$@" --target "$cross_target"
