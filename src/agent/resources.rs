@@ -3,11 +3,14 @@
 //! Thread: `scheduler`, every [`crate::limits::LOAD_INTERVAL`]; `usage` and `metrics` for [`node_usage`].
 
 use crate::model::usage::NodeUsage;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Clock ticks of a second in the files below `/proc`, on all architectures that agents run on.
 pub const TICKS_PER_SECOND: u64 = 100;
+/// Room for such a file; longer ones are read as well.
+const FILE_BYTES: usize = 4096;
 
 /// Samples the load; CPU usage is that between two samples.
 #[derive(Debug)]
@@ -34,8 +37,8 @@ impl LoadSampler {
     /// CPU usage in whole percent of all cores together, and free memory in bytes.
     /// `None` when `/proc` cannot be read.
     pub fn sample(&mut self) -> Option<(u32, u64)> {
-        let times = cpu_times(&fs::read_to_string(&self.stat).ok()?)?;
-        let free = memory_entry(&fs::read_to_string(&self.memory).ok()?, "MemFree:")?;
+        let times = cpu_times(&text(&self.stat).ok()?)?;
+        let free = memory_entry(&text(&self.memory).ok()?, "MemFree:")?;
         let usage = usage_percent(self.last, times);
         self.last = times;
         log::trace!("CPU usage {usage} %, free memory {free} bytes");
@@ -46,14 +49,14 @@ impl LoadSampler {
 /// When the machine booted, in seconds since 1970; `None` when `/proc` cannot be read.
 #[must_use]
 pub fn boot_time() -> Option<u64> {
-    btime(&fs::read_to_string("/proc/stat").ok()?)
+    btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
 /// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is unknown.
 #[must_use]
 pub fn node_usage(proc: &Path) -> NodeUsage {
-    let stat = fs::read_to_string(proc.join("stat")).unwrap_or_default();
-    let memory = fs::read_to_string(proc.join("meminfo")).unwrap_or_default();
+    let stat = text(&proc.join("stat")).unwrap_or_default();
+    let memory = text(&proc.join("meminfo")).unwrap_or_default();
     let is_core =
         |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let cores = stat.lines().filter(is_core).count();
@@ -63,6 +66,13 @@ pub fn node_usage(proc: &Path) -> NodeUsage {
         memory_total_bytes: memory_entry(&memory, "MemTotal:"),
         memory_available_bytes: memory_entry(&memory, "MemAvailable:"),
     }
+}
+
+/// A file that tells no size: without room for it, it would be read in pieces that begin with 32 bytes.
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(FILE_BYTES);
+    File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn btime(stat: &str) -> Option<u64> {
@@ -97,6 +107,7 @@ fn memory_entry(memory: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn usage_is_the_busy_share_between_two_samples_rounded_half_up() {
