@@ -1,6 +1,6 @@
 # Included by CMake in gRPC's own project. Most of the time its compiler reads the same headers again and again, so its
-# C++ files are compiled in groups: a third of the time. Programs become larger by two percent, so images and other machines
-# do without. Those left out define names that others define, too, among them src/wire/grpc_parts.rs.
+# C++ files are compiled in groups: a third of the time. Programs become larger by two percent, so images and programs
+# for other machines do without. Those left out define names that others define, too, among them src/wire/grpc_parts.rs.
 if(CMAKE_VERSION VERSION_LESS 3.19)
   return()
 endif()

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// The program; its exit code. Public for the multi-call file.
 pub fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::bound_arenas();
+    memory::at_start();
     logging::init("ank_agent");
     let settings = match settings::read(std::env::args_os(), &Machine::this()) {
         Ok(settings) => settings,

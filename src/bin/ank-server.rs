@@ -35,7 +35,7 @@ use std::process::ExitCode;
 /// The program; its exit code. Public for the multi-call file.
 pub fn main() -> ExitCode {
     program::abort_on_panic();
-    memory::bound_arenas();
+    memory::at_start();
     logging::init("ank_server");
     let settings = match settings::read(std::env::args_os()) {
         Ok(settings) => settings,

@@ -1,26 +1,33 @@
 //! Keeps the memory of a program with many threads small: few malloc arenas, and what a burst took is given back.
 //!
-//! Thread: [`bound_arenas`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any;
-//! `settle` is a thread that waits until nothing was done for a while, and gives back what only that needed.
+//! Thread: [`at_start`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any; `settle` is
+//! a thread that waits until nothing was done for a while, and gives back what only that needed.
 
 use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, SETTLE_FIRST, STACK_KEPT, STACK_SMALL, TRIM_FROM};
 use crate::platform::threads;
 use crossbeam_channel::{Sender, bounded};
 use rustix::mm::Advice;
+use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each
-/// thread once needed. Other C libraries have no such arenas.
-pub fn bound_arenas() {
+/// To be called before any other thread starts.
+///
+/// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each thread once
+/// needed. Other C libraries have no such arenas.
+///
+/// Notes where code is: what is loaded now stays there until the end of the program. A library that is loaded later may go,
+/// and its place be taken by something else.
+pub fn at_start() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
     // SAFETY: sets a number inside malloc; called before other threads exist.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, MALLOC_ARENAS);
     }
+    let _ = CODE.set(code_mappings()); // Set once: a program starts once.
 }
 
 /// Gives free memory back to the system after something of about `bytes` was dropped, if that is worth the time.
@@ -62,10 +69,7 @@ impl OwnStack {
                 found
             }
         };
-        // SAFETY: takes no pointers.
-        let page =
-            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| page.is_power_of_two());
-        page.filter(|_| found).map(|page| Self { lowest: lowest.addr(), page, _not_send: PhantomData })
+        found.then(|| Self { lowest: lowest.addr(), page: page_size(), _not_send: PhantomData })
     }
 
     /// Gives back the pages that are not in use now.
@@ -84,8 +88,56 @@ impl OwnStack {
     }
 }
 
+/// The largest pages of the architectures that these programs are for.
+const PAGE_MAX: usize = 64 * 1024;
+
 /// Wakes the thread of [`settle`]; it has room for one message, more are not needed.
 static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
+
+/// Mappings with the code and constants of the program and of the libraries that it was started with.
+static CODE: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+
+#[allow(unsafe_code)]
+fn code_mappings() -> Vec<Range<usize>> {
+    let mut mappings = Vec::new();
+    // SAFETY: `add_code` gets the pointer to the vector back, which lives here and is used by nobody else meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(add_code), (&raw mut mappings).cast()) };
+    mappings
+}
+
+/// Adds the segments of one loaded file that are never written. Those that the loader changes belong to writable ones, also
+/// where they are read-only later, and the architectures that these programs are for have no relocations in code.
+#[allow(unsafe_code)]
+unsafe extern "C" fn add_code(info: *mut libc::dl_phdr_info, _size: usize, mappings: *mut c_void) -> c_int {
+    // SAFETY: the loader calls this with a description that it owns, and with the pointer that `code_mappings` has given it.
+    let (info, mappings) = unsafe { (&*info, &mut *mappings.cast::<Vec<Range<usize>>>()) };
+    // SAFETY: the loader's names end with a zero; so many headers follow each other at that address.
+    let (name, headers) = unsafe {
+        let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
+        (name, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
+    };
+    // The program itself has no name; what the kernel brings along has one without a path.
+    if !matches!(name.to_bytes(), [] | [b'/', ..]) {
+        return 0;
+    }
+    let page = page_size();
+    for header in headers.iter().filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & libc::PF_W == 0) {
+        let bounds = usize::try_from(header.p_vaddr).ok().zip(usize::try_from(header.p_filesz).ok());
+        let Some((address, bytes)) = bounds else { continue };
+        let Ok(base) = usize::try_from(info.dlpi_addr) else { continue };
+        let start = base.wrapping_add(address);
+        mappings.push(start & !(page - 1)..(start + bytes).next_multiple_of(page));
+    }
+    0
+}
+
+/// A power of two.
+fn page_size() -> usize {
+    #[allow(unsafe_code)]
+    // SAFETY: takes no pointers.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
+    page.ok().filter(|page| page.is_power_of_two()).unwrap_or(PAGE_MAX)
+}
 
 /// Starts a thread that returns the pages of code that only the start needed to the kernel, and does so again some time
 /// after the start and after [`settle_again`]. A page that is needed again comes from the page cache. Without this an agent
@@ -94,18 +146,18 @@ static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
 /// # Errors
 /// When the system gives no thread; nothing but a little memory is lost then.
 pub fn settle() -> io::Result<()> {
+    let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);
     threads::spawn("settle", STACK_SMALL, move || {
         // What follows the start may be the largest burst of all, and should not add to what only the start needed. Whoever
         // waits for the start does not wait for this as well.
         let _ = woken.recv_timeout(SETTLE_FIRST);
-        let pages = clean_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
-        pages.iter().for_each(map_in_pieces);
-        give_back_clean_pages(&pages);
+        code.iter().for_each(map_in_pieces);
+        give_back_code(code);
         loop {
             // Work comes in bursts: wait for the end of one.
             while woken.recv_timeout(SETTLE_AFTER).is_ok() {}
-            give_back_clean_pages(&pages);
+            give_back_code(code);
             if woken.recv().is_err() {
                 return;
             }
@@ -122,12 +174,12 @@ pub fn settle_again() {
     }
 }
 
-fn give_back_clean_pages(pages: &[Range<usize>]) {
-    pages.iter().for_each(|range| advise(range, Advice::LinuxDontNeed));
+fn give_back_code(code: &[Range<usize>]) {
+    code.iter().for_each(|range| advise(range, Advice::LinuxDontNeed));
     give_back_after(TRIM_FROM);
 }
 
-/// Splits a mapping into mappings of [`CODE_PIECE`] bytes. For a page that is needed the kernel maps its neighbours too,
+/// Splits a mapping into mappings of [`CODE_PIECE`] bytes, or pages where these are larger. For a page that is needed the kernel maps its neighbours too,
 /// as far as the mapping goes: with pieces twice as large an idle agent has 2.5 MiB instead of 2.0. Mappings stay apart when
 /// they differ, and these differ in whether a core dump has them, which has no code anyway.
 fn map_in_pieces(range: &Range<usize>) {
@@ -138,42 +190,19 @@ fn map_in_pieces(range: &Range<usize>) {
 
 /// Never the first one: core dumps have it, since it identifies the file.
 fn every_other_piece(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let end = range.end;
-    let starts = range.clone().step_by(CODE_PIECE).skip(1).step_by(2);
-    starts.map(move |start| start..end.min(start + CODE_PIECE))
+    let (end, piece) = (range.end, CODE_PIECE.max(page_size()));
+    let starts = range.clone().step_by(piece).skip(1).step_by(2);
+    starts.map(move |start| start..end.min(start + piece))
 }
 
 fn advise(range: &Range<usize>, advice: Advice) {
     #[allow(unsafe_code)]
-    // SAFETY: the range is a mapping of a file that is never written, so its content stays the same whatever is advised
-    // here: the next access reads it from the file again.
+    // SAFETY: the range is code or constants of a file that stays loaded and are never written, so its content stays the same
+    // whatever is advised here: the next access reads it from the file again.
     let result = unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(range.start), range.len(), advice) };
     if let Err(error) = result {
         log::debug!("Pages that rest stay: '{error}'");
     }
-}
-
-/// The mappings that hold nothing but unchanged content of a file, of the program and its libraries: code and constants.
-/// What the loader has changed counts as anonymous memory.
-fn clean_pages(smaps: &str) -> Vec<Range<usize>> {
-    let mapping = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let address = |text| usize::from_str_radix(text, 16).ok();
-        let is_file = rest.splitn(5, ' ').last()?.trim_start().starts_with('/');
-        let is_fixed = matches!(rest.get(..4)?, "r--p" | "r-xp");
-        Some((address(start)?..address(end)?, is_file && is_fixed))
-    };
-    let mut pages = Vec::new();
-    let mut current = None;
-    for line in smaps.lines() {
-        if let Some((range, is_candidate)) = mapping(line) {
-            current = Some(range).filter(|_| is_candidate);
-        } else if let Some(anonymous) = line.strip_prefix("Anonymous:") {
-            pages.extend(current.take().filter(|_| anonymous.trim() == "0 kB"));
-        }
-    }
-    pages
 }
 
 #[cfg(test)]
@@ -215,37 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn only_mappings_of_files_that_nobody_has_changed_are_given_back() {
-        let mapping = |range: &str, permissions: &str, path: &str, anonymous: u32| {
-            format!(
-                "{range} {permissions} 00000000 fe:00 1234567                    {path}\nRss: 8 kB\n\
-                 Anonymous:             {anonymous} kB\nVmFlags: rd mr\n"
-            )
-        };
-        let smaps = [
-            mapping("1000-2000", "r--p", "/usr/bin/ank agent", 0),
-            mapping("2000-5000", "r-xp", "/usr/bin/ank agent", 0),
-            mapping("5000-6000", "r--p", "/usr/bin/ank agent", 4),
-            mapping("6000-7000", "rw-p", "/usr/bin/ank agent", 0),
-            mapping("8000-9000", "r-xp", "/lib/libc.so.6 (deleted)", 0),
-            mapping("9000-a000", "r--s", "/dev/shared", 0),
-            mapping("a000-b000", "r--p", "", 0),
-            mapping("b000-c000", "r-xp", "[vdso]", 0),
-            mapping("c000-d000", "rwxp", "/p", 0),
-        ]
-        .concat();
-        assert_eq!(clean_pages(&smaps), [0x1000..0x2000, 0x2000..0x5000, 0x8000..0x9000]);
-        assert!(clean_pages("1000-2000 r-xp 00000000 fe:00 1 /p\nno number follows\n").is_empty());
-        assert!(clean_pages("garbage\n\n").is_empty());
-    }
-
-    #[test]
-    fn code_is_given_back_and_runs_again() {
-        let pages = clean_pages(&std::fs::read_to_string("/proc/self/smaps").unwrap());
-        let here = (code_is_given_back_and_runs_again as fn() as *const ()).addr();
-        assert!(pages.iter().any(|range| range.contains(&here)), "the code of this program");
-        pages.iter().for_each(map_in_pieces);
-        give_back_clean_pages(&pages);
+    fn code_is_that_of_program_and_libraries_and_runs_again_when_it_was_given_back() {
+        let code = code_mappings();
+        let is_code = |address: usize| code.iter().any(|range| range.contains(&address));
+        assert!(is_code((resident_kib as fn() -> usize as *const ()).addr()), "of this program");
+        assert!(is_code((libc::getpid as unsafe extern "C" fn() -> i32 as *const ()).addr()), "of a library");
+        static CHANGED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
+        assert!(!is_code((&raw const CHANGED).addr()), "data");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        for range in &code {
+            let begins = format!("{:x}-", range.start);
+            let line =
+                maps.lines().find(|line| line.starts_with(&begins)).unwrap_or_else(|| panic!("{begins}\n{maps}"));
+            assert!(line.contains(" r--p ") || line.contains(" r-xp "), "{line}");
+            assert!(line.contains(&format!("-{:x} ", range.end)), "{range:x?}: {line}");
+        }
+        code.iter().for_each(map_in_pieces);
+        give_back_code(&code);
         assert_eq!(deep(1), 200_000);
     }
 

@@ -163,6 +163,30 @@ mod tests {
     }
 
     #[test]
+    fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_other() {
+        let state = |name: &str, info: usize| {
+            let state = ExecutionState::with_info(Phase::Running, "x".repeat(info));
+            WorkloadState::new(InstanceName::new(name, "c", "A"), state)
+        };
+        let names = |pieces: &[grpc_api::FromServer]| -> Vec<Vec<String>> {
+            let names = |piece: &grpc_api::FromServer| {
+                assert!(piece.compute_size() <= LIMIT as u64);
+                let piece = grpc_api::FromServer::parse_from_bytes(&piece.write_to_bytes().unwrap()).unwrap();
+                let Some(FromServerEnum::UpdateWorkloadState(states)) = piece.FromServerEnum else { panic!() };
+                states.workloadStates.iter().map(|state| state.instanceName.workloadName.clone()).collect()
+            };
+            pieces.iter().map(names).collect()
+        };
+        let all = shared(vec![state("a", 0), state("large", LIMIT), state("b", 0)]);
+        assert_eq!(names(&fit_states(&all, LIMIT, "A").0), [["a", "b"]]);
+        let alone = shared(vec![state("a", 1000)])[0].entry().len();
+        for (info, expected) in [(LIMIT - alone - 1000, 1), (LIMIT - alone, 2)] {
+            let two = shared(vec![state("a", 1000), state("b", info)]);
+            assert_eq!(names(&fit_states(&two, LIMIT, "A").0).len(), expected, "{info}");
+        }
+    }
+
+    #[test]
     fn both_instances_of_an_updated_workload_stay_together() {
         let plan = WorkloadPlan {
             added: (0..100).map(|index| added(index, "new")).collect(),

@@ -41,9 +41,12 @@ unsafe extern "C" {
     fn set_timer_thread(enabled: bool);
 }
 
-/// Ends the thread of the library's older timers, which wakes once a second. To be called after the initialisation of the
-/// library. None of the parts above has such timers: they are those of names that are resolved and of the deadlines of calls,
-/// which end a call of theirs by themselves.
+/// Ends the thread of the library's older timers, which wakes once a second. To be called right after the initialisation of
+/// the library, which has started it; without that thread, which a system that gives none logs, this would wait for ever.
+///
+/// Nothing that our programs use sets such a timer (`grpc_timer_init`): that is done where names are resolved, where the
+/// library itself connects, listens or watches idle channels, and for the deadlines of calls, which are not among the parts
+/// above. So the server does not end a call at the deadline of its client; the client does.
 pub fn end_timer_thread() {
     // SAFETY: waits for that thread, and may be called by any other at any time until the library is shut down, which our
     // programs never do.

@@ -31,10 +31,16 @@ impl SharedState {
         &self.state
     }
 
-    /// What it takes, about, as if its receiver had it alone: the others may have been sent it already.
+    /// What it takes with its entry, about, as if its receiver had it alone: the others may have been sent it already.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<WorkloadState>() + self.state.memory_bytes()
+        size_of::<Self>() + 2 * self.state.memory_bytes()
+    }
+
+    /// The same of the newest state of an instance, which shares its text with the state of the cluster.
+    #[must_use]
+    pub fn newest_bytes(&self) -> usize {
+        self.bytes() - self.state.state.additional_info.len()
     }
 
     /// Its entry in a message of states.
@@ -43,7 +49,7 @@ impl SharedState {
     }
 }
 
-/// Each of them alone: nobody else is told of these.
+/// Each of them, not encoded yet.
 #[must_use]
 pub fn shared(states: Vec<WorkloadState>) -> SharedStates {
     states.into_iter().map(SharedState::new).collect()

@@ -7,7 +7,6 @@ use crate::limits::{
     PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGE,
     PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
 };
-use crate::model::execution_state::WorkloadState;
 use crate::model::log_entries;
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
@@ -438,7 +437,7 @@ fn state_answer_bytes(id: &str, state: &EncodedState) -> usize {
 /// What states take while they wait if each is the newest of its instance: they share their texts with the state of the
 /// cluster then.
 fn shared_bytes(states: &[Arc<SharedState>]) -> usize {
-    let own = states.iter().map(|state| size_of::<WorkloadState>() + state.state().instance.memory_bytes());
+    let own = states.iter().map(|state| state.newest_bytes());
     own.sum::<usize>() + PEER_OUTBOX_ENTRY
 }
 

@@ -38,6 +38,7 @@ SRCREV = "556085117f20882caae0bfadb3fe15d1a490d719"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
+PACKAGECONFIG:class-native ??= "cli"
 PACKAGECONFIG[server] = "--features server"
 PACKAGECONFIG[agent] = "--features agent"
 PACKAGECONFIG[cli] = "--features cli"
