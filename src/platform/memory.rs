@@ -108,6 +108,7 @@ fn code_mappings() -> Vec<Range<usize>> {
 /// Adds the segments of one loaded file that are never written. Those that the loader changes belong to writable ones, also
 /// where they are read-only later, and the architectures that these programs are for have no relocations in code.
 #[allow(unsafe_code)]
+// SAFETY: for `dl_iterate_phdr` only, see `code_mappings`.
 unsafe extern "C" fn add_code(info: *mut libc::dl_phdr_info, _size: usize, mappings: *mut c_void) -> c_int {
     // SAFETY: the loader calls this with a description that it owns, and with the pointer that `code_mappings` has given it.
     let (info, mappings) = unsafe { (&*info, &mut *mappings.cast::<Vec<Range<usize>>>()) };
@@ -248,7 +249,7 @@ mod tests {
         let code = code_mappings();
         let is_code = |address: usize| code.iter().any(|range| range.contains(&address));
         assert!(is_code((resident_kib as fn() -> usize as *const ()).addr()), "of this program");
-        assert!(is_code((libc::getpid as unsafe extern "C" fn() -> i32 as *const ()).addr()), "of a library");
+        assert!(is_code((libc::getpid as *const ()).addr()), "of a library");
         static CHANGED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
         assert!(!is_code((&raw const CHANGED).addr()), "data");
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
