@@ -72,8 +72,8 @@ impl World {
         self.given_up.extend(given_up);
     }
 
-    /// Never a create beside another one that only waits, nor while the same instance is being started or prepared. What an
-    /// earlier life of the agent has prepared may be on its way out, as what a control loop has got may be, and what is
+    /// Never a create beside another one that only waits, unless its engine is not waited for any more, nor while the same
+    /// instance is being started or prepared. What an earlier life of the agent has prepared may be on its way out, as what a control loop has got may be, and what is
     /// staged for an update is prepared also beside what waits to be started.
     pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let now = self.clock.now();
@@ -93,7 +93,7 @@ impl World {
             let is_staged = self.staged.contains(&new.instance) && !self.staged.contains(&container.instance);
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
             let is_handed_over = !same && self.handed_over.contains(&container.instance);
-            if waits && !itself && !known && !is_staged && !is_handed_over {
+            if waits && !itself && !known && !is_staged && !is_handed_over && !self.may_stay(caller, id, container) {
                 let text = format!(
                     "'{}' is prepared while a container of {:?} waits: {action:?} {container:?}",
                     new.instance, container.instance
