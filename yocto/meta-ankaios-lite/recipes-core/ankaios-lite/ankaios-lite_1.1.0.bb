@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "556085117f20882caae0bfadb3fe15d1a490d719"
+SRCREV = "6f09ad28c8998296fd5040705bf6d30e96b2de01"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
