@@ -100,20 +100,18 @@ impl ServerLoop {
         if self.guarded.remembers_any() && (!prepared.for_agents.is_empty() || !joined.is_empty()) {
             self.guarded.check_new(&unit, forgotten)?;
         }
-        if joined.is_empty() && !self.asks_for_guard(&prepared.for_agents) {
-            self.guarded.forget(forgotten);
+        let is_guarded = !joined.is_empty() || self.asks_for_guard(&prepared.for_agents);
+        let is_delete = joined.is_empty() && prepared.for_agents.added.is_empty();
+        let room = if is_guarded && !unit.is_empty() { self.make_room(&joined, requester) } else { Ok(()) };
+        let has_room = match room {
+            Ok(()) => true,
+            Err(_) if is_delete => false, // Whoever fills all places can be deleted.
+            Err(error) => return Err(error),
+        };
+        self.guarded.forget(forgotten);
+        if !is_guarded || !has_room {
             return Ok(self.commit(prepared));
         }
-        if !unit.is_empty()
-            && let Err(error) = self.make_room(&joined, requester)
-        {
-            if joined.is_empty() && prepared.for_agents.added.is_empty() {
-                self.guarded.forget(forgotten);
-                return Ok(self.commit(prepared)); // Whoever fills all places can be deleted.
-            }
-            return Err(error);
-        }
-        self.guarded.forget(&prepared.change.forgotten_updates);
         let next = self.guarded.newest + 1;
         let result = self.accept_guarded(prepared, &touch, &joined, unit, &left);
         if let Some(open) = self.guarded.open.get_mut(&next) {
