@@ -9,6 +9,7 @@ if have ccache; then
     # The two profiles compile in two folders; only relative to them the command lines are the same.
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-${CARGO_TARGET_DIR:-$root/target}} CCACHE_NOHASHDIR=1
 fi
+have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
 # Measured: eight minutes of one core, in which the library's build says nothing. For people only.
 case ${1-} in
     build | test | check | clippy | run | bench)
@@ -20,5 +21,4 @@ case ${1-} in
         fi
         ;;
 esac
-have cargo || fail "cargo is not installed" "install Rust: https://rustup.rs"
 exec "${ANKAIOS_CARGO:-cargo}" "$@"

@@ -63,7 +63,12 @@ pub fn fit_states(states: &[Arc<SharedState>], limit: usize, peer: &str) -> (Vec
         let entry = state.entry();
         size += entry.len();
         if entry.len() + AROUND > limit {
-            pieces.extend(too_large(peer, "a state", entry.len(), limit));
+            pieces.extend(too_large(
+                peer,
+                &format!("the state of '{}'", state.state().instance.short()),
+                entry.len(),
+                limit,
+            ));
             continue;
         }
         if entries.len() + entry.len() + AROUND > limit {

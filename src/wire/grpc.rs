@@ -249,6 +249,16 @@ mod tests {
     }
 
     #[test]
+    fn the_library_has_no_thread_for_timers_that_nothing_sets() {
+        let _kept = environment();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        let names: Vec<String> = names.collect();
+        assert!(names.iter().any(|name| name.starts_with("grpc-poll")), "{names:?}");
+        assert!(!names.iter().any(|name| name.starts_with("grpc_global_tim")), "{names:?}");
+    }
+
+    #[test]
     fn a_wait_ends_with_the_future_or_with_the_time() {
         let limit = Duration::from_secs(30);
         assert_eq!(wait_at_most(std::future::ready(1), limit), Some(1));
