@@ -34,7 +34,15 @@ pub struct ExitWatch {
 /// One watched process, until dropped.
 #[derive(Debug)]
 pub struct WatchedProcess {
-    _pidfd: OwnedFd,
+    set: Arc<OwnedFd>,
+    pidfd: OwnedFd,
+}
+
+impl Drop for WatchedProcess {
+    fn drop(&mut self) {
+        // Closing the descriptor is not enough: a program that is being started has a copy of it for a moment.
+        let _ = epoll::delete(&self.set, &self.pidfd); // It is in the set.
+    }
 }
 
 /// Why the end of a process cannot be noticed.
@@ -85,7 +93,7 @@ impl ExitWatch {
         }
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         let added = epoll::add(&self.set, &pidfd, epoll::EventData::new_u64(key), once);
-        added.map(|()| WatchedProcess { _pidfd: pidfd }).map_err(|_| NotWatched::Unable)
+        added.map(|()| WatchedProcess { set: self.set.clone(), pidfd }).map_err(|_| NotWatched::Unable)
     }
 }
 
@@ -192,7 +200,9 @@ mod tests {
     fn a_process_that_is_not_watched_any_more_is_not_told() {
         let (watch, _thread, exits) = watch();
         let (mut first, process) = monitored();
-        drop(watch.watch(1, &process).unwrap());
+        let watched = watch.watch(1, &process).unwrap();
+        let copy = rustix::io::fcntl_dupfd_cloexec(&watched.pidfd, 3).unwrap(); // As a program that is being started has it.
+        drop(watched);
         kill(process.pid);
         first.wait().unwrap();
         let (mut second, process) = monitored();
@@ -200,6 +210,7 @@ mod tests {
         kill(process.pid);
         assert_eq!(exits.recv_timeout(AMPLE), Ok(2));
         second.wait().unwrap();
+        drop(copy);
     }
 
     #[test]
