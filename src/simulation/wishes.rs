@@ -116,7 +116,6 @@ impl Wishes {
 
     fn note_stopping(&mut self, ended: &AddedWorkload) {
         self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
-        self.unclear.remove(&ended.instance.workload);
         let InstanceName { workload, agent, .. } = ended.instance.clone();
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
     }
@@ -134,9 +133,14 @@ impl Wishes {
 
     /// Instances without a state have stopped.
     pub fn forget_gone(&mut self, server: &ServerLoop) {
-        let states = server.view().states;
+        let (states, effective) = (server.view().states, server.view().effective);
         self.stopping.retain(|instance, _| states.get(instance).is_some());
-        self.unclear.retain(|name| states.iter().any(|(instance, _)| instance.workload == *name));
+        let is_unseen = |instance: &InstanceName| {
+            let is_wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
+            !is_wanted && !self.stopping.contains_key(instance) && !server.is_own(instance)
+        };
+        self.unclear
+            .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && is_unseen(&instance)));
         // What is being staged is shown as well, and was never there.
         self.last_rules.retain(|(agent, workload), _| {
             states.of_agent_workload(agent, workload).any(|(instance, _)| !server.is_own(&instance))
