@@ -362,6 +362,8 @@ pub const FRAME_BYTES_LEAST: usize = 512;
 pub const GATED_STREAMS: usize = 64;
 /// Longest wait for a TCP connection. A vehicle network connects in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How late timers of the gRPC library may run, the shortest of which are those of its pings.
+pub const GRPC_TIMER_SLACK: Duration = Duration::from_millis(50);
 /// An HTTP/2 ping is sent after this long without traffic.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that does not answer a ping for this long is gone.

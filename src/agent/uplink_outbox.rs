@@ -2,8 +2,8 @@
 //! last. Putting never waits, and what is kept does not grow with the time without a server.
 //!
 //! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`LogOutbox`] to each
-//! `log:<number>`, [`UplinkReader`] to `uplink`. The connection is used by `uplink`, and by `control` for a request
-//! that is next. A thread that holds the lock of the connection may lock the slots, never the other way round.
+//! `log:<number>`, [`UplinkReader`] to `uplink`. The connection is used by `uplink`, by `control` for a request that is
+//! next, and by `scheduler` for a load that is. A thread that holds the lock of the connection may lock the slots, never the other way round.
 
 use super::request_queue::RequestQueue;
 use crate::limits::{
@@ -159,9 +159,13 @@ impl UplinkOutbox {
     pub fn put_load(&self, load: AgentLoad) {
         let mut slots = self.0.slots.lock();
         if slots.connected {
+            let is_next = slots.is_empty();
             slots.load = Some(load);
             drop(slots);
-            self.0.wake();
+            // It comes every two seconds, and an idle node need not wake `uplink` for it.
+            if !(is_next && self.0.send_unless_busy()) {
+                self.0.wake();
+            }
         }
     }
 
@@ -738,6 +742,29 @@ mod tests {
         let masks = vec!["agents".to_owned()];
         let read = crate::model::messages::ReadState { masks, subscribe: false };
         Request { id: id.to_owned(), content: crate::model::messages::RequestContent::CompleteState(read) }
+    }
+
+    #[test]
+    fn a_load_is_sent_without_waking_another_thread_unless_something_is_before_it_or_the_connection_is_full() {
+        let (outbox, reader, now) = connected();
+        let sink = FakeSink::default();
+        reader.connected_by(Box::new(sink.clone()));
+        sink.give_room(1);
+        outbox.put_load(load(1));
+        assert_eq!(sink.taken(), [ToServer::AgentLoad(load(1))]);
+        outbox.put_load(load(2));
+        assert_eq!(sink.taken(), []);
+        assert!(reader.woken().try_recv().is_err(), "`uplink` is not woken before there is room");
+        sink.give_room(3);
+        assert!(reader.woken().try_recv().is_ok());
+        outbox.put(state("a", Phase::Running));
+        outbox.put_load(load(3));
+        assert!(reader.woken().try_recv().is_ok(), "`uplink` sends it behind the state");
+        reader.send_waiting(now).unwrap();
+        assert_eq!(
+            sink.taken(),
+            [ToServer::WorkloadStates(vec![state("a", Phase::Running)]), ToServer::AgentLoad(load(3))]
+        );
     }
 
     #[test]

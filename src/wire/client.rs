@@ -207,7 +207,7 @@ pub(super) fn channel_over(builder: ChannelBuilder, socket: OwnedFd) -> Channel 
     // SAFETY: the descriptor is a connected stream socket whose ownership goes to gRPC. The duplicate that is
     // kept is only ever shut down, which gRPC sees as the peer closing the connection.
     unsafe {
-        builder.connect_from_fd("ankaios", socket.into_raw_fd())
+        grpc::with_late_timers(|| builder.connect_from_fd("ankaios", socket.into_raw_fd()))
     }
 }
 

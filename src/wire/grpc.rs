@@ -5,13 +5,17 @@
 use super::grpc_parts;
 use super::schema::grpc_api::{FromServer, ToServer};
 use super::weight;
-use crate::limits::{FOREIGN_MESSAGE_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT};
+use crate::limits::{
+    FOREIGN_MESSAGE_MAX, GRPC_TIMER_SLACK, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT,
+};
 use crate::platform::clock::{Clock, SystemClock};
 use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
+use rustix::thread::{current_timer_slack, set_current_timer_slack};
 use std::ffi::CString;
 use std::future::Future;
 use std::io::Read;
 use std::net::TcpStream;
+use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -148,6 +152,18 @@ pub fn environment() -> Arc<Environment> {
     ENVIRONMENT.get_or_init(start).clone()
 }
 
+/// Starts the first end of a connection, with which the library starts the thread of its timers. That looks after each of its
+/// two lists once a second, some milliseconds apart, and is woken once for both when it may be late.
+pub fn with_late_timers<T>(start: impl FnOnce() -> T) -> T {
+    let nanoseconds = |slack: Duration| u64::try_from(slack.as_nanos()).ok().and_then(NonZeroU64::new);
+    // A thread that is started has the slack of the one that starts it. Without this setting it is woken twice.
+    let own = current_timer_slack().ok().and_then(NonZeroU64::new);
+    let _ = set_current_timer_slack(nanoseconds(GRPC_TIMER_SLACK));
+    let started = start();
+    let _ = set_current_timer_slack(own);
+    started
+}
+
 /// How soon a peer that has vanished is noticed.
 #[derive(Debug, Clone, Copy)]
 pub struct Keepalive {
@@ -176,6 +192,9 @@ pub fn channel(message_max: usize, keepalive: Keepalive) -> ChannelBuilder {
         // The peers ping as well; without these a server of this library closes their connections.
         .http2_max_ping_strikes(0)
         .http2_min_recv_ping_interval_without_data(Duration::from_secs(1))
+        // What was not read yet must not grow with the speed of its connection, which is measured by a ping with each
+        // load of an agent and wakes both ends. A message that is being read is let in as a whole all the same.
+        .http2_bdp_probe(false)
         // Nobody of us compresses. A few bytes would become gigabytes, before any limit is compared.
         .raw_cfg_int(argument("grpc.compression_enabled_algorithms_bitset"), 1)
         .raw_cfg_int(argument("grpc.per_message_decompression"), 0)

@@ -176,15 +176,12 @@ impl ServerEndpoint {
                 grpc::argument("grpc.max_connection_idle_ms"),
                 i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
             )
-            // Bytes of a stream that were not read yet must not grow with the speed of its connection.
-            .raw_cfg_int(grpc::argument("grpc.http2.bdp_probe"), 0)
             .build_args();
-        let mut server = grpcio::ServerBuilder::new(grpc::environment())
+        let server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
-            .register_service(services(&shared))
-            .build()
-            .map_err(|error| start(&error))?;
+            .register_service(services(&shared));
+        let mut server = grpc::with_late_timers(|| server.build()).map_err(|error| start(&error))?;
         server.start();
         let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
