@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the release programs and holds their size and idle memory against what docs/performance.md promises. Fails
 # above the promise, with a code of its own. Memory is the proportional set size of an insecure server with one idle agent and an
-# engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time.
+# engine without containers. Then counts how often the two are woken in an idle minute; SIZE_SECONDS is another time. Beside
+# the agent stands a program that has its libraries and does nothing with them (tests/bench/floor.rs).
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 . "$root/scripts/cluster.sh"
 cd "$root"
@@ -10,12 +11,13 @@ check_bench_settings
 bin=${BENCH_PROGRAMS:-}
 if [ -z "$bin" ]; then
     scripts/cargo.sh build --locked --release --bins
-    scripts/cargo.sh build --locked --release --features multicall --bin ankaios
+    scripts/cargo.sh build --locked --release --features multicall,floor --bin ankaios --bin floor
     bin=$target/release
 fi
 
 work=$(mktemp -d "$target/size.XXXXXX") # On a disk, which /tmp need not be.
 clean_up() {
+    [ ! -e "$work/floor.pid" ] || stop_program "$work/floor.pid" floor
     cluster_stop "$work"
     rm -rf "$work"
 }
@@ -69,9 +71,29 @@ wake_ups() { awk '$1 == "voluntary_ctxt_switches:" { sum += $2 } END { print sum
 seconds=${SIZE_SECONDS:-60}
 server=$(wake_ups server) agent=$(wake_ups size)
 sleep "$seconds"
-for program in server agent; do
-    [ "$program" = server ] && count=$(($(wake_ups server) - server)) || count=$(($(wake_ups size) - agent))
-    awk -v program="ank-$program" -v count="$count" -v seconds="$seconds" \
+# woken PROGRAM COUNT
+woken() {
+    awk -v program="$1" -v count="$2" -v seconds="$seconds" \
         'BEGIN { printf "%-12s%-14s%10.2f   (%d in %d s)\n", program, "wake-ups / s", count / seconds, count, seconds }'
-done
+}
+woken ank-server $(($(wake_ups server) - server))
+woken ank-agent $(($(wake_ups size) - agent))
+
+if [ -e "$bin/floor" ]; then
+    printf 'server_url = "%s"\n' "$ANK_SERVER_URL" >"$work/floor.toml"
+    PATH=$work/bin:$PATH launch "$work" floor "$bin/floor" --settings "$work/floor.toml" "$root/scripts/demo/storage.yaml"
+    sleep 3
+    floor=$(wake_ups floor)
+    sleep "$seconds"
+    woken libraries $(($(wake_ups floor) - floor))
+    # Above what the libraries take there is only our own.
+    awk -v ours="$(stat -c %s "$bin/ank-agent")" -v floor="$(stat -c %s "$bin/floor")" -v promise=1.60 '
+        BEGIN {
+            over = ours / floor > promise
+            printf "%-12s%-14s%10.2f%12s%8.2f%10.2f%s\n", "libraries", "stripped, MB", floor / 1000000, "", \
+                ours / floor, promise, over ? "  TOO MUCH" : "   (of the agent to that)"
+            exit over
+        }
+    ' || over=1
+fi
 [ "${over:-0}" -eq 0 ] || exit "$above_promise"
