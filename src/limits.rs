@@ -335,8 +335,7 @@ pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// Longest first message of a stream, in bytes: a hello with [`AGENT_TAGS_BYTES`] of tags.
 pub const FIRST_MESSAGE_MAX: usize = 128 * 1024;
 const _: () = assert!(AGENT_TAGS_BYTES * 3 / 2 < FIRST_MESSAGE_MAX);
-/// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents put before
-/// it.
+/// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents add.
 pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
 const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
 /// Room for messages up to [`AGENT_REQUEST_MAX`] that arrive on all streams, in bytes; of larger ones only one arrives
@@ -412,8 +411,8 @@ pub const RECONNECT_LOG_MAX: Duration = Duration::from_secs(3600);
 pub const CONNECTION_FD_MIN: i32 = 64;
 /// Connections are numbered below this; a higher number would only cost kernel memory.
 pub const CONNECTION_FD_MAX: i32 = 4096;
-const _: () = assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30);
-const _: () = assert!(TCP_USER_TIMEOUT.as_secs() < 30);
+const _: () =
+    assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30 && TCP_USER_TIMEOUT.as_secs() < 30);
 const _: () = assert!(REMOVED_MEMORY.as_secs() > KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs());
 const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
@@ -548,8 +547,7 @@ pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
 pub const PROBE_SLACK: Duration = Duration::from_millis(20);
 /// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
 pub const EXEC_SPACING: Duration = Duration::from_secs(1);
-/// Commands that check at the same time, at most one of each workload. More wait: each costs the engine a tenth of a
-/// second.
+/// Commands that check at the same time, at most one of each workload. More wait: each costs the engine some 0.1 s.
 pub const EXEC_PARALLEL: usize = 4;
 /// A command that takes longer gives its slot back, so that hanging ones delay no others for long.
 pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);

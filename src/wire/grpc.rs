@@ -278,6 +278,19 @@ mod tests {
     }
 
     #[test]
+    fn only_what_starts_with_a_connection_may_be_late() {
+        let own = current_timer_slack().unwrap();
+        let slack = with_late_timers(|| {
+            let (give, take) = crossbeam_channel::bounded(1);
+            let body = move || give.send(current_timer_slack().unwrap()).unwrap();
+            crate::platform::threads::spawn("late", crate::limits::STACK_SMALL, body).unwrap();
+            take.recv().unwrap()
+        });
+        assert_eq!(Duration::from_nanos(slack), GRPC_TIMER_SLACK);
+        assert_eq!(current_timer_slack().unwrap(), own);
+    }
+
+    #[test]
     fn a_wait_ends_with_the_future_or_with_the_time() {
         let limit = Duration::from_secs(30);
         assert_eq!(wait_at_most(std::future::ready(1), limit), Some(1));
