@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "6f09ad28c8998296fd5040705bf6d30e96b2de01"
+SRCREV = "552bb10ba5dfb92dc19f3698bdc06c88d3b92d1d"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
