@@ -129,6 +129,8 @@ impl ServerLoop {
                 (self.workloads.states.get(&instance).cloned(), self.workloads.is_wanted(&instance));
             let state = match (self.guarded.shown.get_mut(&instance), &known) {
                 (None, Some(_)) if !is_wanted => continue, // An earlier one still stops.
+                // In force, and its agent has reported the end of an earlier one: it reports this one as well.
+                (None, None) if is_wanted => continue,
                 (None, Some(reported)) => {
                     let state = with_text(&text, reported);
                     let reported = reported.clone();
