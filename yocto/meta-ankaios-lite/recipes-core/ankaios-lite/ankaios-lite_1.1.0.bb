@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "552bb10ba5dfb92dc19f3698bdc06c88d3b92d1d"
+SRCREV = "b015a4d75b5928774ba9e474b3d77816995302f1"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
