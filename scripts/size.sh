@@ -83,6 +83,7 @@ if [ -e "$bin/floor" ]; then
     printf 'server_url = "%s"\n' "$ANK_SERVER_URL" >"$work/floor.toml"
     PATH=$work/bin:$PATH launch "$work" floor "$bin/floor" --settings "$work/floor.toml" "$root/scripts/demo/storage.yaml"
     sleep 3
+    is_program "$(cat "$work/floor.pid")" floor || fail "$bin/floor has ended" "$(tail -n 5 "$work/floor.log")"
     floor=$(wake_ups floor)
     sleep "$seconds"
     woken libraries $(($(wake_ups floor) - floor))

@@ -3,7 +3,8 @@
 //!
 //! Thread: [`UplinkOutbox`] belongs to `scheduler` and, for requests, to `control`; [`LogOutbox`] to each
 //! `log:<number>`, [`UplinkReader`] to `uplink`. The connection is used by `uplink`, by `control` for a request that is
-//! next, and by `scheduler` for a load that is. A thread that holds the lock of the connection may lock the slots, never the other way round.
+//! next, and by `scheduler` for a load that is. A thread that holds the lock of the connection may lock the slots, never
+//! the other way round.
 
 use super::request_queue::RequestQueue;
 use crate::limits::{

@@ -1,6 +1,7 @@
 //! The least that a program like `ank-agent` can be: it reads a command line, settings, a manifest and what an engine lists,
 //! connects to the server with mutual TLS and reads what it sends, with the libraries of the agent, and does nothing with it.
-//! `./justw size` holds the size and the wake-ups of the agent against those of this program.
+//! Of our own it has only the connection. `./justw size` holds the size of the agent against that of this program, and shows
+//! how often it wakes up.
 //!
 //! Thread: `main`, one that receives and one that waits for a signal.
 
