@@ -216,6 +216,18 @@ fn with_the_same_instance_name_the_text_stands_before_that_of_the_running_one() 
     assert_eq!(rig.phases(), ["1 GOOD"]);
 }
 
+/// Its agent has told the end of an earlier one, and tells of this one next.
+#[test]
+fn an_instance_in_force_without_a_state_is_not_shown_as_the_servers_own() {
+    let mut rig = rig();
+    rig.apply(&[&workload("db", "1", ROLLBACK, ", tags: { k: v }")]).unwrap();
+    let db = db_instance("1");
+    rig.report(&db, Phase::Removed);
+    assert_eq!(rig.state(&db), "");
+    rig.report(&db, Phase::Running);
+    assert_eq!(rig.state(&db), "Running(Ok): 'update: stages CREATE'");
+}
+
 #[test]
 fn what_is_replaced_or_withdrawn_before_it_was_switched_is_finished_by_the_server() {
     let mut rig = rig();
