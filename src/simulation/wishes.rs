@@ -69,6 +69,8 @@ pub struct Wishes {
     last_rules: BTreeMap<(Name, Name), ControlInterfaceAccess>,
     /// Workloads of which a form came into force and was replaced with one event, so that it was not seen here.
     unclear: BTreeSet<Name>,
+    /// Workloads whose last rules are those of such a form.
+    unclear_rules: BTreeSet<Name>,
     /// Updates may be guarded, so one may be refused because of an earlier one.
     are_guarded: bool,
 }
@@ -109,7 +111,9 @@ impl Wishes {
         // So may what waits to be replaced, in the mode that the request which ends its waiting switches to.
         let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
         if before.has_undone(server) || has_switched {
-            self.unclear.extend(before.pending.difference(&pending(server)).cloned());
+            let unseen: BTreeSet<Name> = before.pending.difference(&pending(server)).cloned().collect();
+            self.unclear.extend(unseen.iter().cloned());
+            self.unclear_rules.extend(unseen);
         }
         self.forget_gone(server);
     }
@@ -117,6 +121,7 @@ impl Wishes {
     fn note_stopping(&mut self, ended: &AddedWorkload) {
         self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
         let InstanceName { workload, agent, .. } = ended.instance.clone();
+        self.unclear_rules.remove(&workload);
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
     }
 
@@ -141,7 +146,9 @@ impl Wishes {
         };
         self.unclear
             .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && is_unseen(&instance)));
-        // What is being staged is shown as well, and was never there.
+        // The last rules count as long as any instance has a state. What is being staged is shown too, and was never there.
+        self.unclear_rules
+            .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && !server.is_own(&instance)));
         self.last_rules.retain(|(agent, workload), _| {
             states.of_agent_workload(agent, workload).any(|(instance, _)| !server.is_own(&instance))
         });
@@ -152,7 +159,7 @@ impl Wishes {
     pub fn may_ask(&self, server: &ServerLoop, agent: &Name, Request { id, content }: &Request) -> Option<bool> {
         let workload = id.split_once('@').expect("agents name the workload").0;
         let wanted = server.view().effective.get(workload).filter(|added| added.instance.agent == *agent);
-        if wanted.is_none() && self.unclear.contains(workload) {
+        if wanted.is_none() && self.unclear_rules.contains(workload) {
             return None;
         }
         let rules = match wanted {
@@ -175,6 +182,7 @@ impl Wishes {
         self.stopping.clear();
         self.last_rules.clear();
         self.unclear.clear();
+        self.unclear_rules.clear();
     }
 
     /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.
