@@ -49,7 +49,11 @@ impl GuardedUpdates {
                 self.show_no_more(instance); // Its agent knows it, or does not have it any more.
                 state.clone()
             }
-            None => state.clone(),
+            None => {
+                // It is in force and had no state for a moment.
+                self.is_outdated |= self.open.values().any(|open| open.staging.has(instance));
+                state.clone()
+            }
         }
     }
 

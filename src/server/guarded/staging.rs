@@ -93,6 +93,10 @@ impl Pending {
     fn agent(&self) -> Option<&Name> {
         self.added().map(|added| &added.instance.agent)
     }
+
+    fn is_of(&self, instance: &InstanceName) -> bool {
+        self.added().is_some_and(|added| added.instance == *instance)
+    }
 }
 
 /// All that waits of one update.
@@ -115,6 +119,11 @@ impl Staging {
     fn staged(&self) -> impl Iterator<Item = (&Name, &Name, &StagedInstance)> {
         let staged = |(name, pending)| Some((name, Pending::agent(pending)?, pending.staged.as_ref()?));
         self.pending.iter().filter_map(staged)
+    }
+
+    /// Whether it is the new instance of a workload that waits.
+    pub fn has(&self, instance: &InstanceName) -> bool {
+        self.pending.get(&instance.workload).is_some_and(|pending| pending.is_of(instance))
     }
 
     /// The instances that an agent shall prepare.
@@ -150,12 +159,8 @@ impl Staging {
 
     /// An agent reports how far it is with an instance. Returns whether that is one of this update.
     pub fn report(&mut self, report: &PreparedInstance) -> bool {
-        let InstanceName { workload, .. } = &report.instance;
-        let is_it = |pending: &&mut Pending| pending.added().is_some_and(|added| added.instance == report.instance);
-        let Some(staged) = self.pending.get_mut(workload).filter(is_it).and_then(|pending| pending.staged.as_mut())
-        else {
-            return false;
-        };
+        let pending = self.pending.get_mut(&report.instance.workload).filter(|pending| pending.is_of(&report.instance));
+        let Some(staged) = pending.and_then(|pending| pending.staged.as_mut()) else { return false };
         staged.report = Some(report.clone());
         true
     }
