@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "b015a4d75b5928774ba9e474b3d77816995302f1"
+SRCREV = "9045ae83cf6bd3789f37c6e29492d108ba599acf"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
