@@ -74,7 +74,7 @@ impl ServerLoop {
         }
         for report in reports.iter().filter(|report| report.instance.agent == *agent) {
             for open in self.guarded.open.values_mut().filter(|open| open.is_staging()) {
-                self.guarded.is_outdated |= open.staging.report(report);
+                self.guarded.has_progress |= open.staging.report(report);
             }
         }
     }

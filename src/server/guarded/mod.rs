@@ -83,12 +83,6 @@ impl Open {
     fn is_staging(&self) -> bool {
         self.record.phase == UpdatePhase::Staging
     }
-
-    /// When something changes by itself.
-    fn due(&self, now: Instant) -> Option<Instant> {
-        let staging = if self.is_staging() { self.staging.due(now) } else { None };
-        staging.into_iter().chain(self.trial.due()).min()
-    }
 }
 
 /// An update that has ended.
@@ -141,10 +135,14 @@ pub struct GuardedUpdates {
     warned: BTreeSet<Name>,
     /// There is something that has to be stored.
     is_unsaved: bool,
-    /// What is shown may be outdated.
+    /// Other things are staged, or are to be shown.
     is_outdated: bool,
-    /// When it is shown again in any case, since ages are part of it.
-    shows_again_at: Option<Instant>,
+    /// Agents have reported how far they are.
+    has_progress: bool,
+    /// When the texts of many instances were shown last.
+    shown_many_at: Option<Instant>,
+    /// When it is looked at again in any case: ages are shown, and agents are not waited for without end.
+    staging_due: Option<Instant>,
     /// An update was carried out or undone since hooks began to work on a request.
     has_changed: bool,
     /// The server keeps its state over restarts.
@@ -182,9 +180,15 @@ impl GuardedUpdates {
         self.is_quiet() && !self.remembers_any()
     }
 
-    /// When something changes by itself.
+    /// When something changes by itself, or at once when what is stored of a staging was not looked at yet.
     fn due(&self, now: Instant) -> Option<Instant> {
-        self.open.values().filter_map(|open| open.due(now)).min()
+        let staging = if self.is_outdated { Some(now) } else { self.staging_due };
+        self.open.values().filter_map(|open| open.trial.due()).chain(staging).min()
+    }
+
+    /// Whether what is staged may not be as it was last looked at.
+    fn is_outdated(&self, now: Instant) -> bool {
+        self.is_outdated || self.has_progress || self.staging_due.is_some_and(|at| at <= now)
     }
 
     /// What follows when an instance of `workload` fails.

@@ -10,7 +10,12 @@ use crate::server::ServerLoop;
 use crate::server::connections::removed;
 use crate::server::events::Changes;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// From so many staged instances on not every report is shown at once: that would be quadratic.
+const MANY: usize = 64;
+/// As often are the texts of many shown.
+const MANY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the state of an instance is shown.
 #[derive(Debug)]
@@ -109,10 +114,16 @@ impl ServerLoop {
         });
     }
 
-    /// Shows again what may be outdated.
-    pub(super) fn refresh_if_due(&mut self, now: Instant) {
-        if self.guarded.is_outdated || self.guarded.shows_again_at.is_some_and(|at| at <= now) {
-            self.refresh_shown();
+    /// Shows what is outdated. Where each report may change the texts of many, all of them are shown from time to time.
+    pub(super) fn show_in_time(&mut self, now: Instant) {
+        let guarded = &mut self.guarded;
+        let is_due = guarded.is_outdated || guarded.staging_due.is_some_and(|at| at <= now);
+        match guarded.shown_many_at.map(|at| at + MANY_INTERVAL).filter(|next| !is_due && *next > now) {
+            Some(next) => {
+                guarded.has_progress = false;
+                guarded.staging_due = guarded.staging_due.map_or(Some(next), |due| Some(due.min(next)));
+            }
+            None => self.refresh_shown(),
         }
     }
 
@@ -120,10 +131,11 @@ impl ServerLoop {
     pub(super) fn refresh_shown(&mut self) {
         let now = self.now();
         let guarded = &mut self.guarded;
-        guarded.is_outdated = false;
+        (guarded.is_outdated, guarded.has_progress) = (false, false);
         let staging = guarded.open.values().filter(|open| open.is_staging());
-        guarded.shows_again_at = staging.clone().filter_map(|open| open.staging.due(now)).min();
+        guarded.staging_due = staging.clone().filter_map(|open| open.staging.due(now)).min();
         let infos: BTreeMap<InstanceName, String> = staging.flat_map(|open| open.staging.infos(now)).collect();
+        guarded.shown_many_at = (infos.len() >= MANY).then_some(now);
         if infos.is_empty() && guarded.shown.is_empty() {
             return;
         }

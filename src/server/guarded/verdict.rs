@@ -28,11 +28,12 @@ enum Step {
 }
 
 impl Open {
-    /// What is to be done now, if anything.
-    fn next_step(&mut self, now: Instant) -> Option<Step> {
+    /// What is to be done now, if anything. The staging is looked through only when it `is_outdated`, since it may be large.
+    fn next_step(&mut self, now: Instant, is_outdated: bool) -> Option<Step> {
         let missed = self.trial.tick(now);
         self.failures.extend(missed);
-        let cannot = self.staging.failure().filter(|_| self.is_staging());
+        let is_looked_at = is_outdated && self.is_staging();
+        let cannot = if is_looked_at { self.staging.failure() } else { None };
         if let Some((workload, why)) = cannot {
             return Some(Step::Undo(workload.clone(), why));
         }
@@ -46,7 +47,7 @@ impl Open {
             reason.get_or_insert(why);
         }
         if self.is_staging() {
-            return self.staging.is_complete(now).then_some(Step::CarryOut);
+            return (is_looked_at && self.staging.is_complete(now)).then_some(Step::CarryOut);
         }
         let phase = if self.record.reason.is_some() { UpdatePhase::Kept } else { UpdatePhase::Good };
         self.trial.is_over().then_some(Step::End(phase))
@@ -167,8 +168,9 @@ impl ServerLoop {
         }
         let now = self.now();
         let mut steps = Vec::new();
+        let is_outdated = self.guarded.is_outdated(now);
         for (number, open) in &mut self.guarded.open {
-            steps.extend(open.next_step(now).map(|step| (*number, step)));
+            steps.extend(open.next_step(now, is_outdated).map(|step| (*number, step)));
             if open.trial.has_recovered() && open.record.losses > 0 {
                 (open.record.losses, self.guarded.is_unsaved) = (0, true);
             }
@@ -181,7 +183,10 @@ impl ServerLoop {
                 Step::End(phase) => self.end_update(number, phase),
             }
         }
-        self.refresh_if_due(now);
+        if self.guarded.is_outdated(now) {
+            self.show_in_time(now);
+        }
+        self.guarded.is_outdated |= !is_done; // What was done may have changed what others wait for.
         self.store_if_unsaved();
         !is_done
     }

@@ -363,3 +363,27 @@ fn what_cannot_be_undone_is_not_carried_out_against_a_condition() {
     rig.prepared(prepared(&brake("2")));
     assert_eq!((rig.phases(), in_force(&rig)), (vec!["1 TRIAL".to_owned()], brake("2")));
 }
+
+/// Each may change the texts of all others.
+#[test]
+fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
+    let of = |image: &str| (0..100).map(|n| workload(&format!("w{n:02}"), image, ROLLBACK, "")).collect::<Vec<_>>();
+    let new = |n: usize| instance(&format!("w{n:02}"), "2", ROLLBACK);
+    let mut rig = Rig::with_agent(&of("1"), PREPARES);
+    let update = of("2");
+    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    rig.wait(Duration::from_millis(10));
+    rig.prepared(prepared(&new(0)));
+    assert_eq!(rig.state(&new(0)), "Pending(Initial): 'update: stages CREATE'");
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.state(&new(0)), "Pending(Initial): 'update: waits for w01'");
+    (1..99).for_each(|n| rig.prepared(prepared(&new(n))));
+    assert_eq!(rig.phases(), ["1 STAGING"]);
+    rig.prepared(prepared(&new(99)));
+    assert_eq!((rig.phases(), rig.state(&new(0))), (vec!["1 TRIAL".to_owned()], "Pending(Initial)".to_owned()));
+    let mut rig = Rig::with_agent(&of("1"), PREPARES);
+    rig.apply(&update.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    rig.prepared(failed(&new(7), 3, true));
+    assert_eq!(rig.phases(), ["1 UNDONE"]);
+    assert_eq!(rig.state(&new(7)), "");
+}
