@@ -17,10 +17,10 @@ default:
 setup:
     @scripts/setup.sh
 
-# Build the three programs (development profile)
+# Build the three programs (development profile, with the features and dependencies that the tests compile)
 [group('start')]
 build: setup
-    {{cargo}} build --locked --bins
+    {{cargo}} build --locked --features multicall --bins --test tidy
 
 # Start a cluster of two agents on real podman, run the storage example and leave it running
 [group('start')]
@@ -44,7 +44,7 @@ check: setup
     shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
-        {{cargo}} clippy --locked --lib --bins --no-default-features --features "$component" -- -D warnings; \
+        {{cargo}} clippy --locked --lib --bins --test tidy --no-default-features --features "$component" -- -D warnings; \
     done
     {{cargo}} test --locked --features multicall --test tidy
 

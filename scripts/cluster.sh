@@ -3,12 +3,12 @@
 # shellcheck shell=bash disable=SC2154
 
 # program_folder: where the three programs are. Release programs if they are built, else the
-# development profile that the tests use, so that a fresh machine compiles gRPC once.
+# development profile that the tests use, with their features and dependencies, so that a fresh machine compiles all once.
 program_folder() {
     if [ -x "$target/release/ank-server" ] && [ -x "$target/release/ank-agent" ] && [ -x "$target/release/ank" ]; then
         "$root/scripts/cargo.sh" build --locked --bins --release >&2 && printf '%s/release' "$target"
     else
-        "$root/scripts/cargo.sh" build --locked --bins >&2 && printf '%s/debug' "$target"
+        "$root/scripts/cargo.sh" build --locked --features multicall --bins --test tidy >&2 && printf '%s/debug' "$target"
     fi
 }
 

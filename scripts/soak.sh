@@ -13,4 +13,4 @@ curve=$target/soak.csv
 rm -f "$curve"
 printf 'What is measured, round by round: %s\n' "$curve"
 ANKAIOS_SOAK_MINUTES=$minutes ANKAIOS_SOAK_CURVE=$curve \
-    scripts/cargo.sh test --locked --test process -- --nocapture soak::
+    scripts/cargo.sh test --locked --features multicall --test process -- --nocapture busy_cluster::

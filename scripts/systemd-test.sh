@@ -44,7 +44,7 @@ fi
 
 [ -n "$(ls target/debian/*.deb 2>/dev/null)" ] || scripts/deb.sh
 # The switch that freezes threads is only in builds for tests.
-scripts/cargo.sh build --quiet --locked --bins
+scripts/cargo.sh build --quiet --locked --features multicall --bins --test tidy
 
 rm -rf "$work"
 mkdir -p "$work/disk"

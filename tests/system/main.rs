@@ -1,6 +1,7 @@
 //! The three programs as processes with a real podman, in an image and container store of its own per test.
 //!
-//! `just stest` runs these alone, and then none of them may be left out.
+//! `just stest` runs these alone, and then none of them may be left out. They begin in the order of their names, so those
+//! that take longest have early ones.
 
 #![allow(clippy::disallowed_methods)] // Tests start processes and wait for them.
 
@@ -8,13 +9,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod changes_of_mode;
 mod control;
+mod guarded_updates;
 mod lifecycle;
-mod modes;
 mod podman;
 mod podman_kube;
 mod prepare;
 mod states;
 mod store;
-mod updates;
 mod usage;
