@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "9045ae83cf6bd3789f37c6e29492d108ba599acf"
+SRCREV = "9c9e2f243bc050f0fb3817b824920073793bf4c7"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
