@@ -37,6 +37,8 @@ demo-stop:
 test: setup
     @scripts/test.sh '{{just_executable()}}'
 
+# Single programs are checked with a test, so that their dependencies have the features that they have in all other builds.
+#
 # Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs
 [group('test')]
 check: setup

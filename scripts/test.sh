@@ -46,6 +46,7 @@ for recipe in check deny advisories; do
 done
 stage trace scripts/trace.sh --strict
 stage build test_with --no-run
+# Many of the first ones wait.
 stage unit test_with --lib --bins -- --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 stage doc test_with --doc
 for program in "${programs[@]}"; do

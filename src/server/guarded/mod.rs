@@ -137,7 +137,7 @@ pub struct GuardedUpdates {
     is_unsaved: bool,
     /// Other things are staged, or are to be shown.
     is_outdated: bool,
-    /// Agents have reported how far they are.
+    /// Agents have reported something about what is staged.
     has_progress: bool,
     /// When the texts of many instances were shown last.
     shown_many_at: Option<Instant>,
@@ -187,7 +187,7 @@ impl GuardedUpdates {
     }
 
     /// Whether what is staged may not be as it was last looked at.
-    fn is_outdated(&self, now: Instant) -> bool {
+    fn has_news(&self, now: Instant) -> bool {
         self.is_outdated || self.has_progress || self.staging_due.is_some_and(|at| at <= now)
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// From so many staged instances on not every report is shown at once: that would be quadratic.
 const MANY: usize = 64;
-/// As often are the texts of many shown.
+/// The texts of many are shown at most so often.
 const MANY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the state of an instance is shown.
@@ -51,12 +51,14 @@ impl GuardedUpdates {
                 with_text(text, state)
             }
             Some(_) => {
-                self.show_no_more(instance); // Its agent knows it, or does not have it any more.
+                // Its agent knows it, or does not have it any more.
+                self.shown.remove(instance);
+                self.has_progress = true;
                 state.clone()
             }
             None => {
-                // It is in force and had no state for a moment.
-                self.is_outdated |= self.open.values().any(|open| open.staging.has(instance));
+                // It is in force and had no state for a moment, or an earlier one still stops.
+                self.has_progress |= self.open.values().any(|open| open.staging.has(instance));
                 state.clone()
             }
         }

@@ -28,11 +28,11 @@ enum Step {
 }
 
 impl Open {
-    /// What is to be done now, if anything. The staging is looked through only when it `is_outdated`, since it may be large.
-    fn next_step(&mut self, now: Instant, is_outdated: bool) -> Option<Step> {
+    /// What is to be done now, if anything. The staging may be large, and is looked through only when it `has_news`.
+    fn next_step(&mut self, now: Instant, has_news: bool) -> Option<Step> {
         let missed = self.trial.tick(now);
         self.failures.extend(missed);
-        let is_looked_at = is_outdated && self.is_staging();
+        let is_looked_at = has_news && self.is_staging();
         let cannot = if is_looked_at { self.staging.failure() } else { None };
         if let Some((workload, why)) = cannot {
             return Some(Step::Undo(workload.clone(), why));
@@ -168,9 +168,9 @@ impl ServerLoop {
         }
         let now = self.now();
         let mut steps = Vec::new();
-        let is_outdated = self.guarded.is_outdated(now);
+        let has_news = self.guarded.has_news(now);
         for (number, open) in &mut self.guarded.open {
-            steps.extend(open.next_step(now, is_outdated).map(|step| (*number, step)));
+            steps.extend(open.next_step(now, has_news).map(|step| (*number, step)));
             if open.trial.has_recovered() && open.record.losses > 0 {
                 (open.record.losses, self.guarded.is_unsaved) = (0, true);
             }
@@ -183,7 +183,7 @@ impl ServerLoop {
                 Step::End(phase) => self.end_update(number, phase),
             }
         }
-        if self.guarded.is_outdated(now) {
+        if self.guarded.has_news(now) {
             self.show_in_time(now);
         }
         self.guarded.is_outdated |= !is_done; // What was done may have changed what others wait for.

@@ -299,6 +299,7 @@ fn agents_are_sent_the_old_workloads_and_their_lists_after_a_restart() {
     server.start_again_with(stored.clone()).unwrap();
     assert_eq!(server.take_unsaved(), None, "a start during the staging costs no write");
     assert_eq!(server.stored(), stored);
+    assert!(server.due().is_some(), "an agent that never comes is not waited for without end");
     rig.cluster = Cluster::default();
     rig.cluster.server = server;
     rig.a = rig.cluster.agent_with("A", PREPARES);
