@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "9c9e2f243bc050f0fb3817b824920073793bf4c7"
+SRCREV = "de50bd0b7cb25839853d1b39abd213b0bad2b354"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
