@@ -3,7 +3,7 @@
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `prep:*` and `watch:*`. Gives: wishes to control loops,
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*` and `watch:*`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
@@ -144,7 +144,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
-                recv(self.runtime.room_for_preparations()) -> _ => None,
                 recv(alarm) -> _ => None,
                 recv(pulse.nudged()) -> _ => continue,
             };
@@ -165,8 +164,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
         let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
-        let (conditions, preparations) = (self.runtime.conditions_due(), self.runtime.preparations_due());
-        let others = listings.into_iter().chain(conditions).chain(preparations);
+        let others = listings.into_iter().chain(self.runtime.conditions_due());
         earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
 
@@ -178,26 +176,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     /// How much there is of what grows and shrinks: workloads, operations that wait, names that they wait for,
     /// workloads that may not run, those with conditions of the node, and those that are prepared.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 6] {
+    pub fn sizes(&self) -> [usize; 5] {
         self.runtime.sizes()
-    }
-
-    /// Whether there may be room for a preparation that was refused.
-    #[cfg(test)]
-    pub fn has_room(&self) -> bool {
-        !self.runtime.room_for_preparations().is_empty()
     }
 
     /// The states of all workloads known to this agent.
     #[cfg(test)]
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
         self.store.iter()
-    }
-
-    /// Instances of which a control loop has, or gets, what was prepared.
-    #[cfg(test)]
-    pub fn handed_over(&self) -> impl Iterator<Item = &InstanceName> {
-        self.runtime.handed_over()
     }
 
     /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
@@ -221,13 +207,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
 
     /// Prepares what waits or is staged, and removes what was prepared and is not wanted any more.
     fn prepare(&mut self) {
-        loop {
-            let reports = self.runtime.prepare(&self.store);
-            if reports.is_empty() {
-                break;
-            }
-            self.report(reports);
-        }
+        let reports = self.runtime.prepare(&self.store);
+        self.report(reports);
         if self.connected {
             self.uplink.put_prepared(self.runtime.staging_reports());
         }
@@ -281,8 +262,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::Prepared(report) => {
-                let reports = self.runtime.preparation_ended(report);
-                self.report(reports);
+                let state = self.runtime.prepared(report, &self.store);
+                self.report(state.into_iter().collect());
             }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.

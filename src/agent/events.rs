@@ -1,13 +1,13 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `prep:*`, `watch:*` and `log:*`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
 
-use super::preparation::prepared::JobReport;
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, WorkloadState};
-use crate::model::messages::FromServer;
+use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::PrepareLevel;
 use crossbeam_channel::Sender;
 
 /// An event for the scheduler.
@@ -28,12 +28,27 @@ pub enum SchedulerEvent {
     },
     /// The control loop of this workload has ended after a delete.
     LoopEnded(Name),
-    /// A job of the preparations has ended.
-    Prepared(JobReport),
+    /// How far a control loop has prepared what it is to.
+    Prepared(PreparationReport),
     /// The log of an instance was sent to its end.
     LogEnded(StreamId),
     /// The overview for the metrics is wanted there.
     Overview(Sender<Overview>),
+}
+
+/// How far something is prepared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreparationReport {
+    pub added: AddedWorkload,
+    /// As far as it may be.
+    pub done: Option<PrepareLevel>,
+    pub level: PrepareLevel,
+    /// Why the last try failed, and how many did.
+    pub failure: Option<(String, u32)>,
+    /// There is no further try.
+    pub is_final: bool,
+    /// What is shown of it while it waits.
+    pub note: String,
 }
 
 /// What the scheduler knows for the metrics.

@@ -11,7 +11,7 @@ pub mod agent_manager;
 pub mod backoff;
 pub mod conditions;
 pub mod control_interface;
-pub mod create_watch;
+pub mod engine_call;
 pub mod events;
 pub mod folder_removal;
 pub mod log_stream;
@@ -41,7 +41,6 @@ use crate::platform::folder_lock;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
-use crate::runtime::RuntimeConnector;
 use crate::runtime::containerd::{self, ContainerdConnector};
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::podman::{self, PodmanConnector};
@@ -51,9 +50,10 @@ use agent_manager::AgentManager;
 use conditions::NodeFacts;
 use control_interface::ControlHub;
 use crossbeam_channel::{Sender, bounded};
+use engine_call::CallContext;
 use probes::prober::Prober;
 use resources::LoadSampler;
-use runtime_manager::{COPIED_FILES, EngineSource, Engines, NamedThreads, PrepareSettings, RuntimeManager};
+use runtime_manager::{COPIED_FILES, NamedThreads, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
@@ -66,7 +66,7 @@ use std::sync::Arc;
 use uplink::{Uplink, UplinkInbox};
 use uplink_outbox::uplink_outbox;
 use usage::UsageSampler;
-use workload_control_loop::LoopContext;
+use workload_control_loop::{Connector, EngineSource, Engines, LoopContext};
 
 /// A running agent.
 pub struct Agent {
@@ -101,31 +101,31 @@ impl Agent {
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, vital)?);
+        let calls = CallContext {
+            folder: settings.folder,
+            boot: children.boot().into(),
+            copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
+            create_timeout: settings.create_timeout,
+        };
         let context = LoopContext {
             clock: SystemClock,
-            folder: settings.folder,
+            engines: Arc::new(engines),
             reports: inbox.clone(),
-            slots: StartSlots::new(settings.parallel_starts),
-            create_timeout: settings.create_timeout,
+            slots: StartSlots::new(settings.parallel_starts, settings.cores, settings.prepare_max),
+            calls,
+            start_call: engine_call::on_threads(),
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
             control: control.clone(),
             probes: Arc::new(Prober::new(SystemClock)),
         };
         if let Some(metrics) = settings.metrics {
-            let checkers = engines.values().map(|engine| engine.watch.clone()).collect();
+            let checkers = context.engines.values().map(|engine| engine.watch.clone()).collect();
             let sampler = UsageSampler::new(Path::new("/"), checkers);
             threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
         }
-        let prepare = PrepareSettings {
-            level: settings.prepare,
-            max: settings.prepare_max,
-            cores: settings.cores,
-            boot: children.boot().into(),
-            copied: Arc::new(COPIED_FILES.map(str::to_owned).into()),
-        };
         let runtime =
-            RuntimeManager::new(engines, context, fastrand::Rng::new(), NamedThreads, settings.rerun, prepare)
+            RuntimeManager::new(context, fastrand::Rng::new(), NamedThreads, settings.rerun, settings.prepare)
                 .on_node(NodeFacts::new(settings.tags.clone()));
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
@@ -186,8 +186,6 @@ fn own_folder(folder: &Path, name: &str) -> io::Result<Option<File>> {
         }
     }
 }
-
-type Connector = Box<dyn RuntimeConnector>;
 
 /// Starts the state checkers of the enabled runtimes. They cost nothing until a workload wants them; whether the
 /// programs are there shows when they are called.

@@ -6,25 +6,23 @@
 
 use super::conditions::Conditions;
 use super::control_interface;
-use super::events::SchedulerEvent;
-use super::preparation::Preparations;
-use super::preparation::handover::Giver;
-use super::preparation::job::PreparationJob;
+use super::events::{PreparationReport, SchedulerEvent};
 use super::settings::RerunFinished;
 use super::staging::Staging;
-use super::state_checker::WatchCommand;
-use super::wish_slot::{Engine, OnExisting, OtherEngine, Strays, Wish, WishSender, WorkloadOrder, wish_slot};
-use super::workload_control_loop::{LoopContext, WorkloadControlLoop};
+use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, WorkloadOrder, wish_slot};
+use super::workload_control_loop::{Connector, Engines, LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
+use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crate::runtime::{ContainerId, ListedContainer};
+use crate::agent::preparation::record::PreparedContainer;
+use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,7 +35,7 @@ mod staged;
 mod withhold;
 
 use listings::Listings;
-pub use preparing::{COPIED_FILES, PrepareSettings};
+pub use preparing::COPIED_FILES;
 
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);
@@ -49,12 +47,6 @@ pub trait WorkloadThreads<C: Clock> {
     /// # Errors
     /// The control loop comes back when no thread can be had.
     fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>>;
-
-    /// Lets `job` run once.
-    ///
-    /// # Errors
-    /// When no thread can be had.
-    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<C>>) -> io::Result<()>;
 }
 
 /// No thread can be had for a control loop, which is kept: it may hold the only id of a container.
@@ -65,7 +57,7 @@ pub struct NoThread<C: Clock> {
     pub control_loop: Box<WorkloadControlLoop<C>>,
 }
 
-/// One thread per control loop, named `wl:<workload>`, and one per job of the preparations, named `prep:<workload>`.
+/// One thread per control loop, named `wl:<workload>`.
 #[derive(Debug, Default)]
 pub struct NamedThreads;
 
@@ -80,23 +72,7 @@ impl<C: Clock> WorkloadThreads<C> for NamedThreads {
         }
         Ok(())
     }
-
-    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<C>>) -> io::Result<()> {
-        crate::platform::threads::spawn(format!("prep:{workload}"), STACK_WORKLOAD, move || job.run()).map(drop)
-    }
 }
-
-/// How to use an engine.
-pub struct EngineSource {
-    /// Makes a connector; each control loop gets its own.
-    pub connect: Box<dyn Fn() -> Box<dyn RuntimeConnector> + Send>,
-    /// Its state checker.
-    pub watch: Sender<WatchCommand>,
-}
-
-/// The enabled engines by the name of the runtime.
-// [impl->swdd~agent-supports-multiple-runtime-connectors~1]
-pub type Engines = BTreeMap<Name, EngineSource>;
 
 /// A control loop and its last wish.
 // [impl->swdd~agent-stores-running-workload~1]
@@ -110,13 +86,11 @@ struct WorkloadObject {
     workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
     start_again_for: Option<AddedWorkload>,
-    /// The last wish is to end; the object stays until the loop has ended.
+    /// Nothing is to run; the object stays until the loop has ended.
     ending: bool,
-    /// What was handed over with the last order.
-    given: Option<Giver>,
-    /// The loop may remove any container of the workload that engines of these runtimes have, since not all were known
-    /// when it was ordered.
-    searched: BTreeSet<Name>,
+    /// What is to be prepared beside it, and how far that is.
+    preparation: Option<Preparation>,
+    prepared: Option<PreparationReport>,
 }
 
 impl WorkloadObject {
@@ -131,7 +105,6 @@ impl WorkloadObject {
 
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock, T> {
-    engines: Engines,
     /// Which of them have listed their containers since the start of the agent.
     pub listings: Listings,
     /// Control loops without a thread.
@@ -144,10 +117,13 @@ pub struct RuntimeManager<C: Clock, T> {
     objects: BTreeMap<Name, WorkloadObject>,
     scheduler: WorkloadScheduler,
     loops_started: u64,
-    prepare: PrepareSettings,
-    preparations: Preparations,
+    /// How far starts are prepared, when a workload does not say it.
+    prepare_level: PrepareLevel,
     staging: Staging,
-    room: Receiver<()>,
+    /// Workloads of which something may have changed that decides what is prepared.
+    touched: BTreeSet<Name>,
+    /// What an earlier agent has prepared and no control loop has yet.
+    found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
 }
 
 fn removed(instance: &InstanceName) -> WorkloadState {
@@ -158,21 +134,19 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// No workload yet.
     #[must_use]
     pub fn new(
-        engines: Engines,
         context: LoopContext<C>,
         random: fastrand::Rng,
         threads: T,
         rerun: RerunFinished,
-        prepare: PrepareSettings,
+        prepare_level: PrepareLevel,
     ) -> Self {
         Self {
-            listings: Listings::new(&engines),
-            engines,
+            listings: Listings::new(&context.engines),
             unstarted: BTreeMap::new(),
-            preparations: Preparations::new(prepare.max),
             staging: Staging::default(),
-            prepare,
-            room: context.slots.room_for_preparations(),
+            prepare_level,
+            touched: BTreeSet::new(),
+            found: BTreeMap::new(),
             context,
             conditions: Conditions::default(),
             random,
@@ -186,17 +160,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// See `AgentManager::sizes`.
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 6] {
+    pub(super) fn sizes(&self) -> [usize; 5] {
         let [waiting, waiters] = self.scheduler.sizes();
-        let (withheld, conditions) = (self.scheduler.withheld.len(), self.conditions.len());
-        let prepared = self.preparations.count().saturating_sub(self.staging.count());
-        [self.objects.len(), waiting, waiters, withheld, conditions, prepared]
+        [self.objects.len(), waiting, waiters, self.scheduler.withheld.len(), self.conditions.len()]
     }
 
     /// The enabled engines.
     #[must_use]
     pub fn engines(&self) -> &Engines {
-        &self.engines
+        &self.context.engines
     }
 
     /// The threads of the control loops.
@@ -206,7 +178,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Requests the listings that are due.
     pub fn request_listings(&mut self, inbox: &Sender<SchedulerEvent>) {
-        self.listings.request(&self.engines, inbox, self.context.clock.now());
+        self.listings.request(&self.context.engines, inbox, self.context.clock.now());
     }
 
     // ------------------------------------------------------ plans to changes
@@ -245,7 +217,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
         let replaced = self.scheduler.take(&change.name);
-        self.preparations.touch(&change.name);
+        self.touched.insert(change.name.clone());
         if replaced.as_ref().is_none_or(|replaced| replaced.new != change.new) {
             let _ = self.scheduler.note(&change.name, String::new()); // It is decided about, which reports it.
         }
@@ -275,9 +247,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
         };
         let gone: Vec<&InstanceName> = before.into_iter().chain(named).filter(is_gone).collect();
-        let came_back = new.filter(|new| self.preparations.forget_end(&new.instance)).map(|new| removed(&new.instance));
-        let ended = gone.into_iter().filter_map(|instance| self.end_of_waiting(instance, new.is_none()));
-        let ended: Vec<WorkloadState> = ended.collect();
+        let is_pending = |new: &&AddedWorkload| {
+            self.objects.get(&new.instance.workload).is_some_and(|object| object.wishes.forget_end(&new.instance))
+        };
+        let came_back = new.filter(is_pending).map(|new| removed(&new.instance));
+        // The end of what was prepared is reported by its control loop, unless a new one takes its place.
+        let is_prepared = |instance: &&InstanceName| {
+            let object = self.objects.get(&instance.workload).filter(|_| new.is_none());
+            object.is_some_and(|object| object.wishes.report_end(instance))
+        };
+        let ended = gone.into_iter().filter(|instance| !is_prepared(instance)).map(removed);
         came_back.into_iter().chain(ended).collect()
     }
 
@@ -384,20 +363,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.objects.get(&instance.workload).is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
-    /// Whether the control loop may remove a container of `instance` that is prepared for `runtime`: it searches that
-    /// engine, ends an earlier one of the same instance, or has stopped one.
-    fn may_remove(&self, instance: &InstanceName, runtime: &Name) -> bool {
-        self.objects.get(&instance.workload).is_some_and(|object| {
-            let WorkloadObject { searched, wishes, .. } = object;
-            searched.contains(runtime) || wishes.accounts_for(instance) || wishes.has_stopped(instance)
-        })
-    }
-
     /// A control loop of this name has ended; there may be a newer one already.
     pub fn loop_ended(&mut self, name: &Name) {
         if self.objects.get(name).is_some_and(|object| object.wishes.is_closed()) {
             self.objects.remove(name);
-            self.preparations.touch(name);
+            self.touched.insert(name.clone());
         }
     }
 
@@ -422,8 +392,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) -> Option<WorkloadState> {
-        self.preparations.touch(name);
-        self.withdraw(name);
+        self.touched.insert(name.clone());
         let object = self.objects.get_mut(name)?;
         info!("Deleting workload '{name}'.");
         object.ending = true;
@@ -438,81 +407,56 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
         let mut order = self.order(&added);
-        self.preparations.touch(&name);
-        self.withdraw(&name);
-        let starts_again = |object: &WorkloadObject| !object.ending && object.is_started_again_for(&added);
-        let keeps_old = self.preparations.makes_container(&added);
-        let given = match self.objects.get(&name) {
-            Some(object) if starts_again(object) => None,
-            _ => self.preparations.hand_over(&added),
-        };
-        order.prepared = given.as_ref().map(Giver::taker);
-        order.keeps_old = keeps_old && given.is_some();
+        self.touched.insert(name.clone());
+        let found = self.found.remove(&name);
         if let Some(object) = self.objects.get_mut(&name) {
-            if starts_again(object) {
+            if !object.ending && object.is_started_again_for(&added) {
                 order.existing = OnExisting::StartAgain;
             } else {
                 info!("Updating workload '{name}'.");
             }
-            let searched = order.searched();
-            if let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order))) {
+            let found = found.as_ref().map(|(added, container)| object.wishes.put_found(added.clone(), container.clone()));
+            if found.is_none_or(|put| put.is_ok())
+                && let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order)))
+            {
                 (object.ending, object.start_again_for) = (false, None);
-                (object.given, object.searched) = (given, searched);
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return skipped.as_ref().map(removed);
             }
             order = self.order(&added); // The loop ended just now; its last event is on the way.
-            order.prepared = given.as_ref().map(Giver::taker);
         }
-        let shown = self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))));
-        self.objects.get_mut(&name).into_iter().for_each(|object| object.given.clone_from(&given));
-        shown
+        self.found.extend(found.map(|found| (name, found)));
+        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
     /// its runtime is not known.
     #[must_use]
-    pub fn connector_of(&self, instance: &InstanceName) -> Option<Box<dyn RuntimeConnector>> {
+    pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
         let object = self.objects.get(&instance.workload)?;
-        if self.preparations.has_container(instance) {
+        if object.wishes.has_prepared(instance) {
             return None; // It has only one that was never started.
         }
-        self.engines.get(&object.runtime).map(|source| (source.connect)())
+        self.context.engines.get(&object.runtime).map(|source| (source.connect)())
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
-    fn engine(&self, runtime: &str) -> Option<Engine> {
-        let source = self.engines.get(runtime)?;
-        Some(Engine { connector: (source.connect)(), watch: source.watch.clone() })
-    }
-
     fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
         let AddedWorkload { instance, workload } = added;
-        let engine = self.engine(&workload.runtime);
         let name = &instance.workload;
-        if engine.is_none() {
+        if !self.context.engines.contains_key(&workload.runtime) {
             warn!("Could not find runtime '{}'. Workload '{name}' not scheduled.", workload.runtime);
         } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
+        // Its runtime may have been another one.
+        let others = self.listings.missing_besides(&workload.runtime, self.context.clock.now());
         WorkloadOrder {
-            instance: instance.clone(),
-            workload: workload.clone(),
-            engine,
+            added: added.clone(),
             existing: OnExisting::Replace,
             search_first: self.listings.is_missing(&workload.runtime),
-            others: self.others(&workload.runtime),
-            prepared: None,
-            keeps_old: false,
+            others: others.map(|(name, until)| (name.clone(), until)).collect(),
         }
-    }
-
-    /// Engines where a container of a workload of `runtime` may be, since its runtime may have been another one.
-    fn others(&self, runtime: &Name) -> Vec<OtherEngine> {
-        let missing = self.listings.missing_besides(runtime, self.context.clock.now());
-        missing
-            .filter_map(|(name, until)| Some(OtherEngine { runtime: name.clone(), engine: self.engine(name)?, until }))
-            .collect()
     }
 
     /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
@@ -522,30 +466,38 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self,
         instance: InstanceName,
         runtime: Name,
-        held: Option<(ContainerId, Engine)>,
-        strays: Vec<Strays>,
+        held: Option<ContainerId>,
+        surplus: Vec<Surplus>,
         wish: Option<Wish>,
     ) -> Option<WorkloadState> {
         self.loops_started += 1;
         let (wishes, slot) = wish_slot();
-        let (workload, searched) = match &wish {
-            Some(Wish::Run(order)) => (Some(order.workload.clone()), order.searched()),
-            Some(Wish::End) | None => (None, BTreeSet::new()),
+        let workload = match &wish {
+            Some(Wish::Run(order)) => Some(order.added.workload.clone()),
+            Some(Wish::End) | None => None,
         };
-        let (ending, creates) = (matches!(wish, Some(Wish::End)), held.is_none());
-        let (context, random) = (self.context.clone(), self.random.fork());
+        let (context, random, creates) = (self.context.clone(), self.random.fork(), held.is_none());
+        let ending = matches!(wish, Some(Wish::End)) || (wish.is_none() && creates);
+        let held = held.map(|id| (runtime.clone(), id));
         let control_loop = WorkloadControlLoop::new(self.loops_started, instance.clone(), held, context, random, slot);
-        strays.into_iter().for_each(|strays| _ = wishes.put_strays(strays)); // The other end is still here.
-        wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let name = instance.workload.clone();
+        // The other end is still here.
+        let _ = wishes.put_surplus(surplus);
+        self.found.remove(&name).into_iter().for_each(|(added, container)| _ = wishes.put_found(added, container));
+        wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();
-        let (start_again_for, given) = (None, None);
-        let object = WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, given, searched };
+        let (start_again_for, preparation, prepared) = (None, None, None);
+        let object =
+            WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
         self.objects.insert(name.clone(), object);
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
-        self.unstarted.insert(name, control_loop);
+        self.unstarted.insert(name.clone(), control_loop);
+        if self.objects.get(&name).is_some_and(|object| object.ending) && creates {
+            let _ = self.scheduler.note(&name, format!("{PREPARE_PREFIX}no thread can be started: {error}"));
+            return self.waits_to_start(&shown).then(|| self.waiting_to_start(&shown));
+        }
         // The container of an adopted workload may be in any state; no loop controls it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
         let info = format!("No thread can be started for it, trying again: {error}");

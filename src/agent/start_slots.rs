@@ -1,32 +1,40 @@
-//! Bounds how many containers are created at the same time, so that a boot does not thrash a small machine. What is
-//! prepared uses only what starts leave of the cores.
+//! Bounds what happens at the same time, so that a boot does not thrash a small machine: starts, preparations of starts
+//! (only on cores that starts leave free), and containers that are initialised and wait.
 //!
-//! Thread: shared by all `wl:<name>`, `prep:<name>` and `scheduler`. A slot that comes back goes to the control loop that
-//! has waited longest and wakes no other one: with a thousand workloads that would be a million wake-ups.
+//! Thread: shared by all `wl:<name>`. A slot that comes back goes to the control loop that has waited longest and wakes no
+//! other one: with a thousand workloads that would be a million wake-ups.
 
 use crate::platform::sync::Mutex;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The free slots; the setting `max_parallel_starts`.
+/// What a slot is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// A start under way.
+    Start,
+    /// A preparation under way: none begins while a start waits, or starts and preparations occupy all cores.
+    Prepare,
+    /// A container that is initialised, or is going to be, until it is started or removed.
+    Initialised,
+}
+
+const USES: [Use; 3] = [Use::Start, Use::Prepare, Use::Initialised];
+
+/// The free slots of all uses.
 #[derive(Clone)]
 pub struct StartSlots {
     shared: Arc<Mutex<Shared>>,
-    count: usize,
 }
 
 struct Shared {
-    /// None as long as a request waits.
-    free: usize,
-    /// The requests that get the next ones.
-    waiting: VecDeque<Waiting>,
+    /// By use: most starts, cores, most initialised containers.
+    limits: [usize; 3],
+    taken: [usize; 3],
+    /// Empty where a slot is free.
+    waiting: [VecDeque<Waiting>; 3],
     requests: u64,
-    /// Preparations under way.
-    preparing: usize,
-    /// One was refused; the scheduler is notified as soon as there may be room for it.
-    refused: bool,
-    room: Option<Sender<()>>,
 }
 
 struct Waiting {
@@ -35,116 +43,95 @@ struct Waiting {
     wake: Box<dyn Fn() + Send>,
 }
 
-/// The right to create one container; given back when dropped.
+/// A right, given back when dropped.
 pub struct StartSlot {
     shared: Arc<Mutex<Shared>>,
-}
-
-/// The right to prepare one container; given back when dropped.
-pub struct PreparationSlot {
-    shared: Arc<Mutex<Shared>>,
+    of: Use,
 }
 
 /// A place in the queue for a slot; given up when dropped.
 pub struct SlotRequest {
     shared: Arc<Mutex<Shared>>,
+    of: Use,
     number: u64,
     given: Receiver<StartSlot>,
 }
 
 impl StartSlots {
-    /// `count` free slots; at least one, or nothing would ever start.
-    #[must_use]
-    pub fn new(count: usize) -> Self {
-        let count = count.max(1);
-        let shared =
-            Shared { free: count, waiting: VecDeque::new(), requests: 0, preparing: 0, refused: false, room: None };
-        Self { shared: Arc::new(Mutex::new(shared)), count }
-    }
-
-    /// Becomes ready when [`Self::try_prepare`] may succeed after it was refused.
-    pub fn room_for_preparations(&self) -> Receiver<()> {
-        let (room, notified) = bounded(1);
-        self.shared.lock().room = Some(room);
-        notified
-    }
-
-    /// The right to prepare one container now: when nobody waits for a start, and starts and preparations under way are
-    /// fewer than `cores`.
-    #[must_use]
-    pub fn try_prepare(&self, cores: usize) -> Option<PreparationSlot> {
-        let mut shared = self.shared.lock();
-        let under_way = self.count - shared.free + shared.preparing;
-        if !shared.waiting.is_empty() || under_way >= cores {
-            shared.refused = true;
-            return None;
-        }
-        shared.preparing += 1;
-        Some(PreparationSlot { shared: self.shared.clone() })
+    /// At most `starts` at the same time; at least one, or nothing would ever start.
+    pub fn new(starts: usize, cores: usize, initialised_max: usize) -> Self {
+        let limits = [starts.max(1), cores, initialised_max];
+        let shared = Shared { limits, taken: [0; 3], waiting: Default::default(), requests: 0 };
+        Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// A slot if one is free now.
-    #[must_use]
-    pub fn try_take(&self) -> Option<StartSlot> {
-        self.take(&mut self.shared.lock())
-    }
-
-    fn take(&self, shared: &mut Shared) -> Option<StartSlot> {
-        shared.free = shared.free.checked_sub(1)?;
-        Some(StartSlot { shared: self.shared.clone() })
+    pub fn try_take(&self, of: Use) -> Option<StartSlot> {
+        let mut shared = self.shared.lock();
+        if !shared.is_free(of) {
+            return None;
+        }
+        shared.taken[of as usize] += 1;
+        Some(StartSlot { shared: self.shared.clone(), of })
     }
 
     /// Requests a slot; `wake` is called when it can be taken.
-    #[must_use]
-    pub fn request(&self, wake: Box<dyn Fn() + Send>) -> SlotRequest {
+    pub fn request(&self, of: Use, wake: Box<dyn Fn() + Send>) -> SlotRequest {
         let (give, given) = bounded(1);
-        let mut shared = self.shared.lock();
-        let number = shared.requests;
-        shared.requests += 1;
-        match self.take(&mut shared) {
-            Some(slot) => {
-                let _ = give.try_send(slot); // There is room for one.
-                wake();
-            }
-            None => shared.waiting.push_back(Waiting { number, give, wake }),
-        }
-        drop(shared);
-        SlotRequest { shared: self.shared.clone(), number, given }
+        let number = {
+            let mut shared = self.shared.lock();
+            shared.requests += 1;
+            let number = shared.requests;
+            shared.waiting[of as usize].push_back(Waiting { number, give, wake });
+            number
+        };
+        serve(&self.shared);
+        SlotRequest { shared: self.shared.clone(), of, number, given }
     }
 
-    /// Whether something is being created.
-    #[must_use]
+    /// Whether something is being started.
     pub fn in_use(&self) -> bool {
-        self.free() < self.count
+        self.shared.lock().taken[Use::Start as usize] > 0
     }
 
-    /// How many are free.
-    #[must_use]
+    /// How many starts are free.
+    #[cfg(test)]
     pub fn free(&self) -> usize {
-        self.shared.lock().free
+        let shared = self.shared.lock();
+        shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize]
     }
 }
 
 impl Shared {
-    /// There may be room for a preparation.
-    fn notify_room(&mut self) {
-        if std::mem::take(&mut self.refused) {
-            let _ = self.room.as_ref().map(|room| room.try_send(())); // Full: it is notified already.
+    fn is_free(&self, of: Use) -> bool {
+        let [starts, preparations, _] = self.taken;
+        let limit = self.limits[of as usize];
+        match of {
+            Use::Prepare => self.waiting[Use::Start as usize].is_empty() && starts + preparations < limit,
+            Use::Start | Use::Initialised => self.taken[of as usize] < limit,
         }
     }
 }
 
-impl Drop for PreparationSlot {
-    fn drop(&mut self) {
-        let mut shared = self.shared.lock();
-        shared.preparing -= 1;
-        shared.notify_room();
+/// Gives what is free to who waits for it.
+fn serve(shared: &Arc<Mutex<Shared>>) {
+    let mut refused = Vec::new();
+    let mut locked = shared.lock();
+    for of in USES {
+        while locked.is_free(of)
+            && let Some(Waiting { give, wake, .. }) = locked.waiting[of as usize].pop_front()
+        {
+            locked.taken[of as usize] += 1;
+            refused.extend(give.try_send(StartSlot { shared: shared.clone(), of }).err());
+            wake();
+        }
     }
+    drop(locked);
+    drop(refused); // Of requests that were given up just now: the slots go to others.
 }
 
 impl SlotRequest {
     /// The slot, once it is free.
-    #[must_use]
     pub fn try_take(&self) -> Option<StartSlot> {
         self.given.try_recv().ok()
     }
@@ -153,29 +140,15 @@ impl SlotRequest {
 impl Drop for SlotRequest {
     fn drop(&mut self) {
         // A slot that has come already goes to the next one when the channel is dropped, after this.
-        let mut shared = self.shared.lock();
-        shared.waiting.retain(|waiting| waiting.number != self.number);
-        shared.notify_room();
+        self.shared.lock().waiting[self.of as usize].retain(|waiting| waiting.number != self.number);
+        serve(&self.shared);
     }
 }
 
 impl Drop for StartSlot {
     fn drop(&mut self) {
-        let mut shared = self.shared.lock();
-        let refused = match shared.waiting.pop_front() {
-            Some(Waiting { give, wake, .. }) => {
-                let refused = give.try_send(Self { shared: self.shared.clone() }).err();
-                wake();
-                refused
-            }
-            None => {
-                shared.free += 1;
-                shared.notify_room();
-                None
-            }
-        };
-        drop(shared);
-        drop(refused); // A request has room for one; else it would go to the next one now.
+        self.shared.lock().taken[self.of as usize] -= 1;
+        serve(&self.shared);
     }
 }
 
@@ -184,26 +157,26 @@ mod tests {
     use super::*;
 
     fn request(slots: &StartSlots) -> SlotRequest {
-        slots.request(Box::new(|| ()))
+        slots.request(Use::Start, Box::new(|| ()))
     }
 
     #[test]
     fn no_more_slots_are_taken_than_there_are_and_each_comes_back() {
         for count in [1, 4] {
-            let slots = StartSlots::new(count);
+            let slots = StartSlots::new(count, 8, 8);
             assert!(!slots.in_use());
-            let mut taken: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take()).collect();
+            let mut taken: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take(Use::Start)).collect();
             assert_eq!((taken.len(), slots.in_use()), (count, true));
             taken.pop();
             assert_eq!(slots.free(), 1);
-            assert!(slots.try_take().is_some());
+            assert!(slots.try_take(Use::Start).is_some());
         }
-        assert!(StartSlots::new(0).try_take().is_some());
+        assert!(StartSlots::new(0, 8, 8).try_take(Use::Start).is_some());
     }
 
     #[test]
     fn a_slot_that_comes_back_wakes_who_waited_longest_and_nobody_else() {
-        let slots = StartSlots::new(2);
+        let slots = StartSlots::new(2, 2, 1);
         let mut held = vec![request(&slots), request(&slots)];
         let mut taken: Vec<StartSlot> = held.drain(..).map(|request| request.try_take().unwrap()).collect();
         let waiting: Vec<SlotRequest> = (0..5).map(|_| request(&slots)).collect();
@@ -211,7 +184,7 @@ mod tests {
         assert!(with_slot().is_empty());
         taken.pop();
         assert_eq!(with_slot(), [0]);
-        assert!(slots.try_take().is_none(), "nobody overtakes");
+        assert!(slots.try_take(Use::Start).is_none(), "nobody overtakes");
         taken.pop();
         assert_eq!((with_slot(), slots.free(), slots.in_use()), (vec![0, 1], 0, true));
         drop(waiting[0].try_take().unwrap());
@@ -220,37 +193,47 @@ mod tests {
 
     #[test]
     fn preparations_use_what_starts_leave_of_the_cores() {
-        let slots = StartSlots::new(2);
-        let room = slots.room_for_preparations();
-        let first = slots.try_prepare(2).unwrap();
-        let start = slots.try_take().unwrap();
-        assert!(slots.try_prepare(2).is_none() && room.is_empty());
+        let slots = StartSlots::new(2, 2, 1);
+        let prepare = || slots.request(Use::Prepare, Box::new(|| ()));
+        let first = prepare().try_take().unwrap();
+        let start = slots.try_take(Use::Start).unwrap();
+        let [second, third] = [prepare(), prepare()];
+        assert!(second.given.is_empty(), "both cores are taken");
         drop(first);
-        assert!(room.try_recv().is_ok());
-        drop(slots.try_prepare(2).unwrap());
-        assert!(room.is_empty(), "nobody was refused since");
-        let other = slots.try_take().unwrap();
+        assert_eq!((second.given.len(), third.given.len()), (1, 0), "who waits longest is next");
+        let other = slots.try_take(Use::Start).unwrap();
         let waiting = request(&slots);
-        assert!(slots.try_prepare(8).is_none(), "somebody waits for a start");
-        drop((other, start));
-        assert!(slots.try_prepare(8).is_some() && waiting.try_take().is_some());
-        let gone = request(&slots);
-        let held: Vec<StartSlot> = std::iter::from_fn(|| slots.try_take()).collect();
-        assert!(slots.try_prepare(0).is_none());
-        drop((gone, held));
-        assert!(room.try_recv().is_ok());
+        drop(second);
+        assert!(third.given.is_empty() && waiting.given.is_empty());
+        drop(start);
+        assert!(third.given.is_empty() && !waiting.given.is_empty(), "starts come first");
+        drop((other, waiting));
+        assert!(!third.given.is_empty());
+        assert!(StartSlots::new(2, 0, 1).try_take(Use::Prepare).is_none());
+    }
+
+    #[test]
+    fn a_preparation_begins_when_a_start_is_not_waited_for_any_more() {
+        let slots = StartSlots::new(1, 8, 8);
+        let held = slots.try_take(Use::Start).unwrap();
+        let start = request(&slots);
+        let preparation = slots.request(Use::Prepare, Box::new(|| ()));
+        assert!(preparation.given.is_empty());
+        drop(start);
+        assert!(!preparation.given.is_empty());
+        drop(held);
     }
 
     #[test]
     fn a_slot_for_who_does_not_wait_any_more_goes_to_the_next_one() {
-        let slots = StartSlots::new(1);
-        let taken = slots.try_take().unwrap();
+        let slots = StartSlots::new(1, 8, 8);
+        let taken = slots.try_take(Use::Start).unwrap();
         let [first, second, third] = [request(&slots), request(&slots), request(&slots)];
         drop(second);
         drop(taken);
         drop(first); // It was given the slot and did not take it.
         assert!(!third.given.is_empty());
         drop(third);
-        assert_eq!((slots.free(), slots.shared.lock().waiting.len()), (1, 0));
+        assert_eq!((slots.free(), slots.shared.lock().waiting[0].len()), (1, 0));
     }
 }

@@ -5,63 +5,32 @@
 //! A newer wish replaces one that was not taken, a newer state or result an older one, so the slot is bounded and no
 //! sender waits. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
 
-use super::preparation::handover::Taker;
+use super::engine_call::Called;
+use super::preparation::record::PreparedContainer;
 use super::probes::{ProbeReply, ProbeReport};
-use super::state_checker::{ListReply, ListResult, StateReply, WatchCommand};
+use super::state_checker::{ListReply, ListResult, StateReply};
 use crate::model::execution_state::ExecutionState;
+use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::Workload;
+use crate::model::prepare_level::PrepareLevel;
 use crate::platform::sync::{EventFd, Mutex};
-use crate::runtime::{ContainerId, RuntimeConnector};
+use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeSet;
-use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// An engine as one control loop uses it.
-pub struct Engine {
-    /// Its own connector.
-    pub connector: Box<dyn RuntimeConnector>,
-    /// The engine's state checker.
-    pub watch: Sender<WatchCommand>,
-}
-
-impl fmt::Debug for Engine {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Engine")
-    }
-}
 
 /// A workload to run.
 #[derive(Debug)]
 pub struct WorkloadOrder {
-    /// Which instance.
-    pub instance: InstanceName,
-    /// What to run.
-    pub workload: Arc<Workload>,
-    /// Where; `None` when its runtime is unknown or not enabled.
-    pub engine: Option<Engine>,
+    pub added: AddedWorkload,
     /// What becomes of a container that is there.
     pub existing: OnExisting,
     /// Containers of this workload may exist that no listing showed; remove them before the first create.
     pub search_first: bool,
-    /// Engines of other runtimes that may have a container of this workload, which goes before the first create, too.
-    pub others: Vec<OtherEngine>,
-    /// Where to take what was prepared of its start.
-    pub prepared: Option<Taker>,
-    /// That is a container, so the old one is only stopped before the start, and removed after it.
-    pub keeps_old: bool,
-}
-
-impl WorkloadOrder {
-    /// The runtimes whose engines may be asked before the first create for containers of the workload, to remove them.
-    #[must_use]
-    pub fn searched(&self) -> BTreeSet<Name> {
-        let own = self.search_first.then_some(&self.workload.runtime);
-        own.into_iter().chain(self.others.iter().map(|other| &other.runtime)).cloned().collect()
-    }
+    /// Runtimes whose engines may have a container of this workload too, which goes before the first create, and until
+    /// when to wait for their listings.
+    pub others: Vec<(Name, Instant)>,
 }
 
 /// What becomes of a container that is there when a workload is to run.
@@ -75,34 +44,33 @@ pub enum OnExisting {
     TakeOver,
 }
 
-/// An engine of another runtime that has not listed its containers since the agent started.
-#[derive(Debug)]
-pub struct OtherEngine {
-    /// Its runtime.
-    pub runtime: Name,
-    /// The engine.
-    pub engine: Engine,
-    /// Until when to wait for its listing.
-    pub until: Instant,
+/// What is to be prepared beside what runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preparation {
+    pub added: AddedWorkload,
+    /// How far, if its options and what runs allow it.
+    pub level: PrepareLevel,
+    /// For an update: when more tries than these have failed, there is no further one. `None` for what waits to be
+    /// started, which is tried until then.
+    pub retry_limit: Option<u32>,
 }
 
-/// Containers of the workload that are too many. They are removed, and nothing is started beside them.
-#[derive(Debug)]
-pub struct Strays {
-    /// The runtime that has them.
+/// A container of the workload that is not wanted.
+#[derive(Debug, Clone)]
+pub struct Surplus {
     pub runtime: Name,
-    /// Its engine.
-    pub engine: Engine,
-    /// Which they are.
-    pub containers: Vec<(InstanceName, ContainerId)>,
+    pub instance: InstanceName,
+    pub id: ContainerId,
+    /// It was prepared and never started.
+    pub is_unused: bool,
 }
 
 /// What is wanted of a workload.
 #[derive(Debug)]
 pub enum Wish {
-    /// It runs, and nothing else of it.
+    /// It runs, and nothing else of it but what is prepared.
     Run(Box<WorkloadOrder>),
-    /// Nothing of it is there, and its control loop ends.
+    /// Nothing of it is there but what is prepared.
     End,
 }
 
@@ -119,12 +87,15 @@ impl Wish {
 pub type Listed = (Option<Name>, ListResult);
 
 /// What a control loop takes from its slot.
-#[derive(Debug)]
 pub enum SlotEvent {
     /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
     Wish,
+    /// What is to be prepared has changed.
+    Preparation,
     /// These containers are to be removed.
-    Strays(Vec<Strays>),
+    Surplus(Vec<Surplus>),
+    /// An engine call has ended.
+    Called(Called),
     /// The state checker observed this state of the container that is watched.
     Observed(ExecutionState),
     /// An engine has listed its containers for the search.
@@ -138,25 +109,22 @@ pub enum SlotEvent {
 pub struct LoopEnded;
 
 /// Puts wishes for one workload. The control loop ends when this is dropped.
-#[derive(Debug)]
 pub struct WishSender {
     shared: Arc<Shared>,
 }
 
 /// Takes the wishes for one workload.
-#[derive(Debug)]
 pub struct WishSlot {
     shared: Arc<Shared>,
     woken: Receiver<()>,
 }
 
-#[derive(Debug)]
 struct Shared {
     slot: Mutex<Slot>,
     wake: Sender<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Slot {
     /// The newest wish until it is taken.
     wish: Option<Wish>,
@@ -164,9 +132,14 @@ struct Slot {
     is_new: bool,
     /// The instances whose end the control loop will report.
     held: BTreeSet<InstanceName>,
-    /// The instances whose end was reported and of which stopped containers are still there.
-    stopped: BTreeSet<InstanceName>,
-    strays: Vec<Strays>,
+    preparation: Option<Preparation>,
+    preparation_is_new: bool,
+    /// What an earlier agent has prepared.
+    found: Option<(AddedWorkload, PreparedContainer)>,
+    /// The instances of which there is, or may be, a container that was prepared.
+    prepared: BTreeSet<InstanceName>,
+    surplus: Vec<Surplus>,
+    called: Vec<Called>,
     observed: Option<ExecutionState>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
@@ -177,7 +150,7 @@ struct Slot {
     closed: bool,
     /// The sender is gone.
     abandoned: bool,
-    /// Of the engine call that is under way.
+    /// Of the start that is under way.
     cancel: Option<EventFd>,
 }
 
@@ -226,7 +199,7 @@ impl Shared {
 
 impl Slot {
     fn wants(&self, instance: &InstanceName) -> bool {
-        self.wish.as_ref().and_then(Wish::order).is_some_and(|order| order.instance == *instance)
+        self.wish.as_ref().and_then(Wish::order).is_some_and(|order| order.added.instance == *instance)
     }
 
     fn cancel_call(&self) {
@@ -250,27 +223,71 @@ impl WishSender {
         slot.cancel_call();
         let replaced = slot.wish.replace(wish);
         slot.is_new = true;
-        let skipped = replaced.as_ref().and_then(Wish::order).map(|order| order.instance.clone());
+        let skipped = replaced.as_ref().and_then(Wish::order).map(|order| order.added.instance.clone());
         let skipped = skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance));
+        // Of what was prepared the control loop reports the end.
+        let skipped = skipped.filter(|instance| !slot.prepared.contains(instance) || !slot.held.insert(instance.clone()));
         drop(slot);
         self.shared.wake();
         Ok(skipped)
     }
 
-    /// Gives the control loop containers to remove.
+    /// Says what is to be prepared beside what runs.
     ///
     /// # Errors
-    /// [`LoopEnded`] when nobody will remove them: start a new loop.
-    pub fn put_strays(&self, strays: Strays) -> Result<(), LoopEnded> {
+    /// [`LoopEnded`] when nobody will prepare it: start a new loop.
+    pub fn prepare(&self, preparation: Option<Preparation>) -> Result<(), LoopEnded> {
+        self.change(|slot| (slot.preparation, slot.preparation_is_new) = (preparation, true))
+    }
+
+    /// Gives the control loop what an earlier agent has prepared.
+    pub fn put_found(&self, added: AddedWorkload, container: PreparedContainer) -> Result<(), LoopEnded> {
+        self.change(|slot| {
+            slot.prepared.insert(added.instance.clone());
+            (slot.found, slot.preparation_is_new) = (Some((added, container)), true);
+        })
+    }
+
+    /// Gives the control loop containers to remove.
+    pub fn put_surplus(&self, surplus: Vec<Surplus>) -> Result<(), LoopEnded> {
+        self.change(|slot| {
+            let started = surplus.iter().filter(|one| !one.is_unused);
+            slot.held.extend(started.map(|one| one.instance.clone()));
+            slot.surplus.extend(surplus);
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Slot)) -> Result<(), LoopEnded> {
         let mut slot = self.shared.slot.lock();
         if slot.closed {
             return Err(LoopEnded);
         }
-        slot.held.extend(strays.containers.iter().map(|(instance, _)| instance.clone()));
-        slot.strays.push(strays);
+        change(&mut slot);
         drop(slot);
         self.shared.wake();
         Ok(())
+    }
+
+    /// Lets the control loop report the end of an instance that waited. Returns whether it will, because it has, or may
+    /// have, a container that was prepared.
+    pub fn report_end(&self, instance: &InstanceName) -> bool {
+        let mut slot = self.shared.slot.lock();
+        let is_prepared = !slot.closed && slot.prepared.contains(instance);
+        if is_prepared {
+            slot.held.insert(instance.clone());
+        }
+        is_prepared
+    }
+
+    /// The instance is wanted again. Returns whether its end has not been reported yet.
+    pub fn forget_end(&self, instance: &InstanceName) -> bool {
+        let mut slot = self.shared.slot.lock();
+        slot.prepared.contains(instance) && slot.held.remove(instance)
+    }
+
+    /// Whether there is, or may be, a container of the instance that was prepared and not started.
+    pub fn has_prepared(&self, instance: &InstanceName) -> bool {
+        self.shared.slot.lock().prepared.contains(instance)
     }
 
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
@@ -278,12 +295,6 @@ impl WishSender {
     pub fn accounts_for(&self, instance: &InstanceName) -> bool {
         let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
-    }
-
-    /// Whether a stopped container of this instance is still there, although its end was reported.
-    #[must_use]
-    pub fn has_stopped(&self, instance: &InstanceName) -> bool {
-        self.shared.slot.lock().stopped.contains(instance)
     }
 
     /// Whether the control loop has ended.
@@ -305,11 +316,17 @@ impl WishSlot {
     #[must_use]
     pub fn next(&self) -> Option<SlotEvent> {
         let mut slot = self.shared.slot.lock();
+        if std::mem::take(&mut slot.preparation_is_new) {
+            return Some(SlotEvent::Preparation); // What an earlier agent has prepared may be what is to run.
+        }
         if std::mem::take(&mut slot.is_new) {
             return Some(SlotEvent::Wish);
         }
-        if !slot.strays.is_empty() {
-            return Some(SlotEvent::Strays(std::mem::take(&mut slot.strays)));
+        if !slot.surplus.is_empty() {
+            return Some(SlotEvent::Surplus(std::mem::take(&mut slot.surplus)));
+        }
+        if let Some(called) = slot.called.pop() {
+            return Some(SlotEvent::Called(called));
         }
         let observed = slot.observed.take().map(SlotEvent::Observed);
         let listed = || slot.listed.pop().map(SlotEvent::Listed);
@@ -323,28 +340,41 @@ impl WishSlot {
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
     #[must_use]
-    pub fn take(&self, removed: &InstanceName) -> Option<Wish> {
+    pub fn take(&self, removed: Option<&InstanceName>) -> Option<Wish> {
         self.take_if(removed, |_| true)
     }
 
     /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is announced by itself.
     #[must_use]
-    pub fn take_if(&self, removed: &InstanceName, fits: impl FnOnce(&Wish) -> bool) -> Option<Wish> {
+    pub fn take_if(&self, removed: Option<&InstanceName>, fits: impl FnOnce(&Wish) -> bool) -> Option<Wish> {
         let mut slot = self.shared.slot.lock();
         if !slot.wish.as_ref().is_none_or(fits) {
             return None;
         }
         slot.is_new = false;
-        slot.held.remove(removed);
+        removed.into_iter().for_each(|removed| _ = slot.held.remove(removed));
         let wish = slot.wish.take();
-        slot.held.extend(wish.as_ref().and_then(Wish::order).map(|order| order.instance.clone()));
+        if let Some(order) = wish.as_ref().and_then(Wish::order) {
+            let instance = order.added.instance.clone();
+            slot.prepared.remove(&instance);
+            slot.held.insert(instance);
+        }
         wish
     }
 
     /// Containers to remove which came since [`Self::next`].
-    #[must_use]
-    pub fn take_strays(&self) -> Vec<Strays> {
-        std::mem::take(&mut self.shared.slot.lock().strays)
+    pub fn take_surplus(&self) -> Vec<Surplus> {
+        std::mem::take(&mut self.shared.slot.lock().surplus)
+    }
+
+    /// What is to be prepared.
+    pub fn preparation(&self) -> Option<Preparation> {
+        self.shared.slot.lock().preparation.clone()
+    }
+
+    /// What an earlier agent has prepared; once.
+    pub fn take_found(&self) -> Option<(AddedWorkload, PreparedContainer)> {
+        self.shared.slot.lock().found.take()
     }
 
     /// The control loop has something of this instance.
@@ -353,17 +383,26 @@ impl WishSlot {
     }
 
     /// The control loop has nothing of this instance any more. Returns whether that is to be reported: not when the
-    /// instance is wanted again.
-    #[must_use]
+    /// instance is wanted again, nor when nobody counts on it.
     pub fn release(&self, instance: &InstanceName) -> bool {
         let mut slot = self.shared.slot.lock();
-        slot.held.remove(instance);
-        !slot.wants(instance)
+        slot.prepared.remove(instance);
+        slot.held.remove(instance) && !slot.wants(instance)
     }
 
-    /// Of these instances, whose end was reported, stopped containers are still there.
-    pub fn note_stopped(&self, instances: BTreeSet<InstanceName>) {
-        self.shared.slot.lock().stopped = instances;
+    /// Whether the control loop has to report the end of this instance.
+    pub fn holds(&self, instance: &InstanceName) -> bool {
+        self.shared.slot.lock().held.contains(instance)
+    }
+
+    /// There may be a container of this instance soon that is prepared.
+    pub fn note_prepared(&self, instance: &InstanceName) {
+        self.shared.slot.lock().prepared.insert(instance.clone());
+    }
+
+    /// Whether there is a wish that was not taken.
+    pub fn has_wish(&self) -> bool {
+        self.shared.slot.lock().wish.is_some()
     }
 
     /// Whether this instance is to run as soon as the wish is taken.
@@ -434,27 +473,31 @@ impl WishSlot {
         self.shared.slot.lock().abandoned
     }
 
-    /// Refuses everything from now on if there is neither a wish nor a stray; returns whether it does.
+    /// Refuses everything from now on if there is nothing to do; returns whether it does.
     #[must_use]
     pub fn close_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
-        slot.closed = slot.wish.is_none() && slot.strays.is_empty();
+        slot.closed =
+            slot.wish.is_none() && slot.surplus.is_empty() && slot.preparation.is_none() && slot.found.is_none();
         slot.closed
     }
 
-    /// Announces an engine call; what it returns becomes readable when a newer wish makes the call pointless.
-    ///
-    /// `None` when no descriptor can be had; the call then runs to its end.
-    #[must_use]
-    pub fn begin_call(&self) -> Option<CancellableCall<'_>> {
-        let cancel = EventFd::new().ok()?;
+    /// Takes the end of an engine call.
+    pub fn call_reply(&self) -> Box<dyn FnOnce(Called) + Send> {
+        let shared = self.shared.clone();
+        Box::new(move |called| {
+            shared.slot.lock().called.push(called);
+            shared.wake();
+        })
+    }
+
+    /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`: there is none.
+    pub fn set_cancel(&self, cancel: Option<EventFd>) {
         let mut slot = self.shared.slot.lock();
-        slot.cancel = Some(cancel.clone());
+        slot.cancel = cancel;
         if slot.is_new {
             slot.cancel_call();
         }
-        drop(slot);
-        Some(CancellableCall { slot: self, cancel })
     }
 }
 
@@ -463,28 +506,7 @@ impl Drop for WishSlot {
         let mut slot = self.shared.slot.lock();
         slot.closed = true;
         slot.wish = None;
-        slot.strays.clear();
-    }
-}
-
-/// An engine call that a newer wish may cancel, until this is dropped.
-#[derive(Debug)]
-pub struct CancellableCall<'a> {
-    slot: &'a WishSlot,
-    cancel: EventFd,
-}
-
-impl CancellableCall<'_> {
-    /// Readable when the call is not wanted any more.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.cancel.as_fd()
-    }
-}
-
-impl Drop for CancellableCall<'_> {
-    fn drop(&mut self) {
-        self.slot.shared.slot.lock().cancel = None;
+        slot.surplus.clear();
     }
 }
 
@@ -493,6 +515,8 @@ mod tests {
     use super::*;
     use crate::agent::probes::Outcome;
     use crate::model::execution_state::Phase;
+    use crate::model::workload::Workload;
+    use std::os::fd::AsFd as _;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn instance(config: &str) -> InstanceName {
@@ -501,35 +525,26 @@ mod tests {
 
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
-        let instance = workload.instance_name("w");
+        let added = AddedWorkload { instance: workload.instance_name("w"), workload };
         let (existing, others) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder {
-            instance,
-            workload,
-            engine: None,
-            existing,
-            search_first: false,
-            others,
-            prepared: None,
-            keeps_old: false,
-        }))
+        Wish::Run(Box::new(WorkloadOrder { added, existing, search_first: false, others }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
-        let wish = slot.take(&instance(removed))?;
-        Some(wish.order().map_or("end".to_owned(), |order| order.workload.runtime_config.to_string()))
+        let wish = slot.take(Some(&instance(removed)))?;
+        Some(wish.order().map_or("end".to_owned(), |order| order.added.workload.runtime_config.to_string()))
     }
 
     fn observed(slot: &WishSlot) -> Option<Phase> {
         match slot.next()? {
             SlotEvent::Observed(state) => Some(state.phase),
-            other => panic!("unexpected {other:?}"),
+            _ => panic!("a state is expected"),
         }
     }
 
-    fn readable(call: &CancellableCall<'_>) -> bool {
+    fn is_readable(cancel: &EventFd) -> bool {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::from_borrowed_fd(call.fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
+        poll(&mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)], Some(&zero)).unwrap() == 1
     }
 
     // [utest->swdd~agent-uses-bounded-channels~1]
@@ -595,14 +610,14 @@ mod tests {
         let (sender, slot) = wish_slot();
         sender.put(run("a")).unwrap();
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
-        let is_first = |wish: &Wish| wish.order().is_some_and(|order| order.instance == instance("a"));
+        let is_first = |wish: &Wish| wish.order().is_some_and(|order| order.added.instance == instance("a"));
         for newer in [run("b"), Wish::End] {
             sender.put(newer).unwrap();
-            assert!(slot.take_if(&instance("x"), is_first).is_none());
+            assert!(slot.take_if(None, is_first).is_none());
             assert!(matches!(slot.next(), Some(SlotEvent::Wish)), "it is announced although the earlier one was seen");
         }
         sender.put(run("a")).unwrap();
-        assert!(slot.take_if(&instance("x"), is_first).is_some());
+        assert!(slot.take_if(None, is_first).is_some());
         assert!(slot.next().is_none());
     }
 
@@ -621,17 +636,25 @@ mod tests {
 
     // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
     #[test]
-    fn a_call_is_cancelled_by_a_wish_before_and_during_it_only() {
+    fn a_start_is_cancelled_by_a_wish_before_and_during_it_only() {
         let (sender, slot) = wish_slot();
+        let begin = || {
+            let cancel = EventFd::new().unwrap();
+            slot.set_cancel(Some(cancel.clone()));
+            cancel
+        };
         slot.begin_watch()(ExecutionState::plain(Phase::Running));
-        let call = slot.begin_call().unwrap();
-        assert!(!readable(&call));
+        let first = begin();
+        assert!(!is_readable(&first));
         sender.put(Wish::End).unwrap();
-        assert!(readable(&call));
-        drop(call);
-        assert!(slot.has_newer() && readable(&slot.begin_call().unwrap()), "the wish was not seen yet");
+        assert!(is_readable(&first));
+        assert!(is_readable(&begin()), "the wish was not seen yet");
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
-        assert!(!readable(&slot.begin_call().unwrap()), "the wish was seen");
+        assert!(!is_readable(&begin()), "the wish was seen");
+        let last = begin();
+        slot.set_cancel(None);
+        sender.put(Wish::End).unwrap();
+        assert!(!is_readable(&last));
     }
 
     #[test]

@@ -7,18 +7,20 @@
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
 //! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
 //!
-//! The loop blocks in engine calls and nowhere else. [`WorkloadControlLoop::step`] handles one event without waiting
+//! The loop blocks in stops and removals of containers and nowhere else: what may take minutes (pull, create, init, start) is
+//! a call on a thread of its own, which it waits for together with its other events. [`WorkloadControlLoop::step`] handles one event without waiting
 //! for one, which is all that a simulation needs.
 
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::pipes::PipeError;
 use super::control_interface::{self, ControlHub, ControlInterface};
-use super::events::{SchedulerEvent, send_state};
+use super::engine_call::{CallContext, StartCall};
+use super::events::{PreparationReport, SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
-use super::preparation::handover::Taker;
 use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlot, StartSlots};
-use super::wish_slot::{Engine, OnExisting, OtherEngine, SlotEvent, Strays, Wish, WishSlot, WorkloadOrder};
+use super::state_checker::WatchCommand;
+use super::wish_slot::{OnExisting, Preparation, SlotEvent, Wish, WishSlot, WorkloadOrder};
 use crate::limits::REMOVAL_MAX;
 use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -26,40 +28,60 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::memory::OwnStack;
-use crate::runtime::ContainerId;
+use crate::runtime::{ContainerId, RuntimeConnector};
 #[cfg(test)]
 use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
-use outdated::Outdated;
-use prepared::Preparing;
+use preparation::Prepared;
 use readiness::{InstanceLifecycle, Origin};
+use removal::Removal;
 use search::Search;
+use start::Calling;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 mod delete;
-mod outdated;
-mod prepared;
+mod preparation;
 mod readiness;
+mod removal;
 mod restart;
 mod search;
 mod start;
 
+/// Calls of one engine.
+pub type Connector = Box<dyn RuntimeConnector>;
+
+/// How to use an engine.
+pub struct EngineSource {
+    /// Makes a connector.
+    pub connect: Box<dyn Fn() -> Connector + Send + Sync>,
+    /// Its state checker.
+    pub watch: Sender<WatchCommand>,
+}
+
+/// The enabled engines by the name of the runtime.
+// [impl->swdd~agent-supports-multiple-runtime-connectors~1]
+pub type Engines = BTreeMap<Name, EngineSource>;
+
+/// The engine of what runs.
+struct Engine {
+    connector: Connector,
+    watch: Sender<WatchCommand>,
+}
+
 /// What all control loops of an agent have in common.
 #[derive(Clone)]
 pub struct LoopContext<C> {
-    /// Time.
     pub clock: C,
-    /// The agent's folder below the run folder, absolute.
-    pub folder: PathBuf,
+    pub engines: Arc<Engines>,
     /// The scheduler's inbox.
     pub reports: Sender<SchedulerEvent>,
-    /// Bounds creates at the same time.
     pub slots: StartSlots,
-    /// Longest create; `None` has no limit.
-    pub create_timeout: Option<Duration>,
+    pub calls: CallContext,
+    pub start_call: StartCall,
     /// Failed creates are retried this often; `None` has no limit.
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
@@ -85,15 +107,22 @@ pub struct WorkloadControlLoop<C: Clock> {
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
     leftovers: Leftovers,
-    /// Engines of other runtimes where a container of the workload may be.
-    others: Vec<OtherEngine>,
-    /// Containers that are too many.
-    strays: Vec<Strays>,
-    /// When to try to remove them.
-    strays_due: Option<Instant>,
-    /// The old container, which was only stopped.
-    stopped: Option<ContainerId>,
-    outdated: Outdated,
+    /// Runtimes whose engines may have a container of the workload, too, and until when to wait for their listings.
+    others: Vec<(Name, Instant)>,
+    /// Containers that go.
+    removal: Removal,
+    /// What is to be prepared beside what runs.
+    preparation: Option<Preparation>,
+    /// What is prepared of that, or of what is about to be started.
+    next: Option<Prepared>,
+    /// What was prepared of the first start, which has not begun.
+    given: Option<Prepared>,
+    /// What was last reported of `next`.
+    told: Option<PreparationReport>,
+    /// Engine calls until now.
+    calls: u64,
+    /// A wish waits for the end of the call that it has cancelled.
+    wish_waits: bool,
     watching: bool,
     /// How often what is wanted was started, or taken over from an earlier life of the agent.
     starts: u32,
@@ -101,13 +130,10 @@ pub struct WorkloadControlLoop<C: Clock> {
     failed_deletes: u32,
     /// Searches that failed because of engines of other runtimes.
     failed_searches: u32,
-    failed_strays: u32,
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
     lifecycle: InstanceLifecycle,
-    /// Where to take what was prepared of the first start.
-    prepared: Option<Taker>,
     stage: Stage,
 }
 
@@ -128,15 +154,13 @@ enum Leftovers {
 /// What the loop waits for besides wishes.
 enum Stage {
     Idle,
-    /// Nothing is started before all strays are removed.
-    BehindStrays(Start),
+    /// Nothing is started before all that is too many is removed.
+    BehindRemoval(Start),
     /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
     Searching(Search),
     WaitingForSlot(Start, SlotRequest),
-    /// The start was being prepared when it came. That call is a part of it.
-    Preparing(Preparing),
-    /// What was prepared and is not to be started any more is being removed.
-    Releasing(AfterDelete),
+    /// A call of the start is under way.
+    Calling(Calling),
     RetryAt(Instant, Start),
     RestartAt(Instant, Ended),
     /// A container that was taken over is only created. It is replaced then if it still does not run.
@@ -144,6 +168,16 @@ enum Stage {
     DeleteRetryAt(Instant, AfterDelete),
     /// The container is removed, and probed until it does not answer any more.
     Gone(AfterDelete),
+}
+
+impl Stage {
+    /// Whether nothing but the start is waited for.
+    fn leads_to_start(&self) -> bool {
+        matches!(
+            self,
+            Self::BehindRemoval(_) | Self::Searching(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_)
+        )
+    }
 }
 
 /// How to start.
@@ -173,10 +207,8 @@ enum AfterDelete {
 enum Event {
     Slot(SlotEvent),
     SlotFree(Start, StartSlot),
-    PreparationDecided,
     TimerDue,
-    StraysDue,
-    OutdatedDue,
+    RemovalDue,
     LifecycleDue,
 }
 
@@ -197,14 +229,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub fn new(
         number: u64,
         instance: InstanceName,
-        held: Option<(ContainerId, Engine)>,
+        held: Option<(Name, ContainerId)>,
         context: LoopContext<C>,
         random: fastrand::Rng,
         slot: WishSlot,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff);
         let is_empty = held.is_none();
-        let (container, engine) = held.unzip();
+        let (runtime, container) = held.unzip();
+        let engine = runtime.and_then(|runtime| engine_of(&context.engines, &runtime));
         if !is_empty {
             slot.hold(&instance);
         }
@@ -220,20 +253,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
             container,
             leftovers: Leftovers::None,
             others: Vec::new(),
-            strays: Vec::new(),
-            strays_due: None,
-            stopped: None,
-            outdated: Outdated::default(),
+            removal: Removal::default(),
+            preparation: None,
+            next: None,
+            given: None,
+            told: None,
+            calls: 0,
+            wish_waits: false,
             watching: false,
             starts: 0,
             failed_creates: 0,
             failed_deletes: 0,
             failed_searches: 0,
-            failed_strays: 0,
             shown: String::new(),
             restarts,
             lifecycle: InstanceLifecycle::new(number << 32),
-            prepared: None,
             stage: Stage::Idle,
         }
     }
@@ -256,9 +290,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Handles one event if there is one.
+    /// Handles one event if there is one, else does what there is to do for the next start.
     pub fn step(&mut self) -> Step {
-        self.next_event().map_or(Step::Idle, |event| self.on_event(event))
+        match self.next_event() {
+            Some(event) => self.on_event(event),
+            None if self.prepare() => self.end_if_done(),
+            None => Step::Idle,
+        }
     }
 
     /// What to handle now.
@@ -271,17 +309,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             return Some(Event::SlotFree(*start, slot));
         }
-        if self.preparation_is_decided() {
-            return Some(Event::PreparationDecided);
-        }
         let now = self.context.clock.now();
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
         if is_due(self.stage_due()) {
             Some(Event::TimerDue)
-        } else if is_due(self.strays_due) {
-            Some(Event::StraysDue)
-        } else if is_due(self.outdated_due()) {
-            Some(Event::OutdatedDue)
+        } else if is_due(self.removal_due()) {
+            Some(Event::RemovalDue)
         } else {
             is_due(self.lifecycle.due()).then_some(Event::LifecycleDue)
         }
@@ -290,17 +323,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        let others = self.strays_due.into_iter().chain(self.outdated_due()).chain(self.lifecycle.due());
+        let others = self.removal_due().into_iter().chain(self.preparation_due()).chain(self.lifecycle.due());
         self.stage_due().into_iter().chain(others).min()
     }
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::BehindStrays(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) | Stage::Releasing(_) => {
-                None
-            }
-            Stage::Preparing(preparing) => Some(preparing.next_age_at()),
-            Stage::Searching(_) => self.others.iter().map(|other| other.until).min(),
+            Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
+            Stage::Calling(calling) => Some(calling.due()),
+            Stage::Searching(_) => self.others.iter().map(|(_, until)| *until).min(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
@@ -324,7 +355,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_event(&mut self, event: Event) -> Step {
         match event {
             Event::Slot(SlotEvent::Wish) => self.on_wish(),
-            Event::Slot(SlotEvent::Strays(found)) => self.on_strays(found),
+            Event::Slot(SlotEvent::Preparation) => self.on_preparation(),
+            Event::Slot(SlotEvent::Surplus(found)) => {
+                self.add_surplus(found);
+                if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
+                    self.begin_start(*start);
+                }
+            }
+            Event::Slot(SlotEvent::Called(called)) => self.on_called(called),
             Event::Slot(SlotEvent::Observed(state)) => self.on_observed(state),
             Event::Slot(SlotEvent::Listed(listed)) => {
                 if let Stage::Searching(search) = &mut self.stage {
@@ -334,10 +372,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             Event::Slot(SlotEvent::Probed(report)) => self.on_probed(&report),
             Event::SlotFree(start, slot) => self.start(start, Some(slot)),
-            Event::PreparationDecided => self.on_preparation_decided(),
             Event::TimerDue => self.on_timer(),
-            Event::StraysDue => self.remove_strays(),
-            Event::OutdatedDue => self.remove_outdated(),
+            Event::RemovalDue => self.remove_due(),
             Event::LifecycleDue => self.on_lifecycle_due(),
         }
         self.end_if_done()
@@ -355,12 +391,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Stage::RestartAt(_, ended) => self.restart(ended),
             Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),
-            Stage::Preparing(preparing) => self.on_preparing_age(preparing),
-            stage @ (Stage::Idle
-            | Stage::BehindStrays(_)
-            | Stage::WaitingForSlot(..)
-            | Stage::Gone(_)
-            | Stage::Releasing(_)) => {
+            Stage::Calling(calling) => self.on_call_age(calling),
+            stage @ (Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_)) => {
                 self.stage = stage;
             }
         }
@@ -368,6 +400,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
+        if let Stage::Calling(calling) = &self.stage
+            && !calling.is_preparation()
+        {
+            self.wish_waits = true; // It has cancelled the call.
+            return;
+        }
         if self.is_empty {
             return self.follow_wish();
         }
@@ -399,7 +437,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Takes the wish if it is still one about the container that is there; a newer one is a new event.
     fn take_about(&self, existing: OnExisting) -> Option<WorkloadOrder> {
         let is_about = |wish: &Wish| matches!(wish, Wish::Run(order) if order.existing == existing);
-        match self.slot.take_if(&self.instance, is_about)? {
+        match self.slot.take_if(Some(&self.instance), is_about)? {
             Wish::Run(order) => Some(*order),
             Wish::End => None,
         }
@@ -407,7 +445,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Starts what is wanted; nothing of the workload is there.
     fn follow_wish(&mut self) {
-        if let Some(Wish::Run(order)) = self.slot.take(&self.instance) {
+        if let Some(Wish::Run(order)) = self.slot.take(None) {
             self.create(*order);
         }
     }
@@ -420,7 +458,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn end_if_done(&mut self) -> Step {
-        let has_containers = !self.is_empty || !self.strays.is_empty() || !self.outdated.is_empty();
+        let has_containers =
+            !self.is_empty || !self.removal.is_empty() || self.next.is_some() || self.given.is_some();
         if has_containers || !self.slot.close_if_empty() {
             return Step::Worked;
         }
@@ -441,15 +480,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { instance, workload, engine, existing: _, search_first, others, prepared, keeps_old: _ } =
-            order;
-        (self.instance, self.engine, self.others) = (instance, engine, others);
-        (self.wanted, self.prepared) = (Some(workload), prepared);
+        let WorkloadOrder { added, existing: _, search_first, others } = order;
+        self.given = self.next.take_if(|next| next.added == added);
+        self.engine = engine_of(&self.context.engines, &added.workload.runtime);
+        (self.instance, self.wanted, self.others) = (added.instance, Some(added.workload), others);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
         (self.starts, self.failed_creates, self.failed_searches) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
-        self.reclaim_outdated();
+        self.reclaim_old();
         self.take_lifecycle();
     }
 
@@ -515,7 +554,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn keeps_control_interface(&self, next: &WorkloadOrder) -> bool {
-        let (folder, access) = (self.control_folder(&next.instance), &next.workload.control_interface_access);
+        let (folder, access) = (self.control_folder(&next.added.instance), &next.added.workload.control_interface_access);
         self.control.as_ref().is_some_and(|control| control.serves(&folder, access))
     }
 
@@ -526,13 +565,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn control_folder(&self, instance: &InstanceName) -> PathBuf {
-        self.context.folder.join(instance.folder()).join(control_interface::FOLDER)
+        self.context.calls.folder.join(instance.folder()).join(control_interface::FOLDER)
     }
 
     // ---------------------------------------------------------------- helpers
 
     fn folder(&self) -> PathBuf {
-        self.context.folder.join(self.instance.folder())
+        self.context.calls.folder.join(self.instance.folder())
     }
 
     fn files_folder(&self) -> PathBuf {
@@ -549,6 +588,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         send_state(&self.context.reports, &self.instance, state);
     }
+}
+
+fn engine_of(engines: &Engines, runtime: &str) -> Option<Engine> {
+    engines.get(runtime).map(|source| Engine { connector: (source.connect)(), watch: source.watch.clone() })
 }
 
 #[cfg(test)]

@@ -335,7 +335,6 @@ impl Cluster {
                     None => life.manager.tick(),
                 }
                 node.orders.after(&life.manager, &node.engine);
-                node.engine.note_handed_over(life.manager.handed_over());
             }
             Part::Loop(index) => {
                 let (workload, said) = life.step_loop(index);

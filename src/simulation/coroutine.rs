@@ -1,16 +1,19 @@
-//! Control loops and jobs of the preparations that share one thread: each stops in the middle of an engine call and goes
+//! Control loops and their engine calls that share one thread: each stops in the middle of an engine call and goes
 //! on when the call has ended.
 //!
 //! Thread: the one of the test. A control loop blocks in engine calls, so each gets a stack of its own, and whoever
 //! steps the simulation decides which one goes on. Dropping a [`Task`] unwinds its stack: the process was killed.
 
 use super::manual_clock::ManualClock;
-use crate::agent::preparation::job::{JobControl, PreparationJob};
+use crate::agent::engine_call::EngineCall;
 use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use crate::platform::sync::EventFd;
 use crossbeam_channel::{Receiver, never};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
+use std::os::fd::AsFd as _;
 use std::ptr::NonNull;
 use std::time::Instant;
 
@@ -49,9 +52,9 @@ pub struct Task {
     coroutine: Coroutine<(), Pause, ()>,
     pause: Pause,
     woken: Receiver<()>,
-    /// Of a job that prepares; it goes on when that changes.
-    job: Option<JobControl>,
-    notified: bool,
+    is_loop: bool,
+    /// Of a call; it goes on when that becomes readable.
+    cancel: Option<EventFd>,
 }
 
 impl Task {
@@ -70,40 +73,36 @@ impl Task {
                 pause(wait);
             }
         });
-        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, job: None, notified: false }
+        Self { workload: workload.to_owned(), coroutine, pause: Pause::Worked, woken, is_loop: true, cancel: None }
     }
 
-    /// A job of the preparations that has not begun.
-    pub fn job(workload: &str, job: Box<PreparationJob<ManualClock>>) -> Self {
+    /// An engine call that has not begun.
+    pub fn call(call: EngineCall) -> Self {
+        let (workload, cancel) = (call.new.instance.workload.to_string(), call.cancel.clone());
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
-        let control = Some(job.control.clone());
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
             RUNNING.set(Some(NonNull::from(yielder)));
-            job.run();
+            call.run();
         });
-        Self {
-            workload: workload.to_owned(),
-            coroutine,
-            pause: Pause::Worked,
-            woken: never(),
-            job: control,
-            notified: false,
-        }
+        Self { workload, coroutine, pause: Pause::Worked, woken: never(), is_loop: false, cancel }
     }
 
     /// Whether it is a control loop.
     pub fn is_loop(&self) -> bool {
-        self.job.is_none()
+        self.is_loop
     }
 
     /// Whether it can do something now.
-    pub fn is_ready(&self, now: Instant) -> bool {
-        let called =
-            !self.woken.is_empty() || (!self.notified && self.job.as_ref().is_some_and(JobControl::is_notified));
+    pub fn is_ready(&mut self, now: Instant) -> bool {
+        if self.cancel.as_ref().is_some_and(is_readable) {
+            self.cancel = None; // Once.
+            self.pause = Pause::Worked;
+        }
+        let called = !self.woken.is_empty();
         match &self.pause {
             Pause::Worked => true,
             Pause::Idle { due } => called || due.is_some_and(|at| at <= now),
-            Pause::Calling { until } => called || *until <= now,
+            Pause::Calling { until } => *until <= now,
         }
     }
 
@@ -119,7 +118,6 @@ impl Task {
     /// Goes on until the next pause; returns whether the control loop has ended.
     pub fn resume(&mut self) -> bool {
         let _ = self.woken.try_recv();
-        self.notified |= self.job.as_ref().is_some_and(JobControl::is_notified);
         match self.coroutine.resume(()) {
             CoroutineResult::Yield(pause) => {
                 self.pause = pause;
@@ -128,4 +126,9 @@ impl Task {
             CoroutineResult::Return(()) => true,
         }
     }
+}
+
+fn is_readable(cancel: &EventFd) -> bool {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)], Some(&zero)) == Ok(1)
 }

@@ -214,8 +214,6 @@ struct World {
     missing: BTreeSet<String>,
     /// Instances that the agent was told to stage.
     staged: BTreeSet<InstanceName>,
-    /// Instances of which what was prepared is on its way to be started, or removed.
-    handed_over: BTreeSet<InstanceName>,
     /// Lives that were told which containers a runtime has.
     listed: BTreeSet<(u64, Name)>,
     /// When a life first asked for containers.
@@ -270,7 +268,6 @@ impl SimEngine {
             ready: Readiness::default(),
             missing: BTreeSet::new(),
             staged: BTreeSet::new(),
-            handed_over: BTreeSet::new(),
             listed: BTreeSet::new(),
             asked: BTreeMap::new(),
             given_up: BTreeSet::new(),

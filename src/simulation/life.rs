@@ -11,26 +11,23 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
-use crate::agent::preparation::job::PreparationJob;
+use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{
-    EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
-};
+use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
-use crate::agent::workload_control_loop::{LoopContext, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
 use crate::runtime::exit_watch::NotWatched;
-use crate::runtime::{MainProcess, RuntimeConnector};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crate::runtime::MainProcess;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,9 +36,18 @@ use std::time::{Duration, Instant};
 /// The runtimes of each node.
 pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 
-/// Control loops that wait until they are stepped.
+/// Control loops and engine calls that wait until they are stepped.
 pub struct Tasks {
     tasks: Vec<Task>,
+    /// Calls that control loops have started since.
+    calls: Receiver<EngineCall>,
+}
+
+impl Tasks {
+    fn all(&mut self) -> &mut Vec<Task> {
+        self.tasks.extend(self.calls.try_iter().map(Task::call));
+        &mut self.tasks
+    }
 }
 
 impl WorkloadThreads<ManualClock> for Tasks {
@@ -51,11 +57,6 @@ impl WorkloadThreads<ManualClock> for Tasks {
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
     ) -> Result<(), NoThread<ManualClock>> {
         self.tasks.push(Task::new(workload, control_loop));
-        Ok(())
-    }
-
-    fn start_job(&mut self, workload: &str, job: Box<PreparationJob<ManualClock>>) -> io::Result<()> {
-        self.tasks.push(Task::job(workload, job));
         Ok(())
     }
 }
@@ -208,26 +209,37 @@ impl Life {
             let (engine, clock) = (engine.clone(), clock.clone());
             let connect = move || {
                 let (engine, caller, clock) = (engine.clone(), caller.clone(), clock.clone());
-                Box::new(SimConnector { engine, caller, clock }) as Box<dyn RuntimeConnector>
+                Box::new(SimConnector { engine, caller, clock }) as Connector
             };
             engines.insert(runtime.into(), EngineSource { connect: Box::new(connect), watch });
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let for_checks = engine.clone();
         let probes = FakeProbes::new(clock, Box::new(move |order| for_checks.check(number, order)));
+        let (start, calls) = unbounded();
+        let (level, max) = options.prepare;
         let context = LoopContext {
             clock: clock.clone(),
-            folder: folder.to_owned(),
+            engines: Arc::new(engines),
             reports,
-            slots: StartSlots::new(options.parallel_starts),
-            create_timeout: options.create_timeout,
+            slots: StartSlots::new(options.parallel_starts, options.parallel_starts, max),
+            calls: CallContext {
+                folder: folder.to_owned(),
+                boot: format!("{}", options.boot).into(),
+                copied: Arc::default(),
+                create_timeout: options.create_timeout,
+            },
+            start_call: Arc::new(move |call| {
+                start.send(call).expect("the other end is part of the same life");
+                Ok(())
+            }),
             retry_limit: Some(20),
             restart_backoff: true,
             control: control.clone(),
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let tasks = Tasks { tasks: Vec::new() };
+        let tasks = Tasks { tasks: Vec::new(), calls };
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
@@ -235,11 +247,8 @@ impl Life {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };
-        let (level, max) = options.prepare;
-        let boot = format!("{}", options.boot).into();
-        let prepare = PrepareSettings { level, max, cores: options.parallel_starts, boot, copied: Arc::default() };
         let rerun = RerunFinished::Always;
-        let runtime = RuntimeManager::new(engines, context, random, tasks, rerun, prepare).on_node(facts);
+        let runtime = RuntimeManager::new(context, random, tasks, rerun, level).on_node(facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
@@ -251,7 +260,7 @@ impl Life {
     /// The parts that can do something now.
     pub fn ready(&mut self, ready: &mut Vec<Part>) {
         let now = self.clock.now();
-        if !self.events.is_empty() || self.manager.due() <= now || self.manager.has_room() {
+        if !self.events.is_empty() || self.manager.due() <= now {
             ready.push(Part::Scheduler);
         }
         if self.probes.due().is_some_and(|due| due <= now) {
@@ -259,22 +268,21 @@ impl Life {
         }
         let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
-        let threads = self.manager.threads();
-        let tasks = threads.tasks.iter().enumerate().filter(|(_, task)| task.is_ready(now));
-        ready.extend(tasks.map(|(index, _)| Part::Loop(index)));
+        let tasks = self.manager.threads().all().iter_mut().enumerate();
+        ready.extend(tasks.filter_map(|(index, task)| task.is_ready(now).then_some(Part::Loop(index))));
     }
 
     /// When something happens without anybody asking for it.
     pub fn due(&mut self) -> Instant {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
-        let tasks = self.manager.threads().tasks.iter().filter_map(Task::due).min();
+        let tasks = self.manager.threads().all().iter().filter_map(Task::due).min();
         checkers.into_iter().chain(tasks).chain(self.probes.due()).chain([manager]).min().unwrap_or(manager)
     }
 
     /// Lets a control loop go on; answers its workload and what it says to the scheduler.
     pub fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
-        let tasks = &mut self.manager.threads().tasks;
+        let tasks = self.manager.threads().all();
         let workload = tasks[index].workload.clone();
         if tasks[index].resume() {
             tasks.remove(index);
@@ -294,6 +302,6 @@ impl Life {
 
     /// How many control loops there are.
     pub fn loops(&mut self) -> usize {
-        self.manager.threads().tasks.iter().filter(|task| task.is_loop()).count()
+        self.manager.threads().all().iter().filter(|task| task.is_loop()).count()
     }
 }

@@ -9,16 +9,14 @@ use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::events::SchedulerEvent;
-use crate::agent::preparation::job::PreparationJob;
+use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{
-    EngineSource, Engines, NoThread, PrepareSettings, RuntimeManager, WorkloadThreads,
-};
+use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::agent::workload_control_loop::{LoopContext, Step, WorkloadControlLoop};
+use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, PREPARE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -31,7 +29,7 @@ use crossbeam_channel::{Receiver, bounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -39,11 +37,17 @@ use tempfile::TempDir;
 #[derive(Default)]
 pub struct SteppedLoops {
     loops: Vec<WorkloadControlLoop<ManualClock>>,
-    jobs: VecDeque<Box<PreparationJob<ManualClock>>>,
-    /// Jobs do not begin.
-    pub hold_jobs: bool,
+    calls: Arc<Mutex<Calls>>,
+    /// Engine calls do not begin.
+    pub hold_calls: bool,
     /// Makes the next starts fail, as if the system had no more threads.
     pub refuse: bool,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: VecDeque<EngineCall>,
+    refuse: bool,
 }
 
 impl WorkloadThreads<ManualClock> for SteppedLoops {
@@ -58,14 +62,6 @@ impl WorkloadThreads<ManualClock> for SteppedLoops {
         self.loops.push(*control_loop);
         Ok(())
     }
-
-    fn start_job(&mut self, _workload: &str, job: Box<PreparationJob<ManualClock>>) -> io::Result<()> {
-        if self.refuse {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.jobs.push_back(job);
-        Ok(())
-    }
 }
 
 impl SteppedLoops {
@@ -77,10 +73,9 @@ impl SteppedLoops {
             worked |= step != Step::Idle;
             step != Step::Ended
         });
-        if let Some(job) = self.jobs.pop_front_if(|_| !self.hold_jobs) {
-            job.run();
-            worked = true;
-        }
+        let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
+        worked |= call.is_some();
+        call.into_iter().for_each(EngineCall::run);
         worked
     }
 
@@ -90,10 +85,19 @@ impl SteppedLoops {
         self.loops.len()
     }
 
-    /// How many jobs have not begun.
+    /// How many engine calls have not begun.
     #[must_use]
-    pub fn jobs(&self) -> usize {
-        self.jobs.len()
+    pub fn waiting_calls(&self) -> usize {
+        self.calls().waiting.len()
+    }
+
+    /// Whether engine calls get no thread.
+    pub fn refuse_calls(&self, refuse: bool) {
+        self.calls().refuse = refuse;
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().expect("nobody panics with it")
     }
 
     fn due(&self) -> Option<Instant> {
@@ -177,7 +181,22 @@ pub struct AgentOptions {
     /// Runtimes besides podman.
     pub others: Vec<(&'static str, FakeEngine)>,
     /// How starts are prepared.
-    pub prepare: PrepareSettings,
+    pub prepare: PrepareOptions,
+}
+
+/// How starts are prepared.
+#[derive(Clone)]
+pub struct PrepareOptions {
+    /// How far, when a workload does not say it.
+    pub level: PrepareLevel,
+    /// Containers that are initialised at the same time, at most.
+    pub max: usize,
+    /// Starts and preparations at the same time are no more than this, or nothing is prepared.
+    pub cores: usize,
+    /// Identifies this boot of the node.
+    pub boot: Arc<str>,
+    /// Files of the node that engines copy into a container.
+    pub copied: Arc<BTreeSet<String>>,
 }
 
 impl AgentOptions {
@@ -193,7 +212,7 @@ impl AgentOptions {
             parallel_starts: 100,
             facts: NodeFacts::default(),
             others: Vec::new(),
-            prepare: PrepareSettings {
+            prepare: PrepareOptions {
                 level: PrepareLevel::None,
                 max: PREPARE_MAX,
                 cores: 8,
@@ -231,26 +250,40 @@ impl SteppedAgent {
         for (runtime, engine) in options.others.into_iter().chain([("podman", engine.clone())]) {
             let (watch, commands) = bounded(WATCH_INBOX);
             checkers.push(SteppedChecker::new(&engine, name, commands));
-            let connect = Box::new(move || Box::new(engine.connector(name)) as Box<dyn RuntimeConnector>);
+            let connect = Box::new(move || Box::new(engine.connector(name)) as Connector);
             engines.insert(runtime.into(), EngineSource { connect, watch });
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let (probes, answers) = FakeProbes::settable(clock);
+        let loops = SteppedLoops::default();
+        let (calls, prepare) = (loops.calls.clone(), options.prepare);
         let context = LoopContext {
             clock: clock.clone(),
-            folder: options.folder.clone(),
+            engines: Arc::new(engines),
             reports: inbox.clone(),
-            slots: StartSlots::new(options.parallel_starts),
-            create_timeout: None,
+            slots: StartSlots::new(options.parallel_starts, prepare.cores, prepare.max),
+            calls: CallContext {
+                folder: options.folder.clone(),
+                boot: prepare.boot,
+                copied: prepare.copied,
+                create_timeout: None,
+            },
+            start_call: Arc::new(move |call| {
+                let mut calls = calls.lock().expect("nobody panics with it");
+                if calls.refuse {
+                    return Err((io::ErrorKind::WouldBlock.into(), call));
+                }
+                calls.waiting.push_back(call);
+                Ok(())
+            }),
             retry_limit: Some(20),
             restart_backoff: true,
             control,
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let loops = SteppedLoops::default();
         let runtime =
-            RuntimeManager::new(engines, context, random, loops, options.rerun, options.prepare).on_node(options.facts);
+            RuntimeManager::new(context, random, loops, options.rerun, prepare.level).on_node(options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);
@@ -295,7 +328,7 @@ impl SteppedAgent {
             self.manager.on_event(event);
             worked = true;
         }
-        if self.manager.due() <= self.clock.now() || self.manager.has_room() {
+        if self.manager.due() <= self.clock.now() {
             self.manager.tick();
             worked = true;
         }
@@ -340,7 +373,7 @@ pub struct AgentRig {
     /// Paths of the node.
     pub paths: Arc<Mutex<BTreeSet<String>>>,
     /// How its starts are prepared.
-    pub prepare: PrepareSettings,
+    pub prepare: PrepareOptions,
     /// How reports name an instance.
     pub label: fn(&InstanceName) -> String,
 }

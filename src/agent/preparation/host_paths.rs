@@ -1,7 +1,7 @@
 //! The paths of the host that the arguments of a container name, and what would be different in it if they changed
 //! between its create and its start.
 //!
-//! Thread: `prep:<name>` looks before a create, `wl:<name>` right before the start; `host-paths` does it for them, since
+//! Thread: `call:<name>` looks before a create, `wl:<name>` right before the start; `host-paths` does it for them, since
 //! a path on a network mount may hang. Owns: the paths that have not answered yet.
 
 use crate::limits::{PREPARED_PATHS_THREADS, STACK_SMALL};

@@ -1,9 +1,8 @@
 //! What the next agent has to know of a prepared container to start it.
 //!
-//! Thread: `prep:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the connector keeps the text.
+//! Thread: `call:<name>` writes, `scheduler` reads when the agent starts. Owns: nothing; the connector keeps the text.
 
 use super::host_paths::HostPaths;
-use super::prepared::PreparedContainer;
 use crate::agent::control_interface;
 use crate::agent::probes::prober::notify_socket_path;
 use crate::agent::workload_files::file_paths;
@@ -15,6 +14,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::{self, Write as _};
 use std::path::Path;
+
+/// A container that was created and not started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedContainer {
+    pub id: ContainerId,
+    /// `CREATE` or `INIT`.
+    pub level: PrepareLevel,
+    /// The host paths that its arguments name, as they were when it was created.
+    pub paths: HostPaths,
+}
 
 /// The record of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

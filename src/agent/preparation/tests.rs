@@ -1,12 +1,14 @@
 //! Preparations of a whole agent, driven event by event, with a fake engine.
 
-use super::*;
-use crate::model::execution_state::Phase;
-use crate::model::messages::FromServer;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::messages::{AddedWorkload, FromServer};
+use crate::model::names::InstanceName;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, File, FileContent, Workload};
 use crate::platform::clock::Clock as _;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -62,7 +64,6 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
         let start = if level < PrepareLevel::Create { "create w" } else { "start w" };
         assert_eq!(rig.engine.take_calls(), [start], "{level}");
         assert_eq!(rig.sent(), [TRIGGERED, "w Running(Ok)"], "{level}");
-        assert_eq!(rig.agent.manager.sizes()[5], 0, "{level}");
     }
 }
 
@@ -234,13 +235,20 @@ fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
 
 #[test]
 fn without_a_thread_it_is_tried_again_later() {
-    let mut rig = rig(PrepareLevel::Create);
-    rig.agent.manager.threads().refuse = true;
-    rig.add(&[plain("w")]);
-    assert!(rig.sent()[1].contains("prepare: no thread can be started: "));
-    rig.agent.manager.threads().refuse = false;
-    rig.agent.pass(Duration::from_secs(1));
-    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    let refuse = |rig: &mut AgentRig, of_loop: bool, refuse: bool| match of_loop {
+        true => rig.agent.manager.threads().refuse = refuse,
+        false => rig.agent.manager.threads().refuse_calls(refuse),
+    };
+    for of_loop in [true, false] {
+        let mut rig = rig(PrepareLevel::Create);
+        refuse(&mut rig, of_loop, true);
+        rig.add(&[plain("w")]);
+        let sent = rig.sent();
+        assert!(sent[1].contains("w Pending(WaitingToStart): 'prepare: no thread can be started: "), "{sent:?}");
+        refuse(&mut rig, of_loop, false);
+        rig.agent.pass(Duration::from_secs(3));
+        assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    }
 }
 
 #[test]
@@ -393,7 +401,7 @@ fn an_inactive_workload_is_not_prepared() {
 #[test]
 fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     let mut rig = rig(PrepareLevel::Init);
-    rig.agent.manager.threads().hold_jobs = true;
+    rig.agent.manager.threads().hold_calls = true;
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
     assert_eq!((rig.engine.take_calls(), rig.sent().last().unwrap().as_str()), (vec![], TRIGGERED));
@@ -401,7 +409,7 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     let age =
         |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.sent(), [age(10), age(20)]);
-    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.manager.threads().hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "start w"]);
     assert_eq!(rig.sent(), ["w Running(Ok)"]);
@@ -410,11 +418,11 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
 #[test]
 fn a_start_whose_preparation_fails_goes_on_with_a_create() {
     let mut rig = rig(PrepareLevel::Create);
-    rig.agent.manager.threads().hold_jobs = true;
+    rig.agent.manager.threads().hold_calls = true;
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
-    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.manager.threads().hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "create w"]);
 }
@@ -422,13 +430,13 @@ fn a_start_whose_preparation_fails_goes_on_with_a_create() {
 #[test]
 fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
     let mut rig = rig(PrepareLevel::Create);
-    rig.agent.manager.threads().hold_jobs = true;
+    rig.agent.manager.threads().hold_calls = true;
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
     rig.sent();
     only_delete(&mut rig, &plain("w"));
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)"]);
-    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.manager.threads().hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w"]);
     assert_eq!((rig.sent(), rig.engine.containers().len()), (vec!["w Removed".to_owned()], 0));
@@ -493,9 +501,8 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
             rig.clock.advance(rig.clock.until(due));
             rig.agent.manager.tick();
         }
-        let tasks = rig.agent.manager.threads();
-        let threads = tasks.count() + tasks.jobs();
-        assert_eq!((rig.engine.take_calls(), rig.sent(), threads), (vec![], vec![], 0), "{level}");
+        assert!(!rig.agent.manager.threads().step(), "a parked thread is not woken: {level}");
+        assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
         (prepared, wakes)
     };
     let (quiet, (prepared, wakes)) = (idle(PrepareLevel::None), idle(PrepareLevel::Init));
@@ -506,11 +513,11 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
 #[test]
 fn preparations_wait_for_a_free_core_first_come_first_served() {
     let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.cores) = (PrepareLevel::Create, 1));
-    rig.agent.manager.threads().hold_jobs = true;
+    rig.agent.manager.threads().hold_calls = true;
     rig.add(&[plain("a"), plain("b"), plain("c")]);
     only_delete(&mut rig, &plain("b"));
     rig.add(&[plain("b")]);
-    rig.agent.manager.threads().hold_jobs = false;
+    rig.agent.manager.threads().hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only a", "create-only c", "create-only b"]);
 }

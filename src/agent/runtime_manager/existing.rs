@@ -7,7 +7,7 @@ use super::preparing::is_prepared;
 use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
-use crate::agent::wish_slot::{Engine, OnExisting, Strays, Wish};
+use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
 use crate::agent::workload_scheduler::Change;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
@@ -16,7 +16,7 @@ use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::{Noted, leave_strangers};
-use crate::runtime::{ContainerId, ListedContainer};
+use crate::runtime::ListedContainer;
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +26,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
         self.staging.hello_is_done();
+        self.touch_waiting();
         let wanted: BTreeMap<Name, AddedWorkload> =
             added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
         let mut changes = self.unneeded(&wanted);
@@ -121,10 +122,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     fn noted(&self, (runtime, container): &Existing) -> Noted {
-        match self.engine(runtime) {
-            Some(Engine { connector, .. }) if connector.is_noted(&container.instance, &container.id) => Noted::Runs,
-            Some(Engine { connector, .. }) if is_prepared(&*connector, container) => Noted::Prepared,
-            _ => Noted::No,
+        let Some(source) = self.context.engines.get(runtime) else { return Noted::No };
+        let connector = (source.connect)();
+        if connector.is_noted(&container.instance, &container.id) {
+            Noted::Runs
+        } else if is_prepared(&*connector, container) {
+            Noted::Prepared
+        } else {
+            Noted::No
         }
     }
 
@@ -194,14 +199,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
-        self.take_staged(&name, &mut candidates);
-        self.take_prepared(&added, &mut candidates);
-        let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
+        let mut surplus = self.take_staged(&name, &mut candidates);
+        surplus.extend(self.take_prepared(&added, &mut candidates));
+        let Some((runtime, container)) = take_best(&mut candidates, &added) else {
+            reports.extend(self.remove(surplus));
+            return Some(Change::run(added));
+        };
         let unchanged = is_unchanged(&added, &runtime, &container);
         self.note_wanted(&added);
         let stays = !self.conditions.is_inactive(&name) && self.stays(&added, &runtime, &container);
-        let held = self.hold(&runtime, &container)?;
-        let strays = candidates.iter().filter_map(|existing| self.stray(existing)).collect();
+        let held = Some(container.id.clone());
+        surplus.extend(candidates.into_iter().map(surplus_of));
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if stays {
             info!("Resuming workload '{name}'");
@@ -211,15 +219,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let state = adopted_state(&added.workload, container.state);
             reports.push(WorkloadState::new(added.instance.clone(), state));
             let wish = Some(Wish::Run(Box::new(order)));
-            reports.extend(self.start_loop(added.instance, runtime, Some(held), strays, wish));
+            reports.extend(self.start_loop(added.instance, runtime, held, surplus, wish));
             return None;
         }
         let ended_well = unchanged && !self.conditions.is_inactive(&name) && container.state.phase == Phase::Succeeded;
-        let reuse = ended_well && held.1.connector.can_start_again();
+        let reuse = ended_well && self.can_start_again(&runtime);
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         let old = container.instance.clone();
-        reports.extend(self.start_loop(container.instance, runtime, Some(held), strays, None));
+        reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
         if reuse {
             if let Some(object) = self.objects.get_mut(&name) {
                 object.start_again_for = Some(added.clone());
@@ -235,31 +243,29 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-delete-old-workload~2]
     fn discard(&mut self, mut found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
-        found.iter_mut().for_each(|(name, candidates)| self.take_staged(name, candidates));
+        let unused: Vec<Surplus> =
+            found.iter_mut().flat_map(|(name, candidates)| self.take_staged(name, candidates)).collect();
+        reports.extend(self.remove(unused));
         for (runtime, container) in found.into_values().flatten() {
             let name = &container.instance.workload;
             info!("Deleting existing workload '{name}', which is not needed.");
-            let existing = (runtime, container);
-            let Some(stray) = self.stray(&existing) else { continue };
-            let (runtime, container) = existing;
-            let object = self.objects.get(&container.instance.workload);
-            if object.is_some_and(|object| object.wishes.put_strays(stray).is_ok()) {
-                continue;
+            if self.objects.contains_key(name) {
+                reports.extend(self.remove(vec![surplus_of((runtime, container))]));
+            } else {
+                let held = Some(container.id);
+                reports.extend(self.start_loop(container.instance, runtime, held, Vec::new(), Some(Wish::End)));
             }
-            let held = self.hold(&runtime, &container);
-            reports.extend(self.start_loop(container.instance, runtime, held, Vec::new(), Some(Wish::End)));
         }
         reports
     }
 
-    fn stray(&self, (runtime, container): &Existing) -> Option<Strays> {
-        let containers = vec![(container.instance.clone(), container.id.clone())];
-        Some(Strays { runtime: runtime.clone(), engine: self.engine(runtime)?, containers })
+    fn can_start_again(&self, runtime: &Name) -> bool {
+        self.context.engines.get(runtime).is_some_and(|source| (source.connect)().can_start_again())
     }
+}
 
-    fn hold(&self, runtime: &Name, container: &ListedContainer) -> Option<(ContainerId, Engine)> {
-        Some((container.id.clone(), self.engine(runtime)?))
-    }
+fn surplus_of((runtime, ListedContainer { instance, id, .. }): Existing) -> Surplus {
+    Surplus { runtime, instance, id, is_unused: false }
 }
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {

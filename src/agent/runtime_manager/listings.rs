@@ -2,9 +2,9 @@
 //!
 //! Thread: `scheduler`; part of [`super::RuntimeManager`].
 
-use super::Engines;
 use crate::agent::events::SchedulerEvent;
 use crate::agent::state_checker::{ListResult, WatchCommand};
+use crate::agent::workload_control_loop::Engines;
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::names::Name;
 use crate::runtime::{ListedContainer, RuntimeError};

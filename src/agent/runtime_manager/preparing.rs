@@ -1,55 +1,24 @@
-//! What is prepared of the workloads that wait: which may be, how far, and what an earlier agent has prepared.
+//! What is to be prepared of each workload: what waits, or what is staged for an update; and what an earlier agent has
+//! prepared.
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::{Existing, RuntimeManager, WorkloadThreads, removed};
-use crate::agent::preparation::job::{JobContext, PreparationJob};
-use crate::agent::preparation::levels::{self, Situation};
-use crate::agent::preparation::prepared::{JobFailure, JobReport, Removal};
+use super::{Existing, RuntimeManager, WorkloadThreads};
+use crate::agent::events::PreparationReport;
 use crate::agent::preparation::record::Record;
-use crate::agent::preparation::{NewJob, Wanted};
-use crate::agent::start_slots::PreparationSlot;
+use crate::agent::wish_slot::{Preparation, Surplus};
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
-use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::{ListedContainer, RuntimeConnector};
-use crossbeam_channel::Receiver;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Instant;
 
-/// How starts are prepared.
-#[derive(Debug, Clone)]
-pub struct PrepareSettings {
-    /// How far, when a workload does not say it.
-    pub level: PrepareLevel,
-    /// Containers that are initialised at the same time, at most.
-    pub max: usize,
-    /// Starts and preparations at the same time are no more than this, or nothing is prepared.
-    pub cores: usize,
-    /// Identifies this boot of the node.
-    pub boot: Arc<str>,
-    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
-    pub copied: Arc<BTreeSet<String>>,
-}
-
-/// The files that are copied: with them a container has the name servers, the host names and the time zone of the node.
+/// The files that engines copy into a container: with them it has the name servers, the host names and the time zone of
+/// the node.
 pub const COPIED_FILES: [&str; 4] =
     ["/etc/hosts", "/etc/localtime", "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-
-impl PrepareSettings {
-    /// How far the workload is to be prepared as it says, or as the setting says.
-    fn requested(&self, workload: &Workload) -> PrepareLevel {
-        match &workload.config().lifecycle {
-            Ok(block) => block.as_ref().and_then(|block| block.prepare).unwrap_or(self.level),
-            Err(_) => PrepareLevel::None, // It will not be started.
-        }
-    }
-}
 
 /// Whether the record of an earlier agent says that it has prepared this container, or was about to.
 pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
@@ -58,130 +27,92 @@ pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedCo
 }
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// When [`Self::prepare`] wants to be called next.
-    #[must_use]
-    pub fn preparations_due(&self) -> Option<Instant> {
-        self.preparations.due()
-    }
-
-    /// Becomes ready when there may be room for a preparation.
-    #[must_use]
-    pub fn room_for_preparations(&self) -> &Receiver<()> {
-        &self.room
-    }
-
-    /// Does what follows for all workloads that were touched since the last call. Returns states to report.
+    /// Says control loops what is to be prepared of the workloads that were touched since the last call. Returns states to
+    /// report.
     pub fn prepare(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
-        let _ = self.room.try_recv();
-        // How far they may be prepared depends on what runs.
-        self.staging.names().for_each(|name| self.preparations.touch(name));
         let mut reports = Vec::new();
-        loop {
-            self.settle_touched(&mut reports, store);
-            self.prepare_queued(&mut reports);
-            if !self.preparations.is_touched() {
-                return reports; // Else a job has failed at once, because there is no thread for it.
+        self.touched.extend(self.found.keys().cloned());
+        while let Some(name) = self.touched.pop_first() {
+            if self.staging.awaits_hello() && self.staging.get(&name).is_some() {
+                continue; // A container of the same instance may turn out to go on.
             }
-        }
-    }
-
-    fn settle_touched(&mut self, reports: &mut Vec<WorkloadState>, store: &WorkloadStateStore) {
-        while let Some(name) = self.preparations.next_touched(self.context.clock.now()) {
             let wanted = self.preparation_of(&name);
-            let settled = self.preparations.settle(&name, wanted, self.context.clock.now());
-            if let Some(removal) = settled.remove {
-                let folder = !self.uses_folder(&removal.instance);
-                let job = self.preparations.begin_removal(&name, removal, folder);
-                reports.extend(job.and_then(|job| self.start_job(&name, job, None)).into_iter().flatten());
+            if wanted.is_none() {
+                reports.extend(self.show_preparation(&name, String::new(), store));
             }
-            reports.extend(settled.reports);
-            // What is staged is shown by the server.
-            let is_staged = self.staged_preparation(&name).is_some();
-            let note = if is_staged { String::new() } else { settled.note };
-            reports.extend(self.show_preparation(&name, note, store));
+            let found = self.found.contains_key(&name);
+            match self.objects.get_mut(&name) {
+                Some(object) if object.preparation == wanted && !found => continue,
+                Some(object) => {
+                    let found = self.found.remove(&name);
+                    let put = found.clone().map_or(Ok(()), |(added, found)| object.wishes.put_found(added, found));
+                    if put.and_then(|()| object.wishes.prepare(wanted.clone())).is_ok() {
+                        (object.preparation, object.prepared) = (wanted, None);
+                        continue;
+                    }
+                    self.found.extend(found.map(|found| (name.clone(), found)));
+                }
+                None => {}
+            }
+            let found = self.found.get(&name).map(|(added, _)| added);
+            let Some(first) = wanted.as_ref().map(|wanted| &wanted.added).or(found).cloned() else { continue };
+            let (instance, runtime) = (first.instance, first.workload.runtime.clone());
+            reports.extend(self.start_loop(instance, runtime, None, Vec::new(), None));
+            if let Some(object) = self.objects.get_mut(&name) {
+                _ = object.wishes.prepare(wanted.clone()); // It is still there.
+                object.preparation = wanted;
+            }
         }
+        reports
     }
 
-    fn prepare_queued(&mut self, reports: &mut Vec<WorkloadState>) {
-        while let Some(name) = self.preparations.first_queued() {
-            let Some(slot) = self.context.slots.try_prepare(self.prepare.cores) else { return };
-            let job = self.preparations.begin();
-            reports.extend(job.and_then(|job| self.start_job(&name, job, Some(slot))).into_iter().flatten());
-        }
+    /// A control loop reports how far it has prepared something. Returns states to report.
+    pub fn prepared(&mut self, report: PreparationReport, store: &WorkloadStateStore) -> Option<WorkloadState> {
+        let name = report.added.instance.workload.clone();
+        let object = self.objects.get_mut(&name)?;
+        object.preparation.as_ref().filter(|wanted| wanted.added == report.added)?;
+        // What is staged is shown by the server.
+        let note = if self.staged_preparation(&name).is_some() { String::new() } else { report.note.clone() };
+        self.objects.get_mut(&name)?.prepared = Some(report);
+        self.show_preparation(&name, note, store)
     }
 
-    /// A job has ended. Returns states to report.
-    pub fn preparation_ended(&mut self, report: JobReport) -> Vec<WorkloadState> {
-        self.preparations.ended(report, self.context.clock.now(), &mut self.random)
-    }
-
-    /// Each workload that waits may be prepared differently now.
+    /// Each workload that waits, or is staged, may be prepared differently now.
     pub fn touch_waiting(&mut self) {
-        self.scheduler.iter().for_each(|waiting| self.preparations.touch(&waiting.name));
+        self.touched.extend(self.scheduler.iter().map(|waiting| waiting.name.clone()));
+        self.touched.extend(self.staging.names().cloned());
     }
 
     /// What is to be prepared of a workload, if it waits and may be.
-    fn preparation_of(&self, name: &Name) -> Option<Wanted> {
+    fn preparation_of(&self, name: &Name) -> Option<Preparation> {
         if let Some(staged) = self.staged_preparation(name) {
             return staged;
         }
         let added = self.scheduler.new_of(name)?;
-        let AddedWorkload { instance, workload } = added;
-        if self.conditions.is_inactive(name) || self.listings.is_missing(&workload.runtime) {
+        if self.conditions.is_inactive(name) || !self.may_prepare(added) {
             return None;
         }
-        self.engines.get(&workload.runtime)?;
-        let old = self.objects.get(name);
-        let situation = Situation {
-            instance,
-            old: old.map(|object| &object.instance),
-            old_shares: self.may_remove(instance, &workload.runtime),
-            may_run: self.conditions.reason(name).is_none(),
-        };
         // What was staged for an update that is carried out now, and waits for others, is kept.
-        let staged = self.preparations.progress(added);
-        let kept = if staged.is_for_update { staged.level } else { PrepareLevel::None };
-        let requested = self.prepare.requested(workload).max(kept);
-        let level = levels::allowed(workload, requested, situation);
-        (level > PrepareLevel::None).then(|| Wanted { added: added.clone(), level, retry_limit: None })
+        let before = self.objects.get(name).and_then(|object| object.preparation.as_ref());
+        let before = before.filter(|before| before.added == *added).map(|before| before.level);
+        let level = self.requested(added).max(before.unwrap_or_default());
+        // A create would fail without the paths of a precondition, and an `init` would pin mounts.
+        let level = if self.conditions.reason(name).is_some() { level.min(PrepareLevel::Image) } else { level };
+        (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit: None })
     }
 
-    /// Whether something else may be in the folder of the instance.
-    fn uses_folder(&self, instance: &InstanceName) -> bool {
-        let of_object = self.objects.get(&instance.workload).is_some_and(|object| object.instance == *instance);
-        of_object || self.scheduler.new_of(&instance.workload).is_some_and(|added| added.instance == *instance)
+    /// Whether the engine is there and has said what an earlier agent has left.
+    pub(super) fn may_prepare(&self, added: &AddedWorkload) -> bool {
+        let runtime = &added.workload.runtime;
+        self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
     }
 
-    /// Starts a job. Returns states to report when there is no thread for it.
-    fn start_job(
-        &mut self,
-        name: &Name,
-        NewJob { number, control, task }: NewJob,
-        slot: Option<PreparationSlot>,
-    ) -> Option<Vec<WorkloadState>> {
-        let failed =
-            |cause: String| JobReport { workload: name.clone(), number, result: Err(JobFailure::for_now(cause)) };
-        let Some(source) = self.engines.get(task.runtime()) else {
-            return Some(self.preparation_ended(failed(format!("there is no runtime '{}'", task.runtime()))));
-        };
-        let job = PreparationJob {
-            workload: name.clone(),
-            number,
-            task,
-            connector: (source.connect)(),
-            context: JobContext {
-                clock: self.context.clock.clone(),
-                folder: self.context.folder.clone(),
-                boot: self.prepare.boot.clone(),
-                copied: self.prepare.copied.clone(),
-                create_timeout: self.context.create_timeout,
-                reports: self.context.reports.clone(),
-            },
-            control,
-            slot,
-        };
-        let error = self.threads.start_job(name, Box::new(job)).err()?;
-        Some(self.preparation_ended(failed(format!("no thread can be started: {error}"))))
+    /// How far the workload is to be prepared as it says, or as the setting says.
+    fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
+        match &added.workload.config().lifecycle {
+            Ok(block) => block.as_ref().and_then(|block| block.prepare).unwrap_or(self.prepare_level),
+            Err(_) => PrepareLevel::None, // It will not be started.
+        }
     }
 
     /// Shows how far the workload is prepared, if it is shown as waiting.
@@ -194,66 +125,53 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         (shown.phase == Phase::PendingWaitingToStart && *shown != state.state).then_some(state)
     }
 
-    // ------------------------------------------------------- ends and withdrawals
-
-    /// The end of an instance that waited, at once unless something prepared of it has to be removed first.
-    pub(super) fn end_of_waiting(&mut self, instance: &InstanceName, is_deleted: bool) -> Option<WorkloadState> {
-        if is_deleted && self.preparations.has_container(instance) {
-            self.preparations.report_end(instance);
-            return None;
-        }
-        Some(removed(instance))
-    }
-
-    /// The last order of a workload is replaced: what was handed over with it and not taken is removed.
-    pub(super) fn withdraw(&mut self, name: &Name) {
-        if let Some(given) = self.objects.get_mut(name).and_then(|object| object.given.take()) {
-            self.preparations.withdraw(&given);
-        }
-    }
-
-    /// Instances of which a control loop has, or gets, what was prepared.
-    #[cfg(test)]
-    pub fn handed_over(&self) -> impl Iterator<Item = &InstanceName> {
-        self.objects.values().filter(|object| object.given.is_some()).map(|object| &object.instance)
-    }
-
-    // -------------------------------------------------------------- agent restart
-
     /// Takes those of the containers that an earlier agent has prepared: what is wanted as it is waits for its start, the
-    /// others are removed. The rest stays.
-    pub(super) fn take_prepared(&mut self, added: &AddedWorkload, candidates: &mut Vec<Existing>) {
+    /// others are returned to be removed. The rest stays.
+    pub(super) fn take_prepared(&mut self, added: &AddedWorkload, candidates: &mut Vec<Existing>) -> Vec<Surplus> {
+        let mut unused = Vec::new();
         candidates.retain(|(runtime, container)| {
             let waits = ["created", "configured", "initialized"];
             let state = &container.state;
             let is_waiting = waits.iter().any(|text| text.eq_ignore_ascii_case(&state.additional_info));
-            let Some(source) =
-                self.engines.get(runtime).filter(|_| state.phase == Phase::PendingStarting && is_waiting)
-            else {
+            let source = self.context.engines.get(runtime);
+            let Some(source) = source.filter(|_| state.phase == Phase::PendingStarting && is_waiting) else {
                 return true;
             };
-            let connector: Box<dyn RuntimeConnector> = (source.connect)();
+            let connector = (source.connect)();
             let text = connector.prepared_record(&container.instance);
             let is_wanted = container.instance == added.instance && *runtime == added.workload.runtime;
             let is_initialised = state.additional_info.eq_ignore_ascii_case("initialized");
-            if text.is_none() && !(is_wanted && self.prepare.requested(&added.workload) > PrepareLevel::None) {
+            if text.is_none() && !(is_wanted && self.requested(added) > PrepareLevel::None) {
                 return true; // A start of an earlier agent was cut short.
             }
-            let (folder, boot) = (&self.context.folder, &self.prepare.boot);
+            let calls = &self.context.calls;
             let record = text.as_deref().and_then(Record::read);
             let kept = record.filter(|record| is_wanted && record.may_be_of(&container.id));
-            let kept = kept.and_then(|record| record.container(added, folder, &*connector, boot));
+            let kept = kept.and_then(|record| record.container(added, &calls.folder, &*connector, &calls.boot));
             match kept.filter(|kept| (kept.level == PrepareLevel::Init) == is_initialised) {
-                Some(kept) => self.preparations.keep(added, kept),
-                None => self.preparations.discard(Removal {
-                    instance: container.instance.clone(),
+                Some(kept) => _ = self.found.insert(added.instance.workload.clone(), (added.clone(), kept)),
+                None => unused.push(Surplus {
                     runtime: runtime.clone(),
-                    workload: None,
-                    container: Some(container.id.clone()),
-                    search: false,
+                    instance: container.instance.clone(),
+                    id: container.id.clone(),
+                    is_unused: true,
                 }),
             }
             false
         });
+        unused
+    }
+
+    /// Gives containers to remove to the control loop of their workload, or to one made for that.
+    pub(super) fn remove(&mut self, surplus: Vec<Surplus>) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        for one in surplus {
+            let (instance, runtime) = (one.instance.clone(), one.runtime.clone());
+            match self.objects.get(&instance.workload) {
+                Some(object) if object.wishes.put_surplus(vec![one.clone()]).is_ok() => {}
+                _ => reports.extend(self.start_loop(instance, runtime, None, vec![one], Some(super::Wish::End))),
+            }
+        }
+        reports
     }
 }

@@ -3,9 +3,8 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::{Existing, RuntimeManager, WorkloadThreads};
-use crate::agent::preparation::Wanted;
-use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::settings::unsupported_runtime;
+use crate::agent::wish_slot::{Preparation, Surplus};
 use crate::limits::{CONDITION_INFO_MAX, PREPARE_REASON_MAX};
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
@@ -36,7 +35,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn staging_changed(&mut self, touched: &BTreeSet<Name>) {
         let now = self.context.clock.now();
         for name in touched {
-            self.preparations.touch(name);
+            self.touched.insert(name.clone());
             match self.staging.get(name) {
                 Some((added, _)) => self.conditions.stage(added, now),
                 None => self.conditions.unstage(name),
@@ -68,13 +67,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn progress(&self, added: &AddedWorkload, stage: PrepareLevel) -> PreparedInstance {
         let AddedWorkload { instance, workload } = added;
         let target = self.staged_level(added, stage);
-        let progress = self.preparations.progress(added);
+        let object = self.objects.get(&instance.workload);
+        let report = object.and_then(|object| object.prepared.as_ref()).filter(|report| report.added == *added);
         // What runs or waits as it is needs nothing as long as it does.
-        let is_there = self.is_carried_out(added);
-        let level = if is_there { Some(stage) } else { target.filter(|target| progress.level >= *target) };
-        let mut failure = progress.failure.filter(|_| level.is_none());
-        let mut is_final = progress.has_given_up && level.is_none();
-        if !self.engines.contains_key(&workload.runtime) {
+        let is_there = self.is_carried_out(added) || target == Some(PrepareLevel::None);
+        let done = if is_there { Some(stage.min(target.unwrap_or(stage))) } else { report.and_then(|report| report.done) };
+        let level = done.filter(|_| is_there || target.is_some());
+        let report = report.filter(|_| level.is_none());
+        let mut failure = report.and_then(|report| report.failure.clone());
+        let mut is_final = report.is_some_and(|report| report.is_final);
+        if !self.context.engines.contains_key(&workload.runtime) {
             let mut reason = unsupported_runtime(&workload.runtime);
             reason.truncate(reason.floor_char_boundary(PREPARE_REASON_MAX));
             (failure, is_final) = (Some((reason, 0)), true);
@@ -88,15 +90,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// What is to be prepared of a workload for an update, unless it was carried out meanwhile.
-    pub(super) fn staged_preparation(&self, name: &Name) -> Option<Option<Wanted>> {
+    pub(super) fn staged_preparation(&self, name: &Name) -> Option<Option<Preparation>> {
         let (added, stage) = self.staging.get(name)?;
         if self.is_carried_out(added) {
             return None;
         }
         let level = self.staged_level(added, stage).filter(|level| *level > PrepareLevel::None);
-        let level = level.filter(|_| self.engines.contains_key(&added.workload.runtime));
         let retry_limit = Some(self.context.retry_limit.unwrap_or(u32::MAX));
-        Some(level.map(|level| Wanted { added: added.clone(), level, retry_limit }))
+        Some(level.map(|level| Preparation { added: added.clone(), level, retry_limit }))
     }
 
     /// Whether this is wanted already, exactly as it is.
@@ -107,36 +108,27 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// How far a staged instance is to be prepared; `None` while that is not known.
     fn staged_level(&self, added: &AddedWorkload, stage: PrepareLevel) -> Option<PrepareLevel> {
-        let AddedWorkload { instance, workload } = added;
-        let name = &instance.workload;
-        if self.staging.awaits_hello() || self.listings.is_missing(&workload.runtime) {
-            return None;
-        }
+        let name = &added.instance.workload;
         if self.conditions.is_staged_inactive(name) {
             return Some(PrepareLevel::None); // It will not be created.
         }
-        let object = self.objects.get(name);
-        let waiting = || self.scheduler.new_of(name).map(|added| &added.instance);
-        let situation = Situation {
-            instance,
-            old: object.map(|object| &object.instance).or_else(waiting),
-            old_shares: self.may_remove(instance, &workload.runtime),
-            may_run: self.conditions.may_staged_run(name),
-        };
-        Some(levels::allowed(workload, stage, situation))
+        // A create would fail without the paths of a precondition.
+        let most = if self.conditions.may_staged_run(name) { stage } else { PrepareLevel::Image };
+        (!self.staging.awaits_hello() && self.may_prepare(added)).then(|| stage.min(most))
     }
 
     /// Takes what an earlier agent has prepared of an instance that is still to be staged.
-    pub(super) fn take_staged(&mut self, name: &Name, candidates: &mut Vec<Existing>) {
-        let Some(added) = self.staging.get(name).map(|(added, _)| added.clone()) else { return };
+    pub(super) fn take_staged(&mut self, name: &Name, candidates: &mut Vec<Existing>) -> Vec<Surplus> {
+        let Some(added) = self.staging.get(name).map(|(added, _)| added.clone()) else { return Vec::new() };
         let is_staged = |instance: &InstanceName| *instance == added.instance;
         if self.objects.get(name).is_some_and(|object| is_staged(&object.instance)) {
-            return; // Nothing is created of an instance that runs in another form.
+            return Vec::new(); // Nothing is created of an instance that runs in another form.
         }
         let mut staged: Vec<Existing> =
             candidates.extract_if(.., |(_, container)| is_staged(&container.instance)).collect();
-        self.take_prepared(&added, &mut staged);
+        let unused = self.take_prepared(&added, &mut staged);
         candidates.extend(staged);
+        unused
     }
 }
 

@@ -344,7 +344,7 @@ fn what_came_after_a_removal_is_a_workload_like_any_other() {
     rig.agent.hello(&all);
     assert!(rig.engine.take_calls().is_empty(), "an unchanged workload is left alone");
     rig.change(&[wanted("w", "c"), wanted("x", "c")], &[deleted("w", "b", "user"), deleted("x", "b", "user")]);
-    assert_eq!(rig.engine.take_calls(), ["delete w", "create w", "delete x", "create x"]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "delete x", "create w", "create x"]);
 }
 
 // ----------------------------------------------------------------- runtimes, threads

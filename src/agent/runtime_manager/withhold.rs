@@ -77,6 +77,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Evaluates the conditions again and does what follows. Returns states to report.
     pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         self.conditions.refresh(self.context.clock.now());
+        self.touched.extend(self.staging.names().cloned()); // A staged instance may be created now, or not any more.
         self.withhold(store)
     }
 
@@ -88,7 +89,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let wanted = self.wanted_workloads();
         let withheld = with_dependents(self.conditions.closed(), &wanted);
         let before = std::mem::replace(&mut self.scheduler.withheld, withheld.clone());
-        before.keys().chain(withheld.keys()).for_each(|name| self.preparations.touch(name));
+        self.touched.extend(before.keys().chain(withheld.keys()).cloned());
         let mut reports = Vec::new();
         for (name, why) in &withheld {
             if let Some(added) = wanted.get(name) {

@@ -6,7 +6,6 @@
 use super::search::leave_strangers_of;
 use super::{AfterDelete, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
-use crate::agent::preparation::handover::Remains;
 use crate::agent::wish_slot::Wish;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::platform::clock::Clock;
@@ -19,6 +18,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
         self.failed_deletes = 0;
+        self.given.take().into_iter().for_each(|given| self.discard(given));
         let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
@@ -36,19 +36,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.unwatch();
         self.container = None;
         self.leftovers = Leftovers::None;
-        self.released(after);
-    }
-
-    /// Nothing is left of the container, nor of what was prepared.
-    pub(super) fn released(&mut self, after: AfterDelete) {
-        match self.release_prepared() {
-            Remains::Wait => return self.stage = Stage::Releasing(after),
-            Remains::Container(container) => {
-                self.container = Some(container.id);
-                return self.try_delete(after);
-            }
-            Remains::Nothing => {}
-        }
         if self.must_wait_until_gone() {
             return self.wait_until_gone(after);
         }
@@ -83,17 +70,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The instance is gone, and the newest wish comes in its place.
     fn removed(&mut self) {
-        self.put_off_stopped();
-        let next = self.slot.take(&self.instance);
+        let next = self.slot.take(Some(&self.instance));
         let is_kept = matches!(&next, Some(Wish::Run(order)) if self.keeps_control_interface(order));
         self.end_control_interface_unless(is_kept);
-        let comes_back = matches!(&next, Some(Wish::Run(order)) if order.instance == self.instance);
+        let comes_back = matches!(&next, Some(Wish::Run(order)) if order.added.instance == self.instance);
         if comes_back {
             self.remove_files();
         } else {
             self.remove_folder(&self.folder());
         }
-        if self.has_stray_of(&self.instance) && !comes_back {
+        if self.removal.counts_for(&self.instance) && !comes_back {
             self.slot.hold(&self.instance); // Its end is reported with that of the last container.
         } else {
             self.report(ExecutionState::plain(Phase::Removed));
@@ -109,6 +95,22 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.control.is_none() {
             self.remove_folder(&self.control_folder(&self.instance));
         }
+    }
+
+    /// Whether the old container is only stopped, because that of the new instance is there already.
+    fn only_stops(&self, after: &AfterDelete) -> bool {
+        let was_started = self.container.is_some() && self.starts > 0 && self.leftovers == Leftovers::None;
+        let next = self.next.as_ref().filter(|next| was_started && next.has_container());
+        matches!(after, AfterDelete::Wish) && next.is_some_and(|next| self.is_about_to_start(&next.added))
+    }
+
+    /// Stops the old container. From then on it is none of the instance any more.
+    // [impl->swdd~agent-switches-to-prepared~1]
+    fn stop_old(&mut self) -> Result<(), RuntimeError> {
+        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else { return Ok(()) };
+        engine.connector.stop(id)?;
+        self.container.take().into_iter().for_each(|id| self.remove_later(id));
+        Ok(())
     }
 
     // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
@@ -148,7 +150,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 listed => listed?,
             };
             found.retain(|found| found.instance.workload == self.instance.workload);
-            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+            leave_strangers_of(&engine.connector, &mut found, self.wanted.as_deref());
             found.into_iter().map(|container| container.id).collect()
         } else {
             engine.connector.find(&self.instance, self.wanted.as_deref())?

@@ -172,7 +172,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if !self.lifecycle.spec.wants_notify() {
             return Ok(None);
         }
-        let path = notify_socket_path(&self.context.folder, &self.instance);
+        let path = notify_socket_path(&self.context.calls.folder, &self.instance);
         match notify_socket(&path) {
             Ok(socket) => {
                 self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });

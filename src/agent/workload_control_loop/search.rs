@@ -1,28 +1,25 @@
-//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them
-//! over. At any time: removes strays, containers that are too many.
+//! Before a start: searches for containers of the workload that are not accounted for, to remove them or take them over.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`]. It waits for listings as for wishes, so that a delete need
 //! not wait for an engine that hangs, and holds no start slot.
 //! Takes: listings of the state checkers, one for all workloads that search at the same time.
 
-use super::{Leftovers, Stage, Start, WorkloadControlLoop};
+use super::{Connector, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
-use crate::agent::events::send_state;
 use crate::agent::state_checker::WatchCommand;
-use crate::agent::wish_slot::{Engine, Listed, Strays};
+use crate::agent::wish_slot::{Listed, Surplus};
 use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::container_records::{Noted, leave_strangers};
 use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
 use log::{debug, info, warn};
-use std::collections::BTreeSet;
 
 /// A search that is under way.
 pub(super) struct Search {
-    start: Start,
+    pub(super) start: Start,
     pub(super) listed: Vec<Listed>,
 }
 
@@ -39,19 +36,21 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Requests listings of the engines where such containers may be.
     pub(super) fn search(&mut self, start: Start) {
         let reply = self.slot.begin_search();
-        let request = |engine: &Engine, runtime: Option<Name>| {
-            let _ = engine.watch.send(WatchCommand::ListAll { reply: reply(runtime) }); // Gone only when the agent ends.
-        };
-        self.engine.iter().filter(|_| self.searches_own()).for_each(|engine| request(engine, None));
-        self.others.iter().for_each(|other| request(&other.engine, Some(other.runtime.clone())));
+        let own = self.wanted.as_ref().filter(|_| self.searches_own()).map(|workload| (&workload.runtime, None));
+        let others = self.others.iter().map(|(runtime, _)| (runtime, Some(runtime.clone())));
+        for (runtime, of) in own.into_iter().chain(others) {
+            if let Some(source) = self.context.engines.get(runtime) {
+                let _ = source.watch.send(WatchCommand::ListAll { reply: reply(of) }); // Gone only when the agent ends.
+            }
+        }
         self.stage = Stage::Searching(Search { start, listed: Vec::new() });
     }
 
     /// Workloads do not wait for ever for an engine of another runtime. What it lists later is removed then.
     pub(super) fn give_up_others(&mut self) {
         let now = self.context.clock.now();
-        for other in self.others.extract_if(.., |other| other.until <= now) {
-            let (name, runtime) = (&self.instance.workload, &other.runtime);
+        for (runtime, _) in self.others.extract_if(.., |(_, until)| *until <= now) {
+            let name = &self.instance.workload;
             warn!("Starting workload '{name}' although '{runtime}' has not listed its containers.");
         }
     }
@@ -61,7 +60,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Stage::Searching(search) = &self.stage else { return };
         let has_listed = |runtime: Option<&Name>| search.listed.iter().any(|(of, _)| of.as_ref() == runtime);
         let own_missing = self.searches_own() && !has_listed(None);
-        if own_missing || !self.others.iter().all(|other| has_listed(Some(&other.runtime))) {
+        if own_missing || !self.others.iter().all(|(runtime, _)| has_listed(Some(runtime))) {
             return;
         }
         let Stage::Searching(Search { start, listed }) = std::mem::replace(&mut self.stage, Stage::Idle) else {
@@ -72,7 +71,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             match runtime {
                 Some(runtime) => match result {
                     // Its program is not there, so nothing can have been made with it.
-                    Err(RuntimeError::NotInstalled(_)) => self.others.retain(|other| other.runtime != runtime),
+                    Err(RuntimeError::NotInstalled(_)) => self.others.retain(|(other, _)| *other != runtime),
                     Err(error) => failed_other = Some((runtime, error)),
                     Ok(listed) => self.other_has(&runtime, listed),
                 },
@@ -100,7 +99,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// As a create that failed, but what was to be started stays so.
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
         self.on_create_failed(start, &error.to_string());
-        let given_up_at = self.others.iter().map(|other| other.until).min();
+        let given_up_at = self.others.iter().map(|(_, until)| *until).min();
         if let Stage::RetryAt(at, again @ Start::New) = &mut self.stage {
             *again = start;
             *at = given_up_at.map_or(*at, |until| until.min(*at));
@@ -112,11 +111,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report_waits_for(start, runtime, error);
         self.failed_searches = self.failed_searches.saturating_add(1);
         let again = self.context.clock.now() + retry_delay(self.failed_searches, &mut self.random);
-        let given_up_at = self.others.iter().map(|other| other.until).min();
+        let given_up_at = self.others.iter().map(|(_, until)| *until).min();
         self.stage = Stage::RetryAt(given_up_at.map_or(again, |until| until.min(again)), start);
     }
 
-    fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+    pub(super) fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
         let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
@@ -135,7 +134,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let mut found: Vec<ListedContainer> = listed.into_iter().filter(ours).collect();
         if let Some(engine) = &self.engine {
-            leave_strangers_of(engine, &mut found, self.wanted.as_deref());
+            leave_strangers_of(&engine.connector, &mut found, self.wanted.as_deref());
         }
         found.retain(|found| self.container.as_ref() != Some(&found.id));
         let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
@@ -153,101 +152,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// What an engine of another runtime has of the workload is too many.
     fn other_has(&mut self, runtime: &Name, mut found: Vec<ListedContainer>) {
-        let Some(index) = self.others.iter().position(|other| other.runtime == *runtime) else { return };
-        let engine = self.others.swap_remove(index).engine;
+        self.others.retain(|(other, _)| other != runtime);
+        let Some(source) = self.context.engines.get(runtime) else { return };
         found.retain(|found| found.instance.workload == self.instance.workload);
-        leave_strangers_of(&engine, &mut found, self.wanted.as_deref());
-        let containers: Vec<_> = found.into_iter().map(|found| (found.instance, found.id)).collect();
-        if !containers.is_empty() {
-            containers.iter().for_each(|(instance, _)| self.slot.hold(instance));
-            self.add_strays(vec![Strays { runtime: runtime.clone(), engine, containers }]);
-        }
-    }
-
-    // ----------------------------------------------------------------- strays
-
-    pub(super) fn on_strays(&mut self, found: Vec<Strays>) {
-        self.add_strays(found);
-        if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
-            self.begin_start(*start);
-        }
-    }
-
-    /// They are removed as soon as the loop does nothing else.
-    pub(super) fn add_strays(&mut self, mut found: Vec<Strays>) {
-        let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
-        for Strays { containers, .. } in found.iter_mut().filter(|strays| Some(&strays.runtime) == runtime) {
-            // An old listing may show the container that is ours by now.
-            containers.retain(|(_, id)| self.container.as_ref() != Some(id));
-        }
-        found.retain(|strays| !strays.containers.is_empty());
-        if found.is_empty() {
-            return;
-        }
-        for (instance, _) in found.iter().flat_map(|strays| &strays.containers) {
-            self.report_stray(instance, ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
-        }
-        self.strays.extend(found);
-        (self.failed_strays, self.strays_due) = (0, Some(self.context.clock.now()));
-    }
-
-    /// Tries to remove all strays, and again later what could not be removed. A start that waits for them goes on.
-    pub(super) fn remove_strays(&mut self) {
-        self.strays_due = None;
-        let (mut gone, mut failed) = (BTreeSet::new(), None);
-        for Strays { runtime, mut engine, containers } in std::mem::take(&mut self.strays) {
-            let mut left = Vec::new();
-            for (instance, id) in containers {
-                let Err(error) = engine.connector.delete(&id) else {
-                    gone.insert(instance);
-                    continue;
-                };
-                warn!("Could not remove a container of workload '{}' that is too many: '{error}'", instance.workload);
-                self.report_stray(&instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()));
-                failed = Some((runtime.clone(), error));
-                left.push((instance, id));
-            }
-            if !left.is_empty() {
-                self.strays.push(Strays { runtime, engine, containers: left });
-            }
-        }
-        gone.into_iter().for_each(|instance| self.stray_is_gone(&instance));
-        let waiting = if let Stage::BehindStrays(start) = &self.stage { Some(*start) } else { None };
-        if let Some((runtime, error)) = failed {
-            self.failed_strays = self.failed_strays.saturating_add(1);
-            let again = self.context.clock.now() + retry_delay(self.failed_strays, &mut self.random);
-            self.strays_due = Some(again);
-            waiting.into_iter().for_each(|start| self.report_waits_for(start, &runtime, &error));
-        } else if let Some(start) = waiting {
-            self.begin_start(start);
-        }
-    }
-
-    fn stray_is_gone(&self, instance: &InstanceName) {
-        if !self.has_stray_of(instance) && !self.is_ours(instance) && self.slot.release(instance) {
-            self.remove_folder(&self.context.folder.join(instance.folder()));
-            send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
-        }
-    }
-
-    /// What is to run has states of its own.
-    fn report_stray(&self, instance: &InstanceName, state: ExecutionState) {
-        if !self.is_ours(instance) && !self.slot.wants(instance) {
-            send_state(&self.context.reports, instance, state);
-        }
-    }
-
-    pub(super) fn has_stray_of(&self, instance: &InstanceName) -> bool {
-        self.strays.iter().flat_map(|strays| &strays.containers).any(|(other, _)| other == instance)
-    }
-
-    fn is_ours(&self, instance: &InstanceName) -> bool {
-        !self.is_empty && self.instance == *instance
+        leave_strangers_of(&(source.connect)(), &mut found, self.wanted.as_deref());
+        found.iter().for_each(|found| self.slot.hold(&found.instance));
+        let surplus = |ListedContainer { instance, id, .. }| {
+            Surplus { runtime: runtime.clone(), instance, id, is_unused: false }
+        };
+        self.add_surplus(found.into_iter().map(surplus).collect());
     }
 }
 
 /// Leaves out containers with the name of the workload that the agent has not made.
-pub(super) fn leave_strangers_of(engine: &Engine, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
-    let is_noted = |one: &ListedContainer| engine.connector.is_noted(&one.instance, &one.id);
+pub(super) fn leave_strangers_of(connector: &Connector, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
+    let is_noted = |one: &ListedContainer| connector.is_noted(&one.instance, &one.id);
     leave_strangers(found, |one| one, |one| if is_noted(one) { Noted::Runs } else { Noted::No }, wanted);
 }

@@ -1,23 +1,64 @@
-//! A start: the slot, the files, the engine's call, and what follows when it failed.
+//! A start: the slot, the files, the engine's calls, and what follows when one failed.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: a free start slot. Gives: states to the scheduler (may block there).
+//! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
 
-use super::prepared::{NotStarted, Undecided};
+use super::preparation::{Call, Prepared};
 use super::readiness::{Origin, Unprepared};
-use super::{Leftovers, Stage, Start, WorkloadControlLoop};
+use super::{Engine, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
-use crate::agent::create_watch::{CreateObserver, CreateWatch};
+use crate::agent::control_interface;
+use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
+use crate::agent::events::send_state;
+use crate::agent::preparation::host_paths;
+use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
-use crate::agent::start_slots::StartSlot;
+use crate::agent::start_slots::{StartSlot, Use};
 use crate::agent::workload_files::write_files;
-use crate::limits::REVIVAL_INTERVAL;
+use crate::limits::{
+    ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARE_REASON_MAX, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX,
+};
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::sync::EventFd;
 use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::sync::Arc;
+use std::time::Instant;
+
+/// The call of a start that is under way.
+pub(super) struct Calling {
+    start: Start,
+    kind: Kind,
+    number: u64,
+    /// Until the start has taken so long that others need it.
+    slot: Option<StartSlot>,
+    since: Instant,
+    /// When to report next for how long it has been running.
+    due: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// What was being prepared when the start came. That call is a part of it.
+    Preparation,
+    /// The prepared container is started.
+    Prepared,
+    /// A container is created, or started again.
+    Plain,
+}
+
+impl Calling {
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn is_preparation(&self) -> bool {
+        self.kind == Kind::Preparation
+    }
+}
 
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
@@ -30,55 +71,219 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.lifecycle.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
-        self.add_strays(self.slot.take_strays()); // They may have come while an engine call was under way.
-        if !self.strays.is_empty() {
-            self.stage = Stage::BehindStrays(start);
+        self.add_surplus(self.slot.take_surplus()); // They may have come just now.
+        if self.removal.blocks_start() {
+            self.stage = Stage::BehindRemoval(start);
             return;
         }
         self.give_up_others();
         if self.must_search() {
             return self.search(start);
         }
-        match self.context.slots.try_take() {
+        match self.context.slots.try_take(Use::Start) {
             Some(slot) => self.start(start, Some(slot)),
-            None => self.stage = Stage::WaitingForSlot(start, self.context.slots.request(self.slot.waker())),
+            None => {
+                let request = self.context.slots.request(Use::Start, self.slot.waker());
+                self.stage = Stage::WaitingForSlot(start, request);
+            }
         }
     }
 
     /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
-    pub(super) fn start(&mut self, start: Start, mut slot: Option<StartSlot>) {
+    pub(super) fn start(&mut self, start: Start, slot: Option<StartSlot>) {
         self.stage = Stage::Idle;
-        let Some(workload) = self.wanted.clone() else { return };
-        let container = match self.take_prepared() {
-            Ok(container) => container,
-            Err(Undecided) => return self.await_preparation(start, slot),
-        };
-        if let Some(container) = container {
-            match self.start_prepared(start, container, &workload, slot) {
-                Ok(id) => return self.on_started(id),
-                Err(NotStarted::Cancelled) => return self.expect_leftovers(),
-                Err(NotStarted::CreateAnew(kept)) => slot = kept,
-            }
+        if let Some(call) = self.given.as_ref().and_then(|given| given.call.as_ref()) {
+            let (number, cancel) = (call.number, call.cancel.clone());
+            return self.await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
         }
-        let new = match self.prepare(workload) {
+        let Some(given) = self.given.take() else { return self.start_plain(start, slot) };
+        if given.unsure && self.leftovers == Leftovers::None {
+            self.leftovers = Leftovers::Unlikely;
+        }
+        match given.container {
+            Some(container) => self.start_prepared(start, container, slot),
+            None => self.start_plain(start, slot),
+        }
+    }
+
+    // [impl->swdd~agent-workload-control-loop-executes-create~3]
+    fn start_plain(&mut self, start: Start, slot: Option<StartSlot>) {
+        let Some(workload) = self.wanted.clone() else { return };
+        let new = match self.make_ready(&workload) {
             Ok(new) => new,
             Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
             Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause),
         };
-        self.restarts.starting(self.context.clock.now());
-        match self.call_engine(start, &new, slot) {
-            Ok(id) => self.on_started(id),
-            Err(RuntimeError::Cancelled) => {
-                // The command that cancelled it comes next; whatever was created until now must go then.
-                self.expect_leftovers();
+        let step = self.container.clone().map_or(CallStep::Run, CallStep::Start);
+        self.call_engine(start, Kind::Plain, step, new, slot);
+    }
+
+    /// Starts the container that was prepared. Whatever goes wrong, it is removed and another one is created: preparing
+    /// never prevents a start.
+    fn start_prepared(&mut self, start: Start, container: PreparedContainer, slot: Option<StartSlot>) {
+        self.container = Some(container.id.clone());
+        match self.check_prepared(&container) {
+            Ok(new) => self.call_engine(start, Kind::Prepared, CallStep::Start(container.id), new, slot),
+            Err(reason) => {
+                self.remove_prepared();
+                self.create_anew(start, &reason, slot);
+            }
+        }
+    }
+
+    fn create_anew(&mut self, start: Start, reason: &str, slot: Option<StartSlot>) {
+        let name = &self.instance.workload;
+        info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
+        self.container = None;
+        self.start_plain(start, slot);
+    }
+
+    /// Opens what the container has mounted, and checks that all of it is what it was.
+    fn check_prepared(&mut self, container: &PreparedContainer) -> Result<NewContainer, String> {
+        host_paths::compare(&container.paths, PREPARED_PATHS_WAIT)?;
+        self.open_control_interface().map_err(|error| format!("Failed to create control interface: '{error}'"))?;
+        self.open_notify_socket().map_err(Unprepared::cause)?;
+        let Some(workload) = self.wanted.clone() else { return Err("it is not wanted".to_owned()) };
+        let new = self.new_container(&workload)?;
+        if new.control_interface.is_none() && control_interface::is_wanted(&workload.control_interface_access) {
+            return Err("it would have no control interface".to_owned());
+        }
+        Ok(new)
+    }
+
+    /// It was never started. What cannot be removed now is searched before the next attempt.
+    fn remove_prepared(&mut self) {
+        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else { return };
+        if engine.connector.delete_unused(id).is_err() {
+            self.expect_leftovers();
+        }
+    }
+
+    /// Opens the control interface, writes the files and returns what to create.
+    fn make_ready(&mut self, workload: &Arc<Workload>) -> Result<NewContainer, Unprepared> {
+        self.open_control_interface()
+            .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;
+        self.open_notify_socket()?;
+        write_files(&self.files_folder(), &workload.files).map_err(|error| {
+            error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
+            let cause = format!("Failed to create workload file: '{error}'");
+            if error.is_final(&workload.files) { Unprepared::ForGood(cause) } else { Unprepared::ForNow(cause) }
+        })?;
+        self.new_container(workload).map_err(Unprepared::ForGood)
+    }
+
+    /// What to create: without a control interface where none could be opened.
+    fn new_container(&self, workload: &Arc<Workload>) -> Result<NewContainer, String> {
+        let (instance, workload) = (self.instance.clone(), workload.clone());
+        let new = new_container(&self.context.calls.folder, &AddedWorkload { instance, workload })?;
+        let control_interface = new.control_interface.filter(|_| self.control.is_some());
+        Ok(NewContainer { control_interface, ..new })
+    }
+
+    fn call_engine(&mut self, start: Start, kind: Kind, step: CallStep, new: NewContainer, slot: Option<StartSlot>) {
+        let now = self.context.clock.now();
+        self.restarts.starting(now);
+        let Some(engine) = self.engine.take() else { return };
+        match self.call(step, new, engine.connector) {
+            Ok(Call { number, cancel, .. }) => {
+                self.await_call(Calling::new(start, kind, number, slot, now), cancel);
+            }
+            Err((error, connector)) => {
+                self.engine = Some(Engine { connector, watch: engine.watch });
+                self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error));
+            }
+        }
+    }
+
+    /// From now on a newer wish cancels the call.
+    fn await_call(&mut self, calling: Calling, cancel: Option<EventFd>) {
+        self.stage = Stage::Calling(calling);
+        self.slot.set_cancel(cancel);
+    }
+
+    /// A call of the start has been running for some time.
+    pub(super) fn on_call_age(&mut self, mut calling: Calling) {
+        let age = self.context.clock.now().saturating_duration_since(calling.since);
+        if age >= START_SLOT_MAX {
+            calling.slot = None;
+        }
+        while calling.due <= calling.since + age {
+            calling.due += CREATE_AGE_INTERVAL;
+        }
+        if calling.start != Start::Revival {
+            let age = format!(" The create has been running for {} s.", age.as_secs());
+            let mut info = self.shown.clone();
+            info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
+            let state = ExecutionState::with_info(Phase::PendingStarting, info + &age);
+            send_state(&self.context.reports, &self.instance, state);
+        }
+        self.stage = Stage::Calling(calling);
+    }
+
+    pub(super) fn on_called(&mut self, Called { number, result, connector }: Called) {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Calling(calling) if calling.number == number => {
+                self.slot.set_cancel(None);
+                if calling.kind == Kind::Preparation {
+                    return self.on_preparation_of_start_ended(calling, result);
+                }
+                let source = self.wanted.as_ref().and_then(|workload| self.context.engines.get(&workload.runtime));
+                self.engine = source.map(|source| Engine { connector, watch: source.watch.clone() });
+                self.on_start_ended(calling, result);
+                if std::mem::take(&mut self.wish_waits) && self.slot.has_wish() {
+                    self.on_wish();
+                }
+                return;
+            }
+            stage => self.stage = stage,
+        }
+        let is_it = |prepared: &mut Prepared| prepared.call.as_ref().is_some_and(|call| call.number == number);
+        if let Some(mut next) = self.next.take_if(is_it) {
+            self.on_prepared(&mut next, result);
+            self.next = Some(next);
+        } else if let Some(mut given) = self.given.take_if(is_it) {
+            self.on_prepared(&mut given, result);
+            self.given = Some(given);
+        } else {
+            self.on_unwanted_call_ended(number, result);
+        }
+    }
+
+    fn on_preparation_of_start_ended(&mut self, calling: Calling, result: CallResult) {
+        if let Some(mut given) = self.given.take() {
+            self.on_prepared(&mut given, result);
+            self.given = Some(given);
+        }
+        if self.removal.blocks_start() {
+            return self.begin_start(calling.start); // What has to go first came meanwhile.
+        }
+        self.start(calling.start, calling.slot);
+    }
+
+    fn on_start_ended(&mut self, Calling { start, kind, slot, .. }: Calling, result: CallResult) {
+        let error = match result {
+            Ok(CallDone::Started(id)) => return self.on_started(id),
+            Ok(_) => return,
+            Err(error) => error,
+        };
+        match &error {
+            // The wish that cancelled it comes next; whatever was created until now must go then.
+            RuntimeError::Cancelled => self.expect_leftovers(),
+            _ if kind == Kind::Prepared => {
+                match error {
+                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) => self.remove_prepared(),
+                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
+                    _ => {} // The connector has removed it.
+                }
+                self.create_anew(start, &error.reason(PREPARE_REASON_MAX), slot);
             }
             // The engine was not called, so a container that was to be started again is still there to be removed.
-            Err(RuntimeError::Unsupported(cause)) => self.fail_for_good(&cause),
+            RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
-            Err(error @ (RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_))) => {
+            RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) => {
                 self.on_create_failed(start, &error.to_string());
             }
-            Err(error) => {
+            _ => {
                 match error {
                     RuntimeError::TimedOut(_) => self.expect_leftovers(),
                     _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
@@ -100,45 +305,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.starts = self.starts.saturating_add(1);
         self.watch(id);
         self.lifecycle_started(Origin::Created);
-    }
-
-    /// Opens the control interface, writes the files and returns what to create.
-    fn prepare(&mut self, workload: Arc<Workload>) -> Result<NewContainer, Unprepared> {
-        self.open_control_interface()
-            .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;
-        let notify_socket = self.open_notify_socket()?;
-        let files = write_files(&self.files_folder(), &workload.files).map_err(|error| {
-            error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
-            let cause = format!("Failed to create workload file: '{error}'");
-            if error.is_final(&workload.files) { Unprepared::ForGood(cause) } else { Unprepared::ForNow(cause) }
-        })?;
-        Ok(NewContainer {
-            instance: self.instance.clone(),
-            workload,
-            control_interface: self.control.as_ref().map(|control| control.folder().to_owned()),
-            files,
-            notify_socket,
-        })
-    }
-
-    fn call_engine(
-        &mut self,
-        start: Start,
-        new: &NewContainer,
-        slot: Option<StartSlot>,
-    ) -> Result<ContainerId, RuntimeError> {
-        let Some(engine) = &mut self.engine else {
-            return Err(RuntimeError::Unsupported("Unsupported Runtime".into()));
-        };
-        let call = self.slot.begin_call();
-        let (instance, shown, reports) = (&self.instance, self.shown.as_str(), &self.context.reports);
-        let observer = (start != Start::Revival).then_some(CreateObserver { instance, shown, reports });
-        let mut watch = CreateWatch::new(call.as_ref().map(|call| call.fd()), slot, observer);
-        let limit = self.context.create_timeout;
-        match &self.container {
-            Some(id) => engine.connector.start(id, new, limit, &mut watch),
-            None => engine.connector.create(new, limit, &mut watch),
-        }
     }
 
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
@@ -173,5 +339,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.remove_folder(&self.files_folder());
         }
         self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));
+    }
+}
+
+impl Calling {
+    fn new(start: Start, kind: Kind, number: u64, slot: Option<StartSlot>, now: Instant) -> Self {
+        Self { start, kind, number, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
     }
 }

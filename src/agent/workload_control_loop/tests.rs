@@ -3,9 +3,12 @@
 use super::*;
 use crate::agent::backoff::backoff_max;
 use crate::agent::control_interface::ControlHub;
+use crate::agent::start_slots::Use;
 use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
-use crate::agent::wish_slot::{LoopEnded, WishSender, wish_slot};
+use crate::agent::engine_call::EngineCall;
+use crate::agent::wish_slot::{LoopEnded, Surplus, WishSender, wish_slot};
+use crate::model::messages::AddedWorkload;
 use crate::limits::{
     ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
     START_SLOT_MAX, WATCH_INBOX,
@@ -27,8 +30,13 @@ struct Rig {
     wishes: WishSender,
     clock: ManualClock,
     engine: FakeEngine,
+    /// The engine of another runtime, `other`, and what its state checker was told.
+    other: FakeEngine,
+    other_watched: Receiver<WatchCommand>,
+    /// Engine calls that were started and have not begun.
+    calls: Receiver<EngineCall>,
+    hold_calls: bool,
     events: Receiver<SchedulerEvent>,
-    watch: Sender<WatchCommand>,
     watched: Receiver<WatchCommand>,
     slots: StartSlots,
     folder: tempfile::TempDir,
@@ -54,14 +62,30 @@ impl Rig {
         let folder = tempfile::tempdir().unwrap();
         let clock = ManualClock::new();
         let (reports, events) = bounded(1000);
-        let (watch, watched) = bounded(WATCH_INBOX);
-        let slots = StartSlots::new(2);
+        let (engine, other) = (FakeEngine::new(), FakeEngine::new());
+        let source = |engine: &FakeEngine| {
+            let (engine, (watch, watched)) = (engine.clone(), bounded(WATCH_INBOX));
+            let connect = Box::new(move || Box::new(engine.connector("agent_A")) as Connector);
+            (EngineSource { connect, watch }, watched)
+        };
+        let ((podman, watched), (elsewhere, other_watched)) = (source(&engine), source(&other));
+        let slots = StartSlots::new(2, 2, 2);
+        let (start, calls) = bounded(8);
         let mut context = LoopContext {
             clock: clock.clone(),
-            folder: folder.path().to_owned(),
+            engines: Arc::new(Engines::from([("podman".into(), podman), ("other".into(), elsewhere)])),
             reports,
             slots: slots.clone(),
-            create_timeout: None,
+            calls: CallContext {
+                folder: folder.path().to_owned(),
+                boot: "boot".into(),
+                copied: Arc::default(),
+                create_timeout: None,
+            },
+            start_call: Arc::new(move |call| {
+                start.try_send(call).unwrap();
+                Ok(())
+            }),
             retry_limit: Some(RETRY_LIMIT),
             restart_backoff: true,
             control: ControlHub::new(uplink_outbox().0, CONTROL_MESSAGE_MAX).unwrap(),
@@ -71,15 +95,17 @@ impl Rig {
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
         let control_loop = WorkloadControlLoop::new(1, instance("a"), None, context, random, slot);
-        let engine = FakeEngine::new();
         let (steps, listings, watch_commands) = (Step::Idle, true, Vec::new());
         Self {
             control_loop,
             wishes,
             clock,
             engine,
+            other,
+            other_watched,
+            calls,
+            hold_calls: false,
             events,
-            watch,
             watched,
             slots,
             folder,
@@ -91,10 +117,6 @@ impl Rig {
         }
     }
 
-    fn engine(&self) -> Option<Engine> {
-        Some(Engine { connector: Box::new(self.engine.connector("agent_A")), watch: self.watch.clone() })
-    }
-
     fn order(&self, config: &str) -> WorkloadOrder {
         self.order_with(config, |_| {})
     }
@@ -102,22 +124,14 @@ impl Rig {
     fn order_with(&self, config: &str, change: impl FnOnce(&mut Workload)) -> WorkloadOrder {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
-        WorkloadOrder {
-            instance: workload.instance_name("web"),
-            workload: Arc::new(workload),
-            engine: self.engine(),
-            existing: OnExisting::Replace,
-            search_first: false,
-            others: Vec::new(),
-            prepared: None,
-            keeps_old: false,
-        }
+        let added = AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) };
+        WorkloadOrder { added, existing: OnExisting::Replace, search_first: false, others: Vec::new() }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = self.engine().map(|engine| (id.clone(), engine));
+        let held = Some(("podman".into(), id.clone()));
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
@@ -150,7 +164,7 @@ impl Rig {
     }
 
     /// The workload is to run, and may have a container in an engine of another runtime.
-    fn want_besides(&mut self, other: OtherEngine) {
+    fn want_besides(&mut self, other: (Name, Instant)) {
         self.want(WorkloadOrder { others: vec![other], ..self.order("a") });
     }
 
@@ -164,11 +178,19 @@ impl Rig {
     fn run(&mut self) {
         for _ in 0..100 {
             self.steps = self.control_loop.step();
-            if self.steps != Step::Worked && !self.answer_listings() {
+            if self.steps != Step::Worked && !self.answer_listings() && !self.make_call() {
                 return;
             }
         }
         panic!("the loop does not come to rest");
+    }
+
+    /// Makes an engine call that was started; returns whether there was one.
+    fn make_call(&mut self) -> bool {
+        let call = if self.hold_calls { None } else { self.calls.try_recv().ok() };
+        let is_one = call.is_some();
+        call.into_iter().for_each(EngineCall::run);
+        is_one
     }
 
     /// Does what the state checker does; returns whether it had to list.
@@ -324,11 +346,10 @@ fn create_that_the_engine_can_never_do_is_final_until_an_update() {
 #[test]
 fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
     let mut rig = Rig::new();
-    let mut order = rig.order_with("a", |workload| {
+    let order = rig.order_with("a", |workload| {
         workload.files.push(file("/x"));
         workload.runtime = "podmn".into();
     });
-    order.engine = None;
     rig.want(order);
     let info = "a Pending(StartingFailed): 'Unsupported Runtime 'podmn', did you mean 'podman'?'";
     assert_eq!(rig.states(), [starting("a"), info.to_owned()]);
@@ -343,20 +364,40 @@ fn workload_without_engine_fails_for_good_can_be_updated_and_deleted() {
 #[test]
 fn a_long_create_shows_its_age_behind_the_last_failure_and_gives_its_slot_back() {
     let mut rig = Rig::new();
-    rig.engine.inject(Call::Create, [Fault::Fails, Fault::Hangs(START_SLOT_MAX + Duration::from_secs(15))]);
+    rig.engine.inject(Call::Create, [Fault::Fails]);
     let slots = rig.slots.clone();
     rig.want_config("a");
+    rig.hold_calls = true;
     rig.until_due();
+    assert_eq!(slots.free(), 1);
     let age =
         |seconds| format!("a Pending(Starting): 'Retry 1: {FAILURE} The create has been running for {seconds} s.'");
+    assert_eq!(rig.until_due() + rig.until_due(), START_SLOT_MAX * 2);
     assert_eq!(rig.states(), [starting("a"), retry("a", 1), age(10), age(20)]);
     assert_eq!(slots.free(), 2);
+    rig.hold_calls = false;
+    rig.run();
+    assert_eq!((rig.engine.containers().len(), rig.watch_commands()), (1, vec!["Watch"]));
+}
+
+#[test]
+fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
+    let mut rig = Rig::new();
+    rig.hold_calls = true;
+    rig.want_config("a");
+    rig.control_loop.shown = format!("Retry 3: {}", "\u{fc}".repeat(ADDITIONAL_INFO_MAX));
+    rig.states();
+    rig.until_due();
+    let state = rig.states().remove(0);
+    assert!(state.starts_with("a Pending(Starting): 'Retry 3: \u{fc}"), "{state}");
+    assert!(state.ends_with("\u{fc} The create has been running for 10 s.'"), "{state}");
+    assert!(state.len() <= ADDITIONAL_INFO_MAX + 30);
 }
 
 #[test]
 fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next() {
     let limit = Duration::from_secs(5);
-    let mut rig = Rig::with(|context| context.create_timeout = Some(limit));
+    let mut rig = Rig::with(|context| context.calls.create_timeout = Some(limit));
     rig.engine.inject(Call::Create, [Fault::Hangs(limit * 2), Fault::TimesOut]);
     rig.want_config("a");
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
@@ -395,23 +436,22 @@ fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
     assert!(rig.engine.containers().is_empty(), "a late answer starts nothing");
 }
 
-/// An engine of another runtime that may have a container of the workload.
-fn other(rig: &Rig, engine: &FakeEngine, until: Instant) -> (OtherEngine, Receiver<WatchCommand>) {
-    let (watch, watched) = bounded(WATCH_INBOX);
-    let engine = Engine { connector: Box::new(engine.connector("agent_A")), watch };
-    assert!(until > rig.clock.now());
-    (OtherEngine { runtime: "other".into(), engine, until }, watched)
+impl Rig {
+    /// The engine of the other runtime may have a container of the workload until then.
+    fn other_until(&self, wait: Duration) -> (Name, Instant) {
+        ("other".into(), self.clock.now() + wait)
+    }
 }
 
 #[test]
 fn a_container_of_another_runtime_goes_before_the_first_create() {
     let mut rig = Rig::new();
-    let elsewhere = FakeEngine::new();
+    let elsewhere = rig.other.clone();
     elsewhere.add(&instance("a"), ExecutionState::plain(Phase::Running));
     elsewhere.inject(Call::Delete, [Fault::Fails]);
-    let (other, watched) = other(&rig, &elsewhere, rig.clock.now() + Duration::from_millis(1));
+    let other = rig.other_until(Duration::from_millis(1));
     rig.want_besides(other);
-    let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() else { panic!("a listing is wanted") };
+    let Ok(WatchCommand::ListAll { reply }) = rig.other_watched.try_recv() else { panic!("a listing is wanted") };
     reply(elsewhere.connector("agent_A").list());
     rig.run();
     assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
@@ -424,13 +464,13 @@ fn a_container_of_another_runtime_goes_before_the_first_create() {
 #[test]
 fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
     let mut rig = Rig::with(|context| context.retry_limit = Some(1));
-    let elsewhere = FakeEngine::new();
+    let elsewhere = rig.other.clone();
     elsewhere.inject(Call::List, vec![Fault::Fails; 100]);
     let limit = Duration::from_secs(7);
-    let (failing, watched) = other(&rig, &elsewhere, rig.clock.now() + limit);
+    let failing = rig.other_until(limit);
     rig.want_besides(failing);
     let (mut failures, mut waited) = (0, Duration::ZERO);
-    while let Ok(WatchCommand::ListAll { reply }) = watched.try_recv() {
+    while let Ok(WatchCommand::ListAll { reply }) = rig.other_watched.try_recv() {
         reply(elsewhere.connector("agent_A").list());
         rig.run();
         (failures, waited) = (failures + 1, waited + rig.until_due());
@@ -445,20 +485,13 @@ fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
 fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime() {
     for moves in [false, true] {
         let mut rig = Rig::new();
-        let missing = FakeEngine::new();
-        missing.inject(Call::List, vec![Fault::IsMissing; 10]);
-        let mut order = rig.order("a");
-        order.search_first = true;
-        order.engine = Some(Engine { connector: Box::new(missing.connector("agent_A")), watch: rig.watch.clone() });
-        let engine = std::mem::replace(&mut rig.engine, missing); // The state checker asks the missing one, too.
-        rig.want(order);
+        rig.engine.inject(Call::List, vec![Fault::IsMissing; 10]);
+        rig.want_after_search("a", |_| {});
         assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
-        rig.engine = engine;
         if moves {
-            let update = rig.order("b");
-            rig.want(update);
+            rig.want_with("b", |workload| workload.runtime = "other".into());
             assert_eq!(rig.states(), [stopping("a"), gone("a"), starting("b")]);
-            assert_eq!(rig.engine.only().1.instance, instance("b"));
+            assert_eq!(rig.other.only().1.instance, instance("b"));
         } else {
             rig.end();
             assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
@@ -467,19 +500,19 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
 }
 
 /// A container that is too many, in an engine of another runtime.
-fn stray(rig: &Rig, elsewhere: &FakeEngine, config: &str) -> Strays {
-    let id = elsewhere.add(&instance(config), ExecutionState::plain(Phase::Running));
-    let engine = Engine { connector: Box::new(elsewhere.connector("agent_A")), watch: rig.watch.clone() };
-    Strays { runtime: "other".into(), engine, containers: vec![(instance(config), id)] }
+fn surplus(rig: &Rig, config: &str) -> Vec<Surplus> {
+    let id = rig.other.add(&instance(config), ExecutionState::plain(Phase::Running));
+    vec![Surplus { runtime: "other".into(), instance: instance(config), id, is_unused: false }]
 }
 
 #[test]
 fn an_instance_with_a_second_container_is_removed_when_both_are() {
     for (last, tries) in [("end", 1), ("a", 0), ("b", 1)] {
-        let (mut rig, elsewhere) = (Rig::new(), FakeEngine::new());
+        let mut rig = Rig::new();
+        let elsewhere = rig.other.clone();
         rig.create("a", |_| {});
         elsewhere.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
-        rig.wishes.put_strays(stray(&rig, &elsewhere, "a")).unwrap();
+        rig.wishes.put_surplus(surplus(&rig, "a")).unwrap();
         rig.run();
         assert_eq!(rig.states(), [""; 0]);
         if last == "end" {
@@ -501,12 +534,12 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
 
 #[test]
 fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
-    let (mut rig, elsewhere) = (Rig::new(), FakeEngine::new());
+    let mut rig = Rig::new();
+    let elsewhere = rig.other.clone();
     rig.create("a", |_| {});
     elsewhere.inject(Call::Delete, [Fault::Fails]);
     std::fs::create_dir_all(rig.path("b")).unwrap();
-    let strays = stray(&rig, &elsewhere, "b");
-    rig.wishes.put_strays(strays).unwrap();
+    rig.wishes.put_surplus(surplus(&rig, "b")).unwrap();
     assert!(rig.wishes.accounts_for(&instance("b")));
     rig.run();
     assert_eq!(rig.states(), [stopping("b"), delete_failed("b")]);
@@ -515,7 +548,7 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     assert!(!rig.path("b").exists() && !rig.wishes.accounts_for(&instance("b")));
     // A loop that has nothing left to do but that ends with it.
     elsewhere.inject(Call::Delete, [Fault::Fails]);
-    rig.wishes.put_strays(stray(&rig, &elsewhere, "c")).unwrap();
+    rig.wishes.put_surplus(surplus(&rig, "c")).unwrap();
     rig.end();
     assert_eq!(rig.states(), [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]);
     rig.until_due();
@@ -525,7 +558,7 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
 #[test]
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
-    let taken = [rig.slots.try_take(), rig.slots.try_take()];
+    let taken = [rig.slots.try_take(Use::Start), rig.slots.try_take(Use::Start)];
     rig.want_config("a");
     assert_eq!(rig.states(), [starting("a")]);
     assert!(rig.engine.take_calls().is_empty());
@@ -535,7 +568,7 @@ fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     assert_eq!(rig.slots.free(), 2);
 
     let mut rig = Rig::new();
-    let _taken = [rig.slots.try_take(), rig.slots.try_take()];
+    let _taken = [rig.slots.try_take(Use::Start), rig.slots.try_take(Use::Start)];
     rig.want_config("a");
     rig.end();
     assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
@@ -671,8 +704,7 @@ fn delete_and_update_end_the_waiting_for_a_retry() {
         rig.want_config("a");
         rig.states();
         if update {
-            let order = rig.order_with("b", |workload| workload.runtime = "podmn".into());
-            rig.want(WorkloadOrder { engine: None, ..order });
+            rig.want_with("b", |workload| workload.runtime = "podmn".into());
         } else {
             rig.end();
         }
@@ -828,12 +860,9 @@ fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there(
 fn update_to_another_runtime_deletes_with_the_old_engine() {
     let mut rig = Rig::new();
     rig.create("a", |_| {});
-    let other = FakeEngine::new();
-    let mut order = rig.order("b");
-    order.engine = Some(Engine { connector: Box::new(other.connector("agent_A")), watch: rig.watch.clone() });
-    rig.want(order);
+    rig.want_with("b", |workload| workload.runtime = "other".into());
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
-    assert_eq!(other.take_calls(), ["create web"]);
+    assert_eq!(rig.other.take_calls(), ["create web"]);
 }
 
 // ------------------------------------------------------------------ restart

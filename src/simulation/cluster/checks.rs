@@ -11,18 +11,17 @@ impl Node {
     /// a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
-        let [objects, waiting, waiters, withheld, conditions, prepared] = manager.sizes();
+        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
         let workloads = objects + waiting;
         let most = self.orders.workloads();
         let leaks = waiting > most
             || withheld > workloads
             || conditions > workloads
-            || prepared > waiting
             || (waiting == 0 && waiters > 0);
         leaks.then(|| {
             let name = &self.name;
             format!(
-                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions, {prepared} preparations"
+                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
             )
         })
     }

@@ -20,14 +20,6 @@ impl SimEngine {
     pub fn is_staged(&self, instance: &InstanceName) -> bool {
         self.world().staged.contains(instance)
     }
-
-    /// What was prepared of these instances is the control loops' now.
-    pub fn note_handed_over<'i>(&self, instances: impl Iterator<Item = &'i InstanceName>) {
-        let mut world = self.world();
-        let World { handed_over, containers, .. } = &mut *world;
-        handed_over.retain(|known| containers.values().any(|container| container.instance == *known));
-        handed_over.extend(instances.cloned());
-    }
 }
 
 impl World {
@@ -73,7 +65,7 @@ impl World {
     }
 
     /// Never a create beside another one that only waits, unless its engine is not waited for any more, nor while the same
-    /// instance is being started or prepared. What an earlier life of the agent has prepared may be on its way out, as what a control loop has got may be, and what is
+    /// instance is being started or prepared. What an earlier life of the agent has prepared may be on its way out, and what is
     /// staged for an update is prepared also beside what waits to be started.
     pub(super) fn check_preparation(&mut self, caller: &Caller, action: &Action, new: &NewContainer) {
         let now = self.clock.now();
@@ -92,8 +84,7 @@ impl World {
             let waits = container.instance.workload == new.instance.workload && (container.is_prepared() || same);
             let is_staged = self.staged.contains(&new.instance) && !self.staged.contains(&container.instance);
             let known = (container.leftover && same) || (!same && container.is_of_another_life(caller.life));
-            let is_handed_over = !same && self.handed_over.contains(&container.instance);
-            if waits && !itself && !known && !is_staged && !is_handed_over && !self.may_stay(caller, id, container) {
+            if waits && !itself && !known && !is_staged && !self.may_stay(caller, id, container) {
                 let text = format!(
                     "'{}' is prepared while a container of {:?} waits: {action:?} {container:?}",
                     new.instance, container.instance

@@ -71,10 +71,10 @@ impl Execs {
         assert_eq!(self.io.begin(&order), None);
     }
 
-    /// A command that ends when the test says so.
+    /// A command that ends when the test says so, or has ended.
     fn hang(&mut self, key: u64, workload: &str) {
-        let end = self.folder.path().join("end");
-        self.begin(key, workload, &format!("until [ -e '{}' ]; do sleep 0.05; done", end.display()));
+        let folder = self.folder.path().display();
+        self.begin(key, workload, &format!("while [ -e '{folder}' ] && [ ! -e '{folder}/end' ]; do sleep 0.05; done"));
     }
 
     fn release(&self) {

@@ -79,7 +79,6 @@ fn what_is_listed_is_prepared_beside_what_runs_and_removed_when_it_is_not_listed
     stage(&mut rig, &[]);
     assert_eq!(rig.engine.take_calls(), ["delete w"]);
     assert_eq!((rig.engine.only().1.instance, rig.sent()), (old().instance, vec![]));
-    assert_eq!(rig.agent.manager.sizes()[5], 0);
 }
 
 #[test]

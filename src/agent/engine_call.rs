@@ -1,0 +1,191 @@
+//! A call of an engine that may take minutes: pull, create, init, run or start. The control loop waits for it together with
+//! its other events.
+//!
+//! Thread: `call:<name>` for each call; it ends with the call. Takes: one step to make. Gives: its result to the control
+//! loop (never waits).
+
+use super::control_interface::pipes;
+use super::preparation::host_paths::{look, named_paths};
+use super::preparation::record::{PreparedContainer, Record};
+use super::probes::prober::notify_socket;
+use super::workload_files::write_files;
+use crate::limits::{PREPARING_PATHS_WAIT, STACK_WORKLOAD};
+use crate::model::prepare_level::PrepareLevel;
+use crate::model::runtime_config::EngineConfig;
+use crate::platform::sync::EventFd;
+use crate::platform::threads;
+use crate::runtime::{CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
+use crossbeam_channel::bounded;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Starts calls; gives back what cannot be started. Tests and simulations run them when they want.
+pub type StartCall = Arc<dyn Fn(EngineCall) -> Result<(), (io::Error, EngineCall)> + Send + Sync>;
+
+/// Each call on a thread of its own.
+pub fn on_threads() -> StartCall {
+    Arc::new(|call| {
+        // What a thread that cannot be had was to run is dropped, so the call is handed over afterwards.
+        let (give, take) = bounded::<EngineCall>(1);
+        let name = format!("call:{}", call.new.instance.workload);
+        match threads::spawn(name, STACK_WORKLOAD, move || take.iter().for_each(EngineCall::run)) {
+            Ok(_) => _ = give.send(call), // The other end waits for it.
+            Err(error) => return Err((error, call)),
+        }
+        Ok(())
+    })
+}
+
+/// What a call does.
+pub enum CallStep {
+    /// Gets the image.
+    Image,
+    /// Creates the container and does not start it.
+    Create,
+    /// Does all of the start of this one but the start itself.
+    Init(PreparedContainer),
+    /// Creates and starts a container.
+    Run,
+    /// Starts this one.
+    Start(ContainerId),
+}
+
+/// What a call has reached.
+#[derive(Debug)]
+pub enum CallDone {
+    /// The image is there.
+    Image,
+    /// This container waits to be started.
+    Prepared(PreparedContainer),
+    /// This one was started.
+    Started(ContainerId),
+}
+
+/// How a call ended. `NotStarted`: the engine was not called.
+pub type CallResult = Result<CallDone, RuntimeError>;
+
+/// The end of a call.
+pub struct Called {
+    /// Which one.
+    pub number: u64,
+    pub result: CallResult,
+    /// It may have learnt something that its owner needs.
+    pub connector: Box<dyn RuntimeConnector>,
+}
+
+/// What preparations of an agent have in common.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    /// The agent's folder below the run folder, absolute.
+    pub folder: PathBuf,
+    /// Identifies this boot of the node.
+    pub boot: Arc<str>,
+    /// Files of the node that podman copies into a container when it initialises it, and nerdctl when it creates it.
+    pub copied: Arc<BTreeSet<String>>,
+    /// Longest create; `None` has no limit.
+    pub create_timeout: Option<Duration>,
+}
+
+/// One call.
+pub struct EngineCall {
+    pub step: CallStep,
+    /// What it is about.
+    pub new: NewContainer,
+    pub connector: Box<dyn RuntimeConnector>,
+    pub context: CallContext,
+    /// Readable when the call is not wanted any more; `None` when no descriptor could be had.
+    pub cancel: Option<EventFd>,
+    pub number: u64,
+    pub reply: Box<dyn FnOnce(Called) + Send>,
+}
+
+struct Cancel(Option<EventFd>);
+
+impl CallWatch for Cancel {
+    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl EngineCall {
+    /// Makes the call.
+    pub fn run(mut self) {
+        let mut watch = Cancel(self.cancel.take());
+        let (limit, new) = (self.context.create_timeout, self.new.clone());
+        let result = match &self.step {
+            CallStep::Image => {
+                self.connector.prepare_image(&new.workload, limit, &mut watch).map(|()| CallDone::Image)
+            }
+            CallStep::Create => self.create(&new, &mut watch).map(CallDone::Prepared),
+            CallStep::Init(container) => {
+                let container = container.clone();
+                self.init(container, &new, &mut watch).map(CallDone::Prepared)
+            }
+            CallStep::Run => self.connector.create(&new, limit, &mut watch).map(CallDone::Started),
+            CallStep::Start(id) => self.connector.start(id, &new, limit, &mut watch).map(CallDone::Started),
+        };
+        (self.reply)(Called { number: self.number, result, connector: self.connector });
+    }
+
+    fn create(&mut self, new: &NewContainer, watch: &mut dyn CallWatch) -> Result<PreparedContainer, RuntimeError> {
+        self.make_folders(new)?;
+        let config = new.workload.config();
+        let mut paths = match &config.engine {
+            Ok(EngineConfig::Container(config)) => named_paths(config, new),
+            _ => BTreeSet::new(),
+        };
+        if *new.workload.runtime == *containerd::RUNTIME_NAME {
+            paths.extend(self.context.copied.iter().cloned()); // It copies them when it creates the container.
+        }
+        // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
+        let paths = look(paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
+        self.connector.note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
+        let id = self.connector.create_only(new, self.context.create_timeout, watch)?;
+        let container = PreparedContainer { id, level: PrepareLevel::Create, paths };
+        self.note(new, &container)?;
+        Ok(container)
+    }
+
+    fn init(
+        &mut self,
+        mut container: PreparedContainer,
+        new: &NewContainer,
+        watch: &mut dyn CallWatch,
+    ) -> Result<PreparedContainer, RuntimeError> {
+        let copied = BTreeSet::clone(&self.context.copied);
+        container.paths.extend(look(copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?);
+        self.connector.init(&container.id, new, self.context.create_timeout, watch)?;
+        container.level = PrepareLevel::Init;
+        self.note(new, &container)?;
+        Ok(container)
+    }
+
+    /// Makes what the container mounts. The control interface is served from the start on.
+    fn make_folders(&self, new: &NewContainer) -> Result<(), RuntimeError> {
+        let for_now = RuntimeError::NotStarted;
+        if let Some(folder) = &new.control_interface {
+            let failed = |error| for_now(format!("Failed to create control interface: '{error}'"));
+            pipes::create(folder).map_err(failed)?;
+        }
+        if let Some(path) = &new.notify_socket {
+            let failed = |error| format!("the notify socket '{}' cannot be made: {error}", path.display());
+            notify_socket(path).map_err(|error| for_now(failed(error)))?; // Nobody writes to it before the start.
+        }
+        let folder = self.context.folder.join(new.instance.folder()).join("files");
+        write_files(&folder, &new.workload.files).map(drop).map_err(|error| {
+            let cause = format!("Failed to create workload file: '{error}'");
+            if error.is_final(&new.workload.files) { RuntimeError::Unsupported(cause) } else { for_now(cause) }
+        })
+    }
+
+    fn note(&mut self, new: &NewContainer, container: &PreparedContainer) -> Result<(), RuntimeError> {
+        let arguments = self.connector.create_arguments(new)?;
+        let record = Record::new(container, &new.workload, &arguments, &self.context.boot);
+        self.connector.note_prepared(&new.instance, &record.text());
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! What is prepared beside what runs: the image is got, the container created and initialised, so that its start is short.
+//!
+//! Each step is an engine call that the loop waits for together with its other events, so what runs is never kept waiting.
+//! What is prepared costs nothing until it is started or not wanted any more. Whatever goes wrong, a plain create follows.
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
+//! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
+
+use super::{Connector, Leftovers, WorkloadControlLoop};
+use crate::agent::backoff::retry_delay;
+use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
+use crate::agent::events::{PreparationReport, SchedulerEvent};
+use crate::agent::preparation::levels::{self, Situation};
+use crate::agent::preparation::record::{PreparedContainer, new_container};
+use crate::agent::settings::unsupported_runtime;
+use crate::agent::start_slots::{SlotRequest, StartSlot, StartSlots, Use};
+use crate::agent::wish_slot::Preparation;
+use crate::limits::{PREPARE_REASON_MAX, START_SLOT_MAX};
+use crate::model::messages::AddedWorkload;
+use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
+use crate::platform::clock::Clock;
+use crate::platform::sync::EventFd;
+use crate::runtime::{NewContainer, RuntimeError};
+use std::time::Instant;
+
+/// An engine call under way.
+pub(super) struct Call {
+    /// Identifies its result.
+    pub(super) number: u64,
+    pub(super) cancel: Option<EventFd>,
+    pub(super) since: Instant,
+    makes_container: bool,
+}
+
+/// What is, or is being, prepared.
+pub(super) struct Prepared {
+    pub(super) added: AddedWorkload,
+    /// What is reached.
+    level: PrepareLevel,
+    pub(super) container: Option<PreparedContainer>,
+    /// A create failed, so something of it may be left.
+    pub(super) unsure: bool,
+    pub(super) call: Option<Call>,
+    failures: u32,
+    /// Why the last try failed.
+    reason: String,
+    /// When to try again; `None` after a failure that only an update helps.
+    retry_at: Option<Instant>,
+    /// What is shown of it while it waits.
+    note: String,
+    cpu: Place,
+    initialised: Place,
+}
+
+/// A slot, or the queue for it.
+pub(super) enum Place {
+    None,
+    Waits(SlotRequest),
+    /// Given back when dropped.
+    Taken { _slot: StartSlot },
+}
+
+impl Place {
+    /// Whether it is taken; it is requested if need be.
+    fn take(&mut self, slots: &StartSlots, of: Use, wake: impl FnOnce() -> Box<dyn Fn() + Send>) -> bool {
+        if matches!(self, Self::None) {
+            *self = Self::Waits(slots.request(of, wake()));
+        }
+        if let Self::Waits(request) = self
+            && let Some(slot) = request.try_take()
+        {
+            *self = Self::Taken { _slot: slot };
+        }
+        matches!(self, Self::Taken { .. })
+    }
+}
+
+impl Prepared {
+    fn new(added: AddedWorkload) -> Self {
+        Self {
+            added,
+            level: PrepareLevel::None,
+            container: None,
+            unsure: false,
+            call: None,
+            failures: 0,
+            reason: String::new(),
+            retry_at: None,
+            note: String::new(),
+            cpu: Place::None,
+            initialised: Place::None,
+        }
+    }
+
+    /// Whether a container is there, or is being made.
+    pub(super) fn has_container(&self) -> bool {
+        self.container.is_some() || self.call.as_ref().is_some_and(|call| call.makes_container)
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.failures > 0 && self.retry_at.is_none() && self.call.is_none()
+    }
+
+    fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
+        // An image says nothing about what an earlier try has left.
+        self.unsure &= container.is_none();
+        (self.level, self.container, self.failures) = (level, container, 0);
+        self.note = format!("{PREPARED_PREFIX}{level}");
+    }
+
+    fn failed(&mut self, error: &RuntimeError, retry_limit: Option<u32>, now: Instant, random: &mut fastrand::Rng) {
+        self.level = PrepareLevel::None;
+        self.failures = self.failures.saturating_add(1);
+        self.reason = error.reason(PREPARE_REASON_MAX);
+        self.note = format!("{PREPARE_PREFIX}{}", self.reason);
+        let is_final = matches!(error, RuntimeError::Unsupported(_));
+        if !is_final && retry_limit.is_none_or(|limit| self.failures <= limit) {
+            let delay = retry_delay(self.failures, random);
+            self.note += &format!(", retry in {} s", delay.as_millis().div_ceil(1_000));
+            self.retry_at = Some(now + delay);
+        }
+    }
+}
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    pub(super) fn on_preparation(&mut self) {
+        self.preparation = self.slot.preparation();
+        if let Some((added, container)) = self.slot.take_found() {
+            self.next.take().into_iter().for_each(|next| self.discard(next));
+            let mut found = Prepared::new(added);
+            found.reached(container.level, Some(container));
+            self.next = Some(found);
+        }
+    }
+
+    /// When [`Self::prepare`] has something to do by itself.
+    pub(super) fn preparation_due(&self) -> Option<Instant> {
+        let next = self.next.as_ref()?;
+        let call = next.call.as_ref().filter(|_| !matches!(next.cpu, Place::None));
+        next.retry_at.into_iter().chain(call.map(|call| call.since + START_SLOT_MAX)).min()
+    }
+
+    /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did something.
+    pub(super) fn prepare(&mut self) -> bool {
+        let now = self.context.clock.now();
+        let target = self.preparation.as_ref().map_or(PrepareLevel::None, |wanted| self.most(wanted));
+        let is_unwanted = |next: &Prepared| {
+            !is_wanted(next, self.preparation.as_ref(), target) && !self.is_about_to_start(&next.added)
+        };
+        if self.next.as_ref().is_some_and(is_unwanted) {
+            self.next.take().into_iter().for_each(|next| self.discard(next));
+            return true;
+        }
+        let Some(wanted) = self.preparation.clone() else { return false };
+        if self.given.is_some() || self.is_about_to_start(&wanted.added) {
+            return false;
+        }
+        let mut next = self.next.take().unwrap_or_else(|| Prepared::new(wanted.added.clone()));
+        let step = self.next_step(&mut next, target, now);
+        let worked = step.is_some();
+        if let Some(step) = step {
+            next.retry_at = None;
+            let new = new_container(&self.context.calls.folder, &wanted.added).map_err(|cause| {
+                RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'"))
+            });
+            match new.and_then(|new| self.call_beside(step, new)) {
+                Ok(call) => next.call = Some(call),
+                Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
+            }
+        }
+        let told = (next.call.is_none() && self.tell(&next, target)) || worked;
+        self.next = Some(next);
+        told
+    }
+
+    /// How far this may be prepared beside what there is.
+    fn most(&self, Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation) -> PrepareLevel {
+        let searches_all = self.leftovers == Leftovers::AnyInstance
+            && self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == workload.runtime);
+        let old_shares = searches_all
+            || self.others.iter().any(|(runtime, _)| *runtime == workload.runtime)
+            || self.removal.has(instance);
+        let old = (!self.is_empty).then_some(&self.instance);
+        levels::allowed(workload, *level, Situation { instance, old, old_shares, may_run: true })
+    }
+
+    fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
+        if let Some(call) = &next.call {
+            if call.since + START_SLOT_MAX <= now {
+                next.cpu = Place::None; // It would delay others.
+            }
+            return None;
+        }
+        let mut wake = || self.slot.waker();
+        let slots = &self.context.slots;
+        if target < PrepareLevel::Init {
+            next.initialised = Place::None;
+        }
+        let may_init = target == PrepareLevel::Init && next.initialised.take(slots, Use::Initialised, &mut wake);
+        let step = match &next.container {
+            _ if next.level >= target => None,
+            Some(container) => may_init.then(|| CallStep::Init(container.clone())),
+            None if target == PrepareLevel::Image => Some(CallStep::Image),
+            None => Some(CallStep::Create),
+        };
+        let waits = next.has_given_up() || next.retry_at.is_some_and(|at| at > now);
+        let Some(step) = step.filter(|_| !waits && !self.removal.has_unused()) else {
+            next.cpu = Place::None;
+            return None;
+        };
+        next.cpu.take(slots, Use::Prepare, wake).then_some(step)
+    }
+
+    /// Whether this is what the loop is going to start next.
+    pub(super) fn is_about_to_start(&self, added: &AddedWorkload) -> bool {
+        self.slot.peek(|order| order.added == *added).unwrap_or(false)
+    }
+
+    /// Reports how far the preparation is, if that is new.
+    fn tell(&mut self, next: &Prepared, target: PrepareLevel) -> bool {
+        let report = PreparationReport {
+            added: next.added.clone(),
+            done: (next.level >= target).then_some(target),
+            level: next.level,
+            failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
+            is_final: next.has_given_up(),
+            note: next.note.clone(),
+        };
+        if self.told.as_ref() == Some(&report) {
+            return false;
+        }
+        self.told = Some(report.clone());
+        let _ = self.context.reports.send(SchedulerEvent::Prepared(report)); // Gone only at the end.
+        true
+    }
+
+    /// A call for `prepared`, which is the next one or is being started, has ended.
+    pub(super) fn on_prepared(&mut self, prepared: &mut Prepared, result: CallResult) {
+        let Some(call) = prepared.call.take() else { return };
+        let error = match result {
+            Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
+            Ok(CallDone::Prepared(container)) => return prepared.reached(container.level, Some(container)),
+            Ok(CallDone::Started(_)) => return,
+            Err(error) => error,
+        };
+        if call.makes_container {
+            // A connector removes what it made, unless the call was ended.
+            let container = prepared.container.take();
+            prepared.unsure = true;
+            if matches!(error, RuntimeError::Cancelled | RuntimeError::TimedOut(_)) {
+                prepared.unsure = false; // It is searched now.
+                self.remove_unused(&prepared.added, container, true, None, None);
+            }
+        }
+        let retry_limit = self.preparation.as_ref().and_then(|wanted| wanted.retry_limit);
+        prepared.failed(&error, retry_limit, self.context.clock.now(), &mut self.random);
+    }
+
+    /// What was prepared is not wanted any more.
+    pub(super) fn discard(&mut self, prepared: Prepared) {
+        let Prepared { added, container, unsure, call, initialised, .. } = prepared;
+        call.iter().filter_map(|call| call.cancel.as_ref()).for_each(EventFd::set);
+        let call = call.filter(|call| call.makes_container).map(|call| call.number);
+        if container.is_some() || unsure || call.is_some() {
+            self.remove_unused(&added, container, unsure, call, Some(initialised));
+        } else {
+            self.released(&added.instance);
+        }
+    }
+
+    /// Starts an engine call of a preparation, with a connector of its own.
+    fn call_beside(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
+        let source = self.context.engines.get(&new.workload.runtime);
+        let Some(connector) = source.map(|source| (source.connect)()) else {
+            return Err(RuntimeError::Unsupported(unsupported_runtime(&new.workload.runtime)));
+        };
+        if matches!(step, CallStep::Create) {
+            self.slot.note_prepared(&new.instance);
+        }
+        self.call(step, new, connector).map_err(|(error, _)| error)
+    }
+
+    /// Starts an engine call; gives the connector back when there is no thread for it.
+    pub(super) fn call(
+        &mut self,
+        step: CallStep,
+        new: NewContainer,
+        connector: Connector,
+    ) -> Result<Call, (RuntimeError, Connector)> {
+        self.calls += 1;
+        let makes_container = !matches!(step, CallStep::Image);
+        let (number, cancel) = (self.calls, EventFd::new().ok());
+        let (reply, context) = (self.slot.call_reply(), self.context.calls.clone());
+        let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), number, reply };
+        match (self.context.start_call)(call) {
+            Ok(()) => Ok(Call { number, cancel, since: self.context.clock.now(), makes_container }),
+            Err((error, call)) => {
+                let error = RuntimeError::NotStarted(format!("no thread can be started: {error}"));
+                Err((error, call.connector))
+            }
+        }
+    }
+}
+
+/// Whether `next` is what is to be prepared, and no further than `target`.
+fn is_wanted(next: &Prepared, wanted: Option<&Preparation>, target: PrepareLevel) -> bool {
+    let level = if next.has_container() { next.level.max(PrepareLevel::Create) } else { next.level };
+    wanted.is_some_and(|wanted| wanted.added == next.added) && level <= target
+}
