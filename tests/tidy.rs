@@ -7,9 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Lines of a source file, its tests not counted.
-const FILE_LINES_MAX: usize = 800;
-
 /// Words that only `src/wire/` may use: what is behind a connection stays exchangeable.
 const WIRE_WORDS: [&str; 4] = ["grpcio", "protobuf", "rustls", "grpcio_sys"];
 
@@ -67,16 +64,13 @@ fn sources_keep_the_rules() {
     assert!(sources.iter().any(|source| source.path == "src/lib.rs"), "the rules found no sources to look at");
     let mut violations: Vec<String> = sources
         .iter()
-        .flat_map(|source| {
-            [header(source), wire_only(source), leftovers(source), length(source), unsafe_code(source), exempt(source)]
-        })
+        .flat_map(|source| [header(source), wire_only(source), leftovers(source), unsafe_code(source), exempt(source)])
         .flatten()
         .collect();
     for source in &sources {
         match source.path.as_str() {
-            "src/limits.rs" => violations.extend(documented_constants(source)),
             "src/lib.rs" => {
-                violations.extend(map_names_all(source, &sources));
+                violations.extend(map_is_true(source, &sources));
                 violations.extend(circles(&sources));
             }
             path if path.starts_with("tests/") => violations.extend(test_module(source, &sources)),
@@ -132,15 +126,6 @@ fn leftovers(source: &Source) -> Vec<String> {
     code.chain(text).map(|line| source.violation(line, "is finished: no todo, no test that does not run")).collect()
 }
 
-/// A file stays short enough to be read at once.
-fn length(source: &Source) -> Vec<String> {
-    let lines = lines_without_tests(&source.code);
-    if source.is_test() || lines <= FILE_LINES_MAX {
-        return vec![];
-    }
-    vec![source.violation(lines, &format!("has at most {FILE_LINES_MAX} lines besides its tests"))]
-}
-
 /// `unsafe` only where it is listed, and a reason with each block there; a file that needs none any more is not listed.
 fn unsafe_code(source: &Source) -> Vec<String> {
     let uses: Vec<usize> = lines_with(&source.code, |line| words(line).any(|word| word == "unsafe")).collect();
@@ -165,35 +150,17 @@ fn exempt(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Each limit says its unit and its reason.
-fn documented_constants(source: &Source) -> Vec<String> {
-    let mut documented = false;
-    let mut violations = vec![];
-    for (index, line) in source.text.lines().map(str::trim).enumerate() {
-        let constant = line.strip_prefix("pub ").unwrap_or(line).starts_with("const ") && !line.starts_with("const _");
-        if constant && !documented {
-            violations.push(source.violation(index + 1, "a limit has a doc comment with its unit and reason"));
-        }
-        documented = line.starts_with("///") || (documented && line.starts_with("#["));
-    }
-    violations
-}
-
-/// The map in the crate docs names every file of `src/`, and no file that does not exist.
-fn map_names_all(lib: &Source, sources: &[Source]) -> Vec<String> {
+/// The map in the crate docs names every room, and no file or folder that does not exist.
+fn map_is_true(lib: &Source, sources: &[Source]) -> Vec<String> {
     let map = parse_map(&lib.text);
-    let files: BTreeSet<&str> = sources.iter().filter_map(|source| source.path.strip_prefix("src/")).collect();
-    let unnamed = sources.iter().filter(|source| !source.is_test()).filter_map(|source| {
-        let file = source.path.strip_prefix("src/")?;
-        let by_folder = file.strip_suffix("mod.rs").is_some_and(|folder| map.folders.contains(folder));
-        (!by_folder && !map.mentioned.contains(file))
-            .then(|| source.violation(1, "is named in the map of the crate docs in src/lib.rs"))
-    });
-    let stale = map
-        .entries
-        .iter()
-        .filter(|entry| !files.contains(entry.as_str()))
-        .map(|entry| lib.violation(1, &format!("the map names '{entry}', which does not exist")));
+    let files = || sources.iter().filter_map(|source| source.path.strip_prefix("src/"));
+    let rooms: BTreeSet<&str> = files().filter_map(|file| file.split_inclusive('/').next()).collect();
+    let rooms: BTreeSet<&str> = rooms.into_iter().filter(|room| room.ends_with('/')).collect();
+    let unnamed = rooms.iter().filter(|room| !map.contains(**room));
+    let unnamed = unnamed.map(|room| lib.violation(1, &format!("the map does not name '{room}'")));
+    let exists = |name: &str| files().any(|file| file == name || (name.ends_with('/') && file.starts_with(name)));
+    let stale = map.iter().filter(|name| !exists(name));
+    let stale = stale.map(|name| lib.violation(1, &format!("the map names '{name}', which does not exist")));
     unnamed.chain(stale).collect()
 }
 
@@ -358,24 +325,10 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// Lines up to the tests, which stand at the end of a file.
-fn lines_without_tests(code: &str) -> usize {
-    let lines: Vec<&str> = code.lines().collect();
-    let tests = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
-    lines.windows(2).position(tests).unwrap_or(lines.len())
-}
-
-/// What the crate docs say: files named anywhere, files that have an entry of their own, folders.
-#[derive(Default)]
-struct Map {
-    mentioned: BTreeSet<String>,
-    entries: BTreeSet<String>,
-    folders: BTreeSet<String>,
-}
-
-/// Reads the first fenced block of the crate docs. An indented line belongs to the folder above it.
-fn parse_map(lib: &str) -> Map {
-    let mut map = Map::default();
+/// The files and folders that the first fenced block of the crate docs names at the beginning of its lines. An indented
+/// line belongs to the folder above it.
+fn parse_map(lib: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
     let mut folders: Vec<(usize, String)> = vec![];
     let block = lib
         .lines()
@@ -385,27 +338,18 @@ fn parse_map(lib: &str) -> Map {
         .take_while(|line| !line.trim().starts_with("```"));
     for line in block {
         let indent = line.len() - line.trim_start().len();
-        let mut leading = true;
-        for word in line.split_whitespace().map(|word| word.trim_matches(|c| ",;:()`".contains(c))) {
-            if leading {
-                folders.retain(|(depth, _)| *depth < indent);
+        folders.retain(|(depth, _)| *depth < indent);
+        let folder = folders.last().map_or("", |(_, folder)| folder).to_owned();
+        let words = line.split_whitespace().map(|word| word.trim_end_matches(','));
+        for name in words.take_while(|word| word.ends_with(".rs") || word.ends_with('/')) {
+            let name = format!("{folder}{name}");
+            if name.ends_with('/') {
+                folders.push((indent, name.clone()));
             }
-            let folder = folders.last().map_or("", |(_, folder)| folder).to_owned();
-            if word.ends_with(".rs") {
-                map.mentioned.insert(format!("{folder}{word}"));
-                if leading {
-                    map.entries.insert(format!("{folder}{word}"));
-                }
-            } else if leading && word.ends_with('/') {
-                map.folders.insert(format!("{folder}{word}"));
-                folders.push((indent, format!("{folder}{word}")));
-                leading = false;
-            } else {
-                leading = false;
-            }
+            names.insert(name);
         }
     }
-    map
+    names
 }
 
 /// The text with comments and the contents of strings replaced by blanks; line breaks stay.
@@ -496,7 +440,7 @@ fn every_rule_finds_what_it_forbids() {
     let fine = "//! Does one thing.\n//!\n//! Thread: none, plain values.\n";
     let unsafe_line = "let x = unsafe { y };\n";
     #[rustfmt::skip]
-    let rows: [(&str, &str, String, Rule, usize); 22] = [
+    let rows: [(&str, &str, String, Rule, usize); 16] = [
         ("no header", "src/a.rs", "use std::fs;\n".into(), header, 1),
         ("header without thread", "src/a.rs", "//! Does one thing.\n".into(), header, 1),
         ("full header", "src/a.rs", fine.into(), header, 0),
@@ -508,17 +452,11 @@ fn every_rule_finds_what_it_forbids() {
         ("text about it", "src/a.rs", "let text = \"todo!() \\\" #[ignore]\"; let raw = r#\"a\"todo!()\"#;\n".into(), leftovers, 0),
         ("test that does not run", "src/a.rs", "#[test]\n#[ignore]\n".into(), leftovers, 1),
         ("marker in a comment", "src/a.rs", format!("// {}: later\n", concat!("FIX", "ME")), leftovers, 1),
-        ("long file", "src/a.rs", "x\n".repeat(FILE_LINES_MAX + 1), length, 1),
-        ("long tests", "src/a.rs", format!("x\n#[cfg(test)]\nmod tests {{\n{}}}\n", "x\n".repeat(FILE_LINES_MAX)), length, 0),
-        ("long file with tests elsewhere", "src/a.rs", format!("#[cfg(test)]\nmod tests;\n{}", "x\n".repeat(FILE_LINES_MAX)), length, 1),
-        ("long test file", "src/a/tests.rs", "x\n".repeat(FILE_LINES_MAX + 1), length, 0),
         ("unsafe", "src/a.rs", unsafe_line.into(), unsafe_code, 1),
         ("word in a string", "src/a.rs", "let c = '\"'; let quote = '\\''; let s = \"unsafe\"; fn f<'a>(a: &'a str) {}\n".into(), unsafe_code, 0),
         ("unsafe after a lifetime", "src/a.rs", format!("fn f<'a>(a: &'a str) {{}} {unsafe_line}"), unsafe_code, 1),
         ("exemption", "src/a.rs", "#[allow(clippy::disallowed_methods)]\n".into(), exempt, 1),
         ("exemption for tests", "src/lib.rs", "#![cfg_attr(test, allow(clippy::disallowed_methods))]\n".into(), exempt, 0),
-        ("limit without reason", "src/limits.rs", "/// Bytes.\npub const A: usize = 1;\npub const B: usize = 2;\n".into(), documented_constants, 1),
-        ("checked relation", "src/limits.rs", "const _: () = assert!(1 < 2);\n".into(), documented_constants, 0),
     ];
     for (name, path, text, rule, expected) in rows {
         let found = rule(&Source::new(path, &text));
@@ -527,22 +465,16 @@ fn every_rule_finds_what_it_forbids() {
 }
 
 #[test]
-fn the_map_must_name_every_file_and_only_files() {
-    let lib = "//! Docs.\n//!\n//! ```text\n//! lib.rs    this map   -\n//! bin/a.rs bin/b.rs   programs, see net/c.rs\n\
-               //! model/    values\n//!   one.rs  a value\n//!   deep/   mod.rs x, two.rs y\n//! gone.rs   -\n//! ```\n";
-    let files =
-        ["lib.rs", "bin/a.rs", "bin/b.rs", "model/mod.rs", "model/one.rs", "model/deep/mod.rs", "model/deep/two.rs"];
+fn the_map_must_name_every_room_and_only_what_there_is() {
+    let lib = "//! Docs.\n//!\n//! ```text\n//! bin/      programs, see net/c.rs\n//! model/    values\n\
+               //!   one.rs, deep/   a value and more\n//!   gone.rs   -\n//! ```\n";
+    let files = ["lib.rs", "bin/a.rs", "model/mod.rs", "model/one.rs", "model/deep/mod.rs"];
     let mut sources: Vec<Source> = files.iter().map(|file| Source::new(&format!("src/{file}"), lib)).collect();
-    assert_eq!(
-        map_names_all(&sources[0], &sources),
-        ["src/lib.rs:1: the map names 'gone.rs', which does not exist"],
-        "only the entry without a file"
-    );
-    sources.push(Source::new("src/gone.rs", ""));
-    sources.push(Source::new("src/model/new.rs", ""));
-    sources.push(Source::new("src/model/one/tests.rs", ""));
-    let found = map_names_all(&sources[0], &sources);
-    assert_eq!(found, ["src/model/new.rs:1: is named in the map of the crate docs in src/lib.rs"]);
+    let found = map_is_true(&sources[0], &sources);
+    assert_eq!(found, ["src/lib.rs:1: the map names 'model/gone.rs', which does not exist"]);
+    sources.push(Source::new("src/model/gone.rs", ""));
+    sources.push(Source::new("src/net/new.rs", ""));
+    assert_eq!(map_is_true(&sources[0], &sources), ["src/lib.rs:1: the map does not name 'net/'"]);
 }
 
 #[test]

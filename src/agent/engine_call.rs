@@ -117,9 +117,7 @@ impl EngineCall {
         let mut watch = Cancel(self.cancel.take());
         let (limit, new) = (self.context.create_timeout, self.new.clone());
         let result = match &self.step {
-            CallStep::Image => {
-                self.connector.prepare_image(&new.workload, limit, &mut watch).map(|()| CallDone::Image)
-            }
+            CallStep::Image => self.connector.prepare_image(&new.workload, limit, &mut watch).map(|()| CallDone::Image),
             CallStep::Create => self.create(&new, &mut watch).map(CallDone::Prepared),
             CallStep::Init(container) => {
                 let container = container.clone();

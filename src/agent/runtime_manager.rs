@@ -13,6 +13,7 @@ use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, Workl
 use super::workload_control_loop::{Connector, Engines, LoopContext, WorkloadControlLoop};
 use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
+use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
@@ -21,7 +22,6 @@ use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, ListedContainer};
-use crate::agent::preparation::record::PreparedContainer;
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -415,7 +415,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             } else {
                 info!("Updating workload '{name}'.");
             }
-            let found = found.as_ref().map(|(added, container)| object.wishes.put_found(added.clone(), container.clone()));
+            let found =
+                found.as_ref().map(|(added, container)| object.wishes.put_found(added.clone(), container.clone()));
             if found.is_none_or(|put| put.is_ok())
                 && let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order)))
             {

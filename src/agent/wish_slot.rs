@@ -226,7 +226,8 @@ impl WishSender {
         let skipped = replaced.as_ref().and_then(Wish::order).map(|order| order.added.instance.clone());
         let skipped = skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance));
         // Of what was prepared the control loop reports the end.
-        let skipped = skipped.filter(|instance| !slot.prepared.contains(instance) || !slot.held.insert(instance.clone()));
+        let skipped =
+            skipped.filter(|instance| !slot.prepared.contains(instance) || !slot.held.insert(instance.clone()));
         drop(slot);
         self.shared.wake();
         Ok(skipped)
@@ -516,8 +517,8 @@ mod tests {
     use crate::agent::probes::Outcome;
     use crate::model::execution_state::Phase;
     use crate::model::workload::Workload;
-    use std::os::fd::AsFd as _;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::fd::AsFd as _;
 
     fn instance(config: &str) -> InstanceName {
         InstanceName::new("w", config, "A")

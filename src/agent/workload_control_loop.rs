@@ -458,8 +458,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn end_if_done(&mut self) -> Step {
-        let has_containers =
-            !self.is_empty || !self.removal.is_empty() || self.next.is_some() || self.given.is_some();
+        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some() || self.given.is_some();
         if has_containers || !self.slot.close_if_empty() {
             return Step::Worked;
         }
@@ -554,7 +553,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn keeps_control_interface(&self, next: &WorkloadOrder) -> bool {
-        let (folder, access) = (self.control_folder(&next.added.instance), &next.added.workload.control_interface_access);
+        let (folder, access) =
+            (self.control_folder(&next.added.instance), &next.added.workload.control_interface_access);
         self.control.as_ref().is_some_and(|control| control.serves(&folder, access))
     }
 

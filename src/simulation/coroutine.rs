@@ -7,9 +7,9 @@
 use super::manual_clock::ManualClock;
 use crate::agent::engine_call::EngineCall;
 use crate::agent::workload_control_loop::{Step, WorkloadControlLoop};
+use crate::platform::sync::EventFd;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use crate::platform::sync::EventFd;
 use crossbeam_channel::{Receiver, never};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;

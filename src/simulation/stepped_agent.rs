@@ -8,8 +8,8 @@ use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::{AgentManager, EarlierCalls};
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
-use crate::agent::events::SchedulerEvent;
 use crate::agent::engine_call::{CallContext, EngineCall};
+use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
@@ -282,8 +282,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let runtime =
-            RuntimeManager::new(context, random, loops, options.rerun, prepare.level).on_node(options.facts);
+        let runtime = RuntimeManager::new(context, random, loops, options.rerun, prepare.level).on_node(options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);

@@ -15,8 +15,8 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::container_records::{Noted, leave_strangers};
 use crate::runtime::ListedContainer;
+use crate::runtime::container_records::{Noted, leave_strangers};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 

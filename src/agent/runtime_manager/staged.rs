@@ -71,7 +71,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let report = object.and_then(|object| object.prepared.as_ref()).filter(|report| report.added == *added);
         // What runs or waits as it is needs nothing as long as it does.
         let is_there = self.is_carried_out(added) || target == Some(PrepareLevel::None);
-        let done = if is_there { Some(stage.min(target.unwrap_or(stage))) } else { report.and_then(|report| report.done) };
+        let done =
+            if is_there { Some(stage.min(target.unwrap_or(stage))) } else { report.and_then(|report| report.done) };
         let level = done.filter(|_| is_there || target.is_some());
         let report = report.filter(|_| level.is_none());
         let mut failure = report.and_then(|report| report.failure.clone());

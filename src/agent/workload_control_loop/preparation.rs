@@ -57,7 +57,9 @@ pub(super) enum Place {
     None,
     Waits(SlotRequest),
     /// Given back when dropped.
-    Taken { _slot: StartSlot },
+    Taken {
+        _slot: StartSlot,
+    },
 }
 
 impl Place {
@@ -160,9 +162,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let worked = step.is_some();
         if let Some(step) = step {
             next.retry_at = None;
-            let new = new_container(&self.context.calls.folder, &wanted.added).map_err(|cause| {
-                RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'"))
-            });
+            let new = new_container(&self.context.calls.folder, &wanted.added)
+                .map_err(|cause| RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'")));
             match new.and_then(|new| self.call_beside(step, new)) {
                 Ok(call) => next.call = Some(call),
                 Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
@@ -174,7 +175,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// How far this may be prepared beside what there is.
-    fn most(&self, Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation) -> PrepareLevel {
+    fn most(
+        &self,
+        Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
+    ) -> PrepareLevel {
         let searches_all = self.leftovers == Leftovers::AnyInstance
             && self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == workload.runtime);
         let old_shares = searches_all

@@ -103,7 +103,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let owned = |Surplus { runtime, instance, id, is_unused }| {
             let role = if is_unused { Role::Unused } else { Role::Surplus };
-            Owned { runtime, instance, role, workload: None, id: Some(id), search: false, call: None, _initialised: None }
+            Owned {
+                runtime,
+                instance,
+                role,
+                workload: None,
+                id: Some(id),
+                search: false,
+                call: None,
+                _initialised: None,
+            }
         };
         self.remove_soon(found.into_iter().map(owned));
     }
@@ -188,7 +197,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             };
             warn!("Could not remove {which} of workload '{}', trying again: '{error}'", instance.workload);
             if *role != Role::Old {
-                self.report_removal(instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()));
+                self.report_removal(
+                    instance,
+                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()),
+                );
                 failed = Some((runtime.clone(), error));
             }
             self.removal.failures = self.removal.failures.saturating_add(1);

@@ -157,9 +157,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         found.retain(|found| found.instance.workload == self.instance.workload);
         leave_strangers_of(&(source.connect)(), &mut found, self.wanted.as_deref());
         found.iter().for_each(|found| self.slot.hold(&found.instance));
-        let surplus = |ListedContainer { instance, id, .. }| {
-            Surplus { runtime: runtime.clone(), instance, id, is_unused: false }
-        };
+        let surplus =
+            |ListedContainer { instance, id, .. }| Surplus { runtime: runtime.clone(), instance, id, is_unused: false };
         self.add_surplus(found.into_iter().map(surplus).collect());
     }
 }

@@ -94,7 +94,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.stage = Stage::Idle;
         if let Some(call) = self.given.as_ref().and_then(|given| given.call.as_ref()) {
             let (number, cancel) = (call.number, call.cancel.clone());
-            return self.await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
+            return self
+                .await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
         }
         let Some(given) = self.given.take() else { return self.start_plain(start, slot) };
         if given.unsure && self.leftovers == Leftovers::None {

@@ -3,17 +3,17 @@
 use super::*;
 use crate::agent::backoff::backoff_max;
 use crate::agent::control_interface::ControlHub;
+use crate::agent::engine_call::EngineCall;
 use crate::agent::start_slots::Use;
 use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
-use crate::agent::engine_call::EngineCall;
 use crate::agent::wish_slot::{LoopEnded, Surplus, WishSender, wish_slot};
-use crate::model::messages::AddedWorkload;
 use crate::limits::{
     ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
     START_SLOT_MAX, WATCH_INBOX,
 };
 use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::messages::AddedWorkload;
 use crate::model::workload::{File, FileContent, RestartPolicy};
 use crate::runtime::RuntimeConnector;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};

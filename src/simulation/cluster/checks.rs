@@ -14,10 +14,7 @@ impl Node {
         let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
         let workloads = objects + waiting;
         let most = self.orders.workloads();
-        let leaks = waiting > most
-            || withheld > workloads
-            || conditions > workloads
-            || (waiting == 0 && waiters > 0);
+        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
         leaks.then(|| {
             let name = &self.name;
             format!(
