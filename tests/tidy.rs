@@ -325,6 +325,13 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
+/// Lines up to the tests, which stand at the end of a file.
+fn lines_without_tests(code: &str) -> usize {
+    let lines: Vec<&str> = code.lines().collect();
+    let tests = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    lines.windows(2).position(tests).unwrap_or(lines.len())
+}
+
 /// The files and folders that the first fenced block of the crate docs names at the beginning of its lines. An indented
 /// line belongs to the folder above it.
 fn parse_map(lib: &str) -> BTreeSet<String> {

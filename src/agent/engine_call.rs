@@ -24,15 +24,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts calls; gives back what cannot be started. Tests and simulations run them when they want.
-pub type StartCall = Arc<dyn Fn(EngineCall) -> Result<(), (io::Error, EngineCall)> + Send + Sync>;
+pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> Result<(), (io::Error, Box<EngineCall>)> + Send + Sync>;
 
 /// Each call on a thread of its own.
 pub fn on_threads() -> StartCall {
     Arc::new(|call| {
         // What a thread that cannot be had was to run is dropped, so the call is handed over afterwards.
-        let (give, take) = bounded::<EngineCall>(1);
+        let (give, take) = bounded::<Box<EngineCall>>(1);
         let name = format!("call:{}", call.new.instance.workload);
-        match threads::spawn(name, STACK_WORKLOAD, move || take.iter().for_each(EngineCall::run)) {
+        match threads::spawn(name, STACK_WORKLOAD, move || take.iter().for_each(|call| call.run())) {
             Ok(_) => _ = give.send(call), // The other end waits for it.
             Err(error) => return Err((error, call)),
         }

@@ -77,7 +77,7 @@ impl Task {
     }
 
     /// An engine call that has not begun.
-    pub fn call(call: EngineCall) -> Self {
+    pub fn call(call: Box<EngineCall>) -> Self {
         let (workload, cancel) = (call.new.instance.workload.to_string(), call.cancel.clone());
         let stack = DefaultStack::new(STACK).expect("there is memory for a stack");
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {

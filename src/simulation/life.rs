@@ -40,7 +40,7 @@ pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 pub struct Tasks {
     tasks: Vec<Task>,
     /// Calls that control loops have started since.
-    calls: Receiver<EngineCall>,
+    calls: Receiver<Box<EngineCall>>,
 }
 
 impl Tasks {

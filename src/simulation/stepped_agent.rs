@@ -46,7 +46,7 @@ pub struct SteppedLoops {
 
 #[derive(Default)]
 struct Calls {
-    waiting: VecDeque<EngineCall>,
+    waiting: VecDeque<Box<EngineCall>>,
     refuse: bool,
 }
 
@@ -75,7 +75,7 @@ impl SteppedLoops {
         });
         let call = self.calls().waiting.pop_front_if(|_| !self.hold_calls);
         worked |= call.is_some();
-        call.into_iter().for_each(EngineCall::run);
+        call.into_iter().for_each(|call| call.run());
         worked
     }
 

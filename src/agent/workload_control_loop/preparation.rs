@@ -44,8 +44,9 @@ pub(super) struct Prepared {
     failures: u32,
     /// Why the last try failed.
     reason: String,
-    /// When to try again; `None` after a failure that only an update helps.
     retry_at: Option<Instant>,
+    /// Only an update helps.
+    has_given_up: bool,
     /// What is shown of it while it waits.
     note: String,
     cpu: Place,
@@ -88,6 +89,7 @@ impl Prepared {
             failures: 0,
             reason: String::new(),
             retry_at: None,
+            has_given_up: false,
             note: String::new(),
             cpu: Place::None,
             initialised: Place::None,
@@ -97,10 +99,6 @@ impl Prepared {
     /// Whether a container is there, or is being made.
     pub(super) fn has_container(&self) -> bool {
         self.container.is_some() || self.call.as_ref().is_some_and(|call| call.makes_container)
-    }
-
-    fn has_given_up(&self) -> bool {
-        self.failures > 0 && self.retry_at.is_none() && self.call.is_none()
     }
 
     fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
@@ -116,7 +114,8 @@ impl Prepared {
         self.reason = error.reason(PREPARE_REASON_MAX);
         self.note = format!("{PREPARE_PREFIX}{}", self.reason);
         let is_final = matches!(error, RuntimeError::Unsupported(_));
-        if !is_final && retry_limit.is_none_or(|limit| self.failures <= limit) {
+        self.has_given_up = is_final || retry_limit.is_some_and(|limit| self.failures > limit);
+        if !self.has_given_up {
             let delay = retry_delay(self.failures, random);
             self.note += &format!(", retry in {} s", delay.as_millis().div_ceil(1_000));
             self.retry_at = Some(now + delay);
@@ -161,7 +160,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let step = self.next_step(&mut next, target, now);
         let worked = step.is_some();
         if let Some(step) = step {
-            next.retry_at = None;
             let new = new_container(&self.context.calls.folder, &wanted.added)
                 .map_err(|cause| RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'")));
             match new.and_then(|new| self.call_beside(step, new)) {
@@ -195,19 +193,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             return None;
         }
-        let mut wake = || self.slot.waker();
+        let wake = || self.slot.waker();
         let slots = &self.context.slots;
         if target < PrepareLevel::Init {
             next.initialised = Place::None;
         }
-        let may_init = target == PrepareLevel::Init && next.initialised.take(slots, Use::Initialised, &mut wake);
+        let may_init = target == PrepareLevel::Init && next.initialised.take(slots, Use::Initialised, wake);
         let step = match &next.container {
             _ if next.level >= target => None,
             Some(container) => may_init.then(|| CallStep::Init(container.clone())),
             None if target == PrepareLevel::Image => Some(CallStep::Image),
             None => Some(CallStep::Create),
         };
-        let waits = next.has_given_up() || next.retry_at.is_some_and(|at| at > now);
+        next.retry_at.take_if(|at| *at <= now);
+        let waits = next.has_given_up || next.retry_at.is_some();
         let Some(step) = step.filter(|_| !waits && !self.removal.has_unused()) else {
             next.cpu = Place::None;
             return None;
@@ -227,7 +226,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             done: (next.level >= target).then_some(target),
             level: next.level,
             failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
-            is_final: next.has_given_up(),
+            is_final: next.has_given_up,
             note: next.note.clone(),
         };
         if self.told.as_ref() == Some(&report) {
@@ -296,7 +295,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let (number, cancel) = (self.calls, EventFd::new().ok());
         let (reply, context) = (self.slot.call_reply(), self.context.calls.clone());
         let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), number, reply };
-        match (self.context.start_call)(call) {
+        match (self.context.start_call)(Box::new(call)) {
             Ok(()) => Ok(Call { number, cancel, since: self.context.clock.now(), makes_container }),
             Err((error, call)) => {
                 let error = RuntimeError::NotStarted(format!("no thread can be started: {error}"));

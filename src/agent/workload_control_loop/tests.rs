@@ -34,7 +34,7 @@ struct Rig {
     other: FakeEngine,
     other_watched: Receiver<WatchCommand>,
     /// Engine calls that were started and have not begun.
-    calls: Receiver<EngineCall>,
+    calls: Receiver<Box<EngineCall>>,
     hold_calls: bool,
     events: Receiver<SchedulerEvent>,
     watched: Receiver<WatchCommand>,
@@ -189,7 +189,7 @@ impl Rig {
     fn make_call(&mut self) -> bool {
         let call = if self.hold_calls { None } else { self.calls.try_recv().ok() };
         let is_one = call.is_some();
-        call.into_iter().for_each(EngineCall::run);
+        call.into_iter().for_each(|call| call.run());
         is_one
     }
 
