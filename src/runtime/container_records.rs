@@ -5,7 +5,7 @@
 //! in the folder of that instance. The note goes with the folder; a stale one names a container that does not exist any
 //! more and harms nobody.
 //!
-//! Thread: `wl:<name>` and `prep:<name>` note and read, `scheduler` reads.
+//! Thread: `wl:<name>` and `call:<name>` note and read, `scheduler` reads.
 //! Owns: the files `container` and `prepared` in the folder of each instance.
 
 use super::{ContainerId, ListedContainer};

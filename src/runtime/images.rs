@@ -1,6 +1,6 @@
 //! Images got before the containers that need them.
 //!
-//! Thread: `prep:<name>`. Owns: nothing; the engine keeps the images.
+//! Thread: `call:<name>`. Owns: nothing; the engine keeps the images.
 
 use super::engine_cli::EngineCli;
 use super::{CallSequence, RuntimeError};
