@@ -23,6 +23,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{error, info, warn};
@@ -244,6 +245,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
             return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
+        let _source = log_source(change.name.clone());
         let replaced = self.scheduler.take(&change.name);
         self.preparations.touch(&change.name);
         if replaced.as_ref().is_none_or(|replaced| replaced.new != change.new) {
@@ -422,6 +424,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) -> Option<WorkloadState> {
+        let _source = log_source(name.clone());
         self.preparations.touch(name);
         self.withdraw(name);
         let object = self.objects.get_mut(name)?;
@@ -437,6 +440,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-workload-obj-update-command~1]
     fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
+        let _source = log_source(name.clone());
         let mut order = self.order(&added);
         self.preparations.touch(&name);
         self.withdraw(&name);
@@ -556,6 +560,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn start_waiting_loops(&mut self) {
         self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
+            let _source = log_source(name.clone());
             match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
                 Err(NoThread { control_loop, .. }) => {

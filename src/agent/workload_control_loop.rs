@@ -25,6 +25,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::platform::memory::OwnStack;
 use crate::runtime::ContainerId;
 #[cfg(test)]
@@ -322,6 +323,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn on_event(&mut self, event: Event) -> Step {
+        let _source = log_source(self.instance.workload.clone());
         match event {
             Event::Slot(SlotEvent::Wish) => self.on_wish(),
             Event::Slot(SlotEvent::Strays(found)) => self.on_strays(found),

@@ -19,6 +19,7 @@ use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::platform::sync::EventFd;
 use crate::runtime::{CallSequence, CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::Sender;
@@ -132,6 +133,7 @@ pub struct PreparationJob<C> {
 impl<C: Clock> PreparationJob<C> {
     /// Does it, and reports how it ended.
     pub fn run(mut self) {
+        let _source = log_source(self.workload.clone());
         let result = match self.task.clone() {
             Task::Prepare { added, container, level } => self.prepare(&added, container, level),
             Task::Remove { removal, folder } => self.remove(&removal, folder),

@@ -15,6 +15,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::runtime::container_records::{Noted, leave_strangers};
 use crate::runtime::{ContainerId, ListedContainer};
 use log::info;
@@ -144,6 +145,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             if matches!(waiting, Some(Change { new: None, .. })) {
                 return None;
             }
+            let _source = log_source(name.clone());
             info!("Deleting existing workload '{name}', which is not needed.");
             let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
             let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
@@ -194,6 +196,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        let _source = log_source(name.clone());
         self.take_staged(&name, &mut candidates);
         self.take_prepared(&added, &mut candidates);
         let Some((runtime, container)) = take_best(&mut candidates, &added) else { return Some(Change::run(added)) };
@@ -238,6 +241,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         found.iter_mut().for_each(|(name, candidates)| self.take_staged(name, candidates));
         for (runtime, container) in found.into_values().flatten() {
             let name = &container.instance.workload;
+            let _source = log_source(name.clone());
             info!("Deleting existing workload '{name}', which is not needed.");
             let existing = (runtime, container);
             let Some(stray) = self.stray(&existing) else { continue };
