@@ -189,6 +189,13 @@ impl Lines {
     }
 }
 
+/// The sources of which some of these lines say that further ones are left out.
+#[cfg(test)]
+pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
+    let marked = lines.iter().filter_map(|line| line.strip_prefix("Many log lines are about '"));
+    marked.filter_map(|rest| rest.split("': further").next()).collect()
+}
+
 /// An error with all its causes in one line.
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
