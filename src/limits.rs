@@ -66,8 +66,7 @@ const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
 pub const LOG_SOURCE_LINES: u64 = 20;
 /// Period in which the lines of one source are counted.
 pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
-/// Sources with a count of their own, more than a cluster has; all others share the lines of one. On an agent each
-/// workload is one.
+/// Sources with a count of their own, more than a cluster has; all others share the lines of one.
 pub const LOG_SOURCES: usize = 256;
 
 // ------------------------------------------------------------------- queues
@@ -590,11 +589,9 @@ pub const UPDATE_DEADLINE_LOWEST: Duration = Duration::from_secs(1);
 pub const UPDATES_OPEN: usize = 16;
 /// How many of these workloads may have requested, so that there is room for those of commanders.
 pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
-/// Updates of commanders that have ended and are still known, so that their failures are remembered; as many of workloads,
-/// which displace no others; and as many of each that were taken over or taken back.
+/// Ended updates that are known, so that failures are remembered: of commanders, and as many of workloads.
 pub const UPDATES_ENDED: usize = 16;
-/// What was before those that have ended, in bytes of JSON, newest first, of commanders and of workloads each: it is
-/// written with each desired state.
+/// What was before them, in bytes of JSON, newest first, of either: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 /// Longest time that the server waits for its disk before a staged update is carried out.
 pub const STORE_WAIT: Duration = Duration::from_secs(1);
