@@ -589,9 +589,9 @@ pub const UPDATE_DEADLINE_LOWEST: Duration = Duration::from_secs(1);
 pub const UPDATES_OPEN: usize = 16;
 /// How many of these workloads may have requested, so that there is room for those of commanders.
 pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
-/// Updates that have ended and are still known, so that their failures are remembered.
+/// Ended updates that are known, so that failures are remembered: of commanders, and as many of workloads.
 pub const UPDATES_ENDED: usize = 16;
-/// What was before those that have ended, in bytes of JSON, newest first: it is written with each desired state.
+/// What was before them, in bytes of JSON, newest first, of either: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 /// Longest time that the server waits for its disk before a staged update is carried out.
 pub const STORE_WAIT: Duration = Duration::from_secs(1);

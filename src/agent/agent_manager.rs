@@ -20,12 +20,11 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::platform::clock::Clock;
-use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
 use crossbeam_channel::{Receiver, Sender, select_biased};
-use log::{info, warn};
+use log::{debug, info, warn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::Instant;
@@ -153,7 +152,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
                 None => self.tick(),
             }
             let took = self.clock.now().saturating_duration_since(start);
-            if took > TURN_MAX && may_log("events that take long") {
+            if took > TURN_MAX {
                 warn!("The scheduler needed {} ms for one event.", took.as_millis());
             }
         }
@@ -451,7 +450,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     // ------------------------------------------------------- plans and states
 
     fn on_plan(&mut self, plan: WorkloadPlan) {
-        info!(
+        debug!(
             "Received a new desired state with '{}' added and '{}' deleted workloads.",
             plan.added.len(),
             plan.deleted.len()
@@ -516,7 +515,7 @@ fn is_file_name(instance: &InstanceName) -> bool {
 
 fn is_acceptable(added: &AddedWorkload) -> bool {
     let acceptable = is_file_name(&added.instance);
-    if !acceptable && may_log("workloads of the server") {
+    if !acceptable {
         warn!("Ignoring added workload '{}': its name is not valid.", excerpt(&added.instance.to_string()));
     }
     acceptable

@@ -12,6 +12,7 @@ use super::workload_files::write_files;
 use crate::limits::{PREPARING_PATHS_WAIT, STACK_WORKLOAD};
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
+use crate::platform::logging::log_source;
 use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crate::runtime::{CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
@@ -114,6 +115,7 @@ impl CallWatch for Cancel {
 impl EngineCall {
     /// Makes the call.
     pub fn run(mut self) {
+        let _source = log_source(self.new.instance.workload.clone());
         let mut watch = Cancel(self.cancel.take());
         let (limit, new) = (self.context.create_timeout, self.new.clone());
         let result = match &self.step {

@@ -14,7 +14,7 @@ use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WOR
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
 use crate::model::names::{InstanceName, excerpt};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
@@ -68,13 +68,12 @@ impl LogStreams {
     /// Starts to read; a request under the same id is replaced. What cannot be read ends at once, or the requester
     /// would wait for it for ever.
     pub fn start(&mut self, request_id: &str, wanted: &LogsRequest, orders: Vec<LogOrder>) {
+        let _source = log_source(LOG_REQUESTS);
         self.by_request.remove(request_id);
         for order in orders {
             let LogOrder { instance, connector } = order;
             let Some(connector) = connector else {
-                if may_log(LOG_REQUESTS) {
-                    info!("Could not find workload '{}'", excerpt(&instance.workload));
-                }
+                info!("Could not find workload '{}'", excerpt(&instance.workload));
                 self.refuse(request_id, instance, None);
                 continue;
             };
@@ -83,9 +82,7 @@ impl LogStreams {
                 continue;
             }
             if let Err(error) = self.start_one(request_id, wanted.clone(), instance.clone(), connector) {
-                if may_log(LOG_REQUESTS) {
-                    warn!("Did not get log fetcher for '{}': {error}", instance.workload);
-                }
+                warn!("Did not get log fetcher for '{}': {error}", instance.workload);
                 self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
             }
         }
@@ -217,6 +214,7 @@ struct Stopped;
 
 impl LogStream {
     fn run(mut self, connector: Box<dyn RuntimeConnector>) {
+        let _source = log_source(LOG_REQUESTS);
         if let Ok(()) = self.send_all(connector) {
             // Reported only when it ended by itself, after its last line.
             let end = SchedulerEvent::LogEnded(self.id.clone());
@@ -245,14 +243,12 @@ impl LogStream {
         let calls = match connector.log_calls(&self.instance, &self.wanted) {
             Ok(calls) => calls,
             Err(error) => {
-                if may_log(LOG_REQUESTS) {
-                    warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
-                }
+                warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
                 self.queue(vec![format!("[no log: {error}]")]);
                 return Vec::new();
             }
         };
-        if calls.is_empty() && may_log(LOG_REQUESTS) {
+        if calls.is_empty() {
             info!("Did not get log fetcher for '{}': it has no container", self.instance.workload);
         }
         let mut readers = Vec::new();

@@ -21,6 +21,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::runtime::{ContainerId, ListedContainer};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
@@ -216,6 +217,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
             return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
         }
+        let _source = log_source(change.name.clone());
         let replaced = self.scheduler.take(&change.name);
         self.touched.insert(change.name.clone());
         if replaced.as_ref().is_none_or(|replaced| replaced.new != change.new) {
@@ -392,6 +394,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) -> Option<WorkloadState> {
+        let _source = log_source(name.clone());
         self.touched.insert(name.clone());
         let object = self.objects.get_mut(name)?;
         info!("Deleting workload '{name}'.");
@@ -406,6 +409,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-workload-obj-update-command~1]
     fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
+        let _source = log_source(name.clone());
         let mut order = self.order(&added);
         self.touched.insert(name.clone());
         let found = self.found.remove(&name);
@@ -509,6 +513,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn start_waiting_loops(&mut self) {
         self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
+            let _source = log_source(name.clone());
             match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
                 Err(NoThread { control_loop, .. }) => {

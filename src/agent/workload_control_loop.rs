@@ -27,6 +27,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::platform::memory::OwnStack;
 use crate::runtime::{ContainerId, RuntimeConnector};
 #[cfg(test)]
@@ -353,6 +354,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn on_event(&mut self, event: Event) -> Step {
+        let _source = log_source(self.instance.workload.clone());
         match event {
             Event::Slot(SlotEvent::Wish) => self.on_wish(),
             Event::Slot(SlotEvent::Preparation) => self.on_preparation(),

@@ -2,19 +2,21 @@
 //! anything in a line, and a source of many lines gets no more of them for a while.
 //!
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
-//! Owns: how many lines each source has caused.
+//! Owns: how many lines each source has caused, and the source of what each thread does at the moment.
 
 use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURCES};
-use crate::model::names::excerpt;
+use crate::model::names::{Name, excerpt};
 use crate::model::shown_text::printable;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
 use env_logger::Builder;
-use log::Level;
+use log::{Level, Record};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::marker::PhantomData;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,16 +39,15 @@ pub fn init(program: &str) {
         .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
         .format(move |out, record| {
-            let module = record.module_path().unwrap_or_default();
-            if module.starts_with("grpcio") && record.level() <= Level::Warn {
-                let ruling = count(LIBRARY);
-                if let Some(note) = ruling.note {
-                    out.write_all(line(SystemTime::now(), Level::Warn, module, &note, colours).as_bytes())?;
-                }
-                if !ruling.write {
-                    return Ok(());
-                }
+            static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
+            let Ruling { write, note } = SOURCES.lock().rule(record, SystemClock.now());
+            if let Some(note) = note {
+                out.write_all(line(SystemTime::now(), Level::Warn, module_path!(), &note, colours).as_bytes())?;
             }
+            if !write {
+                return Ok(());
+            }
+            let module = record.module_path().unwrap_or_default();
             out.write_all(line(SystemTime::now(), record.level(), module, record.args(), colours).as_bytes())
         })
         .try_init();
@@ -87,21 +88,31 @@ fn harmless(text: &str) -> String {
 
 // ---------------------------------------------------------- lines of one source
 
-/// Whether a line about what `source` did may be written. A source is whoever can cause such lines as often as it
-/// likes: an address, an agent, a workload. When it has caused [`LOG_SOURCE_LINES`], one more line notes that further ones
-/// are left out for [`LOG_SOURCE_TIME`].
-#[must_use]
-pub fn may_log(source: &str) -> bool {
-    let ruling = count(source);
-    if let Some(note) = ruling.note {
-        log::warn!("{note}");
-    }
-    ruling.write
+thread_local! {
+    /// What [`log_source`] has set.
+    static SOURCE: RefCell<Name> = RefCell::new(Name::default());
 }
 
-fn count(source: &str) -> Ruling {
-    static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
-    SOURCES.lock().count(source, SystemClock.now())
+/// Until the returned value is dropped, each line that this thread logs counts for `name`: whoever can cause such lines
+/// as often as it likes, as an address, an agent, a workload. Of each source [`LOG_SOURCE_LINES`] are written within
+/// [`LOG_SOURCE_TIME`], and one more notes that further ones are left out. Without a source, or with an empty one, lines
+/// count for their place in the code. Levels that are not on by default are not counted.
+pub fn log_source(name: impl Into<Name>) -> LogSource {
+    LogSource { outer: SOURCE.replace(name.into()), of_thread: PhantomData }
+}
+
+/// See [`log_source`].
+#[must_use = "lines count for the source only as long as this is kept"]
+#[derive(Debug)]
+pub struct LogSource {
+    outer: Name,
+    of_thread: PhantomData<*const ()>,
+}
+
+impl Drop for LogSource {
+    fn drop(&mut self) {
+        SOURCE.set(std::mem::take(&mut self.outer));
+    }
 }
 
 /// What becomes of a line.
@@ -127,6 +138,22 @@ struct Lines {
 }
 
 impl Sources {
+    /// Decides about a record of this thread.
+    fn rule(&mut self, record: &Record<'_>, now: Instant) -> Ruling {
+        let module = record.module_path().unwrap_or_default();
+        let is_of_library = module.starts_with("grpcio");
+        if record.level() > if is_of_library { Level::Warn } else { Level::Info } {
+            return Ruling { write: true, note: None };
+        }
+        // What ends with its thread may log after this value is gone.
+        let source = SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default();
+        match &*source {
+            _ if is_of_library => self.count(LIBRARY, now),
+            "" => self.count(&format!("{module}:{}", record.line().unwrap_or_default()), now),
+            source => self.count(source, now),
+        }
+    }
+
     fn count(&mut self, source: &str, now: Instant) -> Ruling {
         let source = excerpt(source);
         if !self.of.contains_key(&*source) && self.of.len() >= LOG_SOURCES {
@@ -160,6 +187,13 @@ impl Lines {
         }
         Ruling { write: self.count <= LOG_SOURCE_LINES, note }
     }
+}
+
+/// The sources of which some of these lines say that further ones are left out.
+#[cfg(test)]
+pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
+    let marked = lines.iter().filter_map(|line| line.strip_prefix("Many log lines are about '"));
+    marked.filter_map(|rest| rest.split("': further").next()).collect()
 }
 
 /// An error with all its causes in one line.
@@ -210,6 +244,36 @@ pub fn utc(now: SystemTime) -> String {
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The lines that `body` logs on this thread at the levels that are on by default, with the notes about those left out,
+/// as if all came at the same time.
+#[cfg(test)]
+pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
+    thread_local! {
+        static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };
+    }
+    struct Collector(Instant);
+    impl log::Log for Collector {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            LINES.with_borrow(Option::is_some)
+        }
+        fn log(&self, record: &Record<'_>) {
+            LINES.with_borrow_mut(|lines| {
+                let Some((sources, lines)) = lines else { return };
+                let Ruling { write, note } = sources.rule(record, self.0);
+                lines.extend(note);
+                lines.extend(write.then(|| record.args().to_string()));
+            });
+        }
+        fn flush(&self) {}
+    }
+    static COLLECTOR: LazyLock<Collector> = LazyLock::new(|| Collector(SystemClock.now()));
+    let _ = log::set_logger(&*COLLECTOR); // A test before this one may have done so.
+    log::set_max_level(log::LevelFilter::Info);
+    LINES.set(Some(Default::default()));
+    body();
+    LINES.take().unwrap_or_default().1
 }
 
 #[cfg(test)]
@@ -274,6 +338,33 @@ mod tests {
         let left_out = "1980 log lines about '10.0.0.1' were left out.".to_owned();
         assert_eq!(flood(LOG_SOURCE_TIME), (LOG_SOURCE_LINES as usize, vec![left_out, many]));
         assert_eq!(sources.count("10.0.0.2", start + LOG_SOURCE_TIME), Ruling { write: true, note: None });
+    }
+
+    #[test]
+    fn lines_count_for_their_source_and_without_one_for_their_place() {
+        let most = LOG_SOURCE_LINES as usize + 1; // With the note.
+        let lines = lines_of(|| {
+            for _ in 0..1000 {
+                log::info!("nowhere");
+                let _outer = log_source("outer");
+                log::warn!("outer");
+                {
+                    let _inner = log_source("inner");
+                    log::error!("inner");
+                    let _nobody = log_source("");
+                    log::error!("elsewhere");
+                }
+                log::info!("outer");
+                log::debug!("not on by default");
+            }
+        });
+        for text in ["nowhere", "outer", "inner", "elsewhere"] {
+            assert_eq!(lines.iter().filter(|line| *line == text).count(), most - 1, "{text}");
+        }
+        let place = format!("Many log lines are about '{}:", module_path!());
+        let notes = ["Many log lines are about 'outer'", "Many log lines are about 'inner'", &place, &place];
+        assert!(notes.iter().all(|note| lines.iter().any(|line| line.starts_with(note))), "{lines:?}");
+        assert_eq!(lines.len(), notes.len() * most);
     }
 
     #[test]

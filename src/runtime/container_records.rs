@@ -11,7 +11,7 @@
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::platform::private_folder::PrivateFolder;
 use rustix::fs::Mode;
 use std::fs;
@@ -110,7 +110,8 @@ pub fn leave_strangers<T>(
         let ListedContainer { id, instance, in_pod, .. } = listed(one);
         let is_noted = noted.next().is_some_and(|noted| noted != Noted::No);
         let ours = is_noted || (!any_noted && (!in_pod || may_be_in_pod));
-        if !ours && may_log(&instance.workload) {
+        if !ours {
+            let _source = log_source(instance.workload.clone());
             let why = if any_noted { "another one was made for it" } else { "it belongs to a pod" };
             log::warn!("Container '{}' has the labels of workload '{instance}', but {why}. It is left alone.", id.0);
         }

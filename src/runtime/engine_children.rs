@@ -12,7 +12,6 @@
 //!
 //! Thread: any thread that calls an engine; [`PreviousChildren`] belongs to the scheduler.
 
-use crate::platform::logging::may_log;
 use crate::platform::private_folder::PrivateFolder;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
@@ -144,9 +143,7 @@ impl ChildRecord {
     fn append(&self, text: &str) -> bool {
         let file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
         let result = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        if let Err(error) = &result
-            && may_log("records of engine processes")
-        {
+        if let Err(error) = &result {
             log::warn!("cannot record an engine process in '{}': {error}", self.path.display());
         }
         result.is_ok()

@@ -12,7 +12,7 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,6 +79,7 @@ impl ServerLoop {
     /// update that names one tries it again, see [`Self::failed_at_start`].
     fn put_failed(&mut self, failed: Failed) {
         for (name, reason) in failed {
+            let _source = log_source(name.clone());
             log::error!("Workload '{name}' cannot be started: {reason}");
             let Some(workload) = self.workloads.desired.workloads.get(&name) else { continue };
             let workload = Arc::new(Workload { agent: Name::default(), ..Workload::clone(workload) });
@@ -221,7 +222,7 @@ impl ServerLoop {
     fn keeps_former(&mut self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else { return true };
         let keeps = self.workloads.strays.keep_former(instance, state.additional_info.len());
-        if !keeps && may_log(&instance.agent) {
+        if !keeps {
             log::warn!(
                 "Taking '{}' as removed: agent '{}' has not reported the end of very many earlier workloads.",
                 instance.short(),

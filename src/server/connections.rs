@@ -10,7 +10,7 @@ use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::wire::outbox::Outbox;
 use crate::wire::peer::Room;
 use crate::wire::peer::{PeerHello, PeerId};
@@ -43,27 +43,21 @@ impl ServerLoop {
         capabilities: AgentCapabilities,
         outbox: Outbox,
     ) {
+        let _source = log_source(name.clone());
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {
-                if may_log(&name) {
-                    log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
-                }
-                return;
+                return log::warn!("Ignoring an older connection of agent '{name}' that was announced late.");
             }
-            if may_log(&name) {
-                log::warn!(
-                    "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
-                     name; give each agent a name of its own."
-                );
-            }
+            log::warn!(
+                "Agent '{name}' connected again; closing its older connection. If this repeats, two agents use this \
+                 name; give each agent a name of its own."
+            );
             self.remove_peer(old);
             self.end_logs_of_peer(old, PeerClass::Agent, &name);
         }
         self.peers.add(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
-        if may_log(&name) {
-            log::info!("Agent '{name}' connected.");
-        }
+        log::info!("Agent '{name}' connected.");
         let states = self.guarded.as_reported(self.workloads.states.reports());
         self.peers.broadcast_all(states, id, &name);
         self.deletes.forget_agent(&name);
@@ -93,9 +87,8 @@ impl ServerLoop {
     }
 
     fn agent_gone(&mut self, name: &Name) {
-        if may_log(name) {
-            log::info!("Agent '{name}' disconnected.");
-        }
+        let _source = log_source(name.clone());
+        log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
         let mut lost = self.workloads.states.set_agent_disconnected(name);
         self.keep_shown(&mut lost);
@@ -133,6 +126,7 @@ impl ServerLoop {
     pub(super) fn message_received(&mut self, id: PeerId, message: ToServer, room: Room) {
         let Some(peer) = self.peers.get(id) else { return }; // Late messages of a replaced stream mean nothing.
         let name = peer.name.clone();
+        let _source = log_source(peer.source.clone());
         match message {
             ToServer::Request(request) => self.request(id, request, room),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
@@ -147,15 +141,9 @@ impl ServerLoop {
             ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
             ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
             ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
-                if peer.may_log() {
-                    log::warn!("Ignoring another hello of '{name}' on the same connection.");
-                }
+                log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
-            ToServer::Empty => {
-                if peer.may_log() {
-                    log::warn!("Ignoring a message of '{name}' that has no content.");
-                }
-            }
+            ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
     }
 
@@ -164,10 +152,9 @@ impl ServerLoop {
     /// An agent reports its own workloads only: states of others are ignored.
     fn states_reported(&mut self, id: PeerId, name: &Name, mut states: Vec<WorkloadState>) {
         let all = states.len();
-        let may_log_peer = self.peers.get(id).is_some_and(Peer::may_log);
         let agent = self.peers.agent_on(id, name);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
-        if states.len() < all && may_log_peer {
+        if states.len() < all {
             log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
         let Some(agent) = agent else { return };
@@ -185,7 +172,7 @@ impl ServerLoop {
             state.cut_info(STRAY_INFO_MAX);
             workloads.strays.report(instance)
         });
-        if states.len() < all && may_log(name) {
+        if states.len() < all {
             log::warn!(
                 "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
                  {STRAYS_OF_WORKLOAD} of one workload.",
@@ -211,12 +198,10 @@ impl ServerLoop {
     /// Agents of ever new names must not fill the memory with states of instances that nobody wants.
     fn forget_surplus(&mut self) {
         while let Some((name, instances)) = self.workloads.strays.take_surplus() {
-            if may_log(&name) {
-                log::warn!(
-                    "Forgetting {} states of workloads that '{name}', which is disconnected, should not have.",
-                    instances.len()
-                );
-            }
+            log::warn!(
+                "Forgetting {} states of workloads that '{name}', which is disconnected, should not have.",
+                instances.len()
+            );
             self.take_states(None, instances.into_iter().map(removed).collect());
         }
     }
@@ -289,10 +274,7 @@ impl ServerLoop {
 
     fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
         let Some(agent) = self.peers.agent_on(id, name).filter(|_| *load.agent == **name) else {
-            if self.peers.get(id).is_some_and(Peer::may_log) {
-                log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
-            }
-            return;
+            return log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));

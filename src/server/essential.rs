@@ -11,7 +11,6 @@ use super::update::StateChange;
 use crate::model::execution_state::WorkloadState;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::ConfigItem;
-use crate::platform::logging::may_log;
 use std::collections::BTreeMap;
 
 /// Updates that waited for hooks when the server switched by itself. They came before and are carried out after: what they
@@ -41,10 +40,7 @@ impl ServerLoop {
         let (Some(old), Some(new)) = (modes.current(), modes.on_failure().map(str::to_owned)) else { return };
         let text = failure_text(failure);
         if *old == new {
-            if may_log(&failure.instance.agent) {
-                log::error!("{text}; the mode is '{new}' already.");
-            }
-            return;
+            return log::error!("{text}; the mode is '{new}' already.");
         }
         let cause = format!("{text}; switching from mode '{old}' to '{new}'.");
         log::error!("{cause}");

@@ -10,7 +10,6 @@ use crate::limits::{LASTING_REQUEST_PART, LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIG
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::platform::logging::may_log;
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,7 +204,7 @@ impl ServerLoop {
             let peer = *self.peers.ids.get(name)?;
             Some(RequestKey { peer, id: id.to_owned() })
         });
-        if found.is_none() && may_log("unknown log requests") {
+        if found.is_none() {
             log::warn!("Dropping logs for the unknown request '{}'.", excerpt(full_id));
         }
         found

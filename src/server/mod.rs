@@ -39,7 +39,6 @@ use crate::limits::TURN_MAX;
 use crate::model::complete_state::DesiredState;
 use crate::model::lifecycle::OnFailure;
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::may_log;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
 use crate::wire::peer::PeerEvent;
@@ -273,7 +272,7 @@ impl ServerLoop {
         self.on_event(event);
         self.report_status();
         let turn = clock.now().saturating_duration_since(begin);
-        if turn > TURN_MAX && may_log("events that take long") {
+        if turn > TURN_MAX {
             log::warn!("One event took {turn:?}; all others waited for it.");
         }
     }

@@ -16,7 +16,6 @@ use crate::model::names::{InstanceName, Name, excerpt, is_name};
 use crate::model::node::Node;
 use crate::model::validation::NAME_RULE;
 use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
-use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -301,7 +300,7 @@ impl Modes {
     }
 
     fn log_switch(&self, old: Option<&str>) {
-        let Some(mode) = self.current().filter(|_| may_log("switches of the mode")) else { return };
+        let Some(mode) = self.current() else { return };
         match old {
             Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
             None => log::info!("The mode is '{mode}'."),

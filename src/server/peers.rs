@@ -7,7 +7,7 @@ use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
 use crate::wire::peer::PeerId;
 use crate::wire::shared_state::{SharedStates, shared};
@@ -40,11 +40,6 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether a line about it may be logged.
-    pub fn may_log(&self) -> bool {
-        may_log(&self.source)
-    }
-
     fn receives_broadcasts(&self) -> bool {
         self.class != PeerClass::Commander
     }
@@ -129,6 +124,15 @@ impl Peers {
         }
     }
 
+    /// The source of log lines about requests. On the stream of an agent each workload is one of its own.
+    pub fn source_of(&self, Requester { stream, workload }: &Requester) -> Name {
+        match (stream, workload) {
+            (Stream::Agent(agent), Some(workload)) => format!("{workload}' of '{agent}").into(),
+            (Stream::Agent(agent), None) => agent.clone(),
+            (Stream::Commander(peer), _) => self.get(*peer).map(|peer| peer.source.clone()).unwrap_or_default(),
+        }
+    }
+
     /// A stream was opened.
     pub fn add(&mut self, id: PeerId, peer: Peer) {
         self.ids.insert(peer.name.clone(), id);
@@ -161,9 +165,8 @@ impl Peers {
     pub fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
         let Err(error) = result else { return };
         let Some(peer) = self.streams.get(&id).filter(|_| !self.failed.contains(&id)) else { return };
-        if peer.may_log() {
-            log::warn!("Closing the connection of '{}': {error}.", peer.name);
-        }
+        let _source = log_source(peer.source.clone());
+        log::warn!("Closing the connection of '{}': {error}.", peer.name);
         self.failed.push(id);
     }
 
@@ -171,7 +174,8 @@ impl Peers {
     /// without an id has no response: nobody could assign it.
     pub fn respond(&mut self, key: &RequestKey, content: ResponseContent) {
         if key.id.is_empty() {
-            if let Some(peer) = self.get(key.peer).filter(|peer| peer.may_log()) {
+            if let Some(peer) = self.get(key.peer) {
+                let _source = log_source(peer.source.clone());
                 log::warn!("Dropping a response for '{}': its request has an empty id.", peer.name);
             }
             return;

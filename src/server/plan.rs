@@ -6,7 +6,6 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::model::validation::check_workload;
 use crate::model::workload::Workload;
-use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -74,7 +73,7 @@ impl Difference {
         for DeletedWorkload { instance, .. } in output.deleted {
             if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
                 deleted.insert(instance);
-            } else if may_log("mutating hooks") {
+            } else {
                 log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
             }
         }

@@ -18,7 +18,6 @@ use crate::model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
 };
 use crate::model::workload::Workload;
-use crate::platform::logging::may_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Display;
@@ -129,7 +128,7 @@ impl Workloads {
     pub fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
         let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
         let deprecated = check_api_version(&change.api_version).map_err(|error| rule(&error))?;
-        if deprecated && may_log("deprecated API versions") {
+        if deprecated {
             log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));

@@ -5,9 +5,8 @@
 use super::ServerLoop;
 use super::events::Changes;
 use super::mutating_hooks::HookOutcome;
-use super::peers::Peer;
 use super::prepare::{Occasion, PreparedUpdate};
-use super::requester::{Denied, RequestKey, Requester, Stream};
+use super::requester::{Denied, RequestKey, Requester};
 use super::update::{UpdateError, requested_change};
 use super::waiting_requests::NoRoom;
 use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX, REQUEST_TIME_SHARE};
@@ -17,7 +16,7 @@ use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, ResponseContent, UpdateState};
 use crate::model::names::{Name, excerpt};
 use crate::model::workload::Workload;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::wire::peer::PeerId;
 use crate::wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
@@ -124,6 +123,7 @@ impl ServerLoop {
         let has_room = |peer| peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
         let excess = |requester: &Requester| shares.excess(requester, begin);
         let Some((requester, key, content)) = waiting.next(has_room, excess) else { return false };
+        let _source = log_source(self.peers.source_of(&requester.of_stream()));
         // What was allowed when the request came may not be so any more.
         match self.rights.authorize(&requester, &content) {
             Ok(()) => self.serve(&requester, &key, content),
@@ -150,7 +150,7 @@ impl ServerLoop {
 
     /// Our agents deny by themselves what this denies.
     pub(super) fn deny(&mut self, key: &RequestKey, denied: Denied) {
-        if let Some(peer) = self.peers.get(key.peer).filter(|peer| peer.may_log()) {
+        if let Some(peer) = self.peers.get(key.peer) {
             log::warn!("Denied request '{}' of agent '{}': {denied}", excerpt(&key.id), peer.name);
         }
         self.peers.refuse_or_drop(key, denied);
@@ -204,6 +204,7 @@ impl ServerLoop {
     // ---------------------------------------------------------------- updates
 
     fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
+        let _source = log_source(self.peers.source_of(requester));
         let again = self.failed_at_start(&update.masks);
         let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
         let prepared = requested_change(self.view(), update, requester.agent().is_none()).and_then(|mut change| {
@@ -244,6 +245,7 @@ impl ServerLoop {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
+        let _source = log_source(self.peers.source_of(&requester));
         let is_outdated = self.guarded.has_changed();
         let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
         let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
@@ -263,22 +265,10 @@ impl ServerLoop {
             }
             Err(error) => {
                 let text = error.answer();
-                if self.may_log_of_requester(key) {
-                    log::warn!("Refusing an update: {}", excerpt(&text));
-                }
+                log::warn!("Refusing an update: {}", excerpt(&text));
                 self.peers.refuse(key, text);
             }
         }
         self.overtaken_done(key);
-    }
-
-    /// Whether a line about a request may be logged. On the stream of an agent each workload is a source of its own.
-    fn may_log_of_requester(&self, key: &RequestKey) -> bool {
-        match self.peers.requester(key) {
-            Requester { workload: Some(workload), stream: Stream::Agent(agent) } => {
-                may_log(&format!("{workload}' of '{agent}"))
-            }
-            _ => self.peers.get(key.peer).is_some_and(Peer::may_log),
-        }
     }
 }

@@ -4,6 +4,7 @@ mod agreement;
 mod events;
 mod floods;
 mod hooks;
+mod log_lines;
 mod logs;
 mod many_masks;
 mod masks;
@@ -70,11 +71,17 @@ impl Cluster {
     }
 
     pub fn open(&mut self, hello: PeerHello) -> PeerId {
+        self.open_from("", hello)
+    }
+
+    /// As [`Self::open`], of a peer whose log lines count for `source`, unless it is an agent.
+    pub fn open_from(&mut self, source: &str, hello: PeerHello) -> PeerId {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox_waking(Waker::noop().clone(), self.answers.clone());
         self.readers.insert(peer, reader);
-        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
+        let source = source.to_owned();
+        self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }));
         peer
     }
 

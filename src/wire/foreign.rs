@@ -7,7 +7,7 @@ use super::encoded_state::EncodedState;
 use super::schema::grpc_api;
 use super::shared_state::SharedState;
 use crate::model::messages::{FromServer, Response, ResponseContent};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use grpc_api::from_server::FromServerEnum;
 use protobuf::Message;
 use std::collections::BTreeMap;
@@ -101,12 +101,11 @@ fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<gr
 }
 
 fn too_large(peer: &str, what: &str, size: usize, limit: usize) -> Vec<grpc_api::FromServer> {
-    if may_log(peer) {
-        log::error!(
-            "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
-             Use fewer or smaller workloads there, or an agent of this version."
-        );
-    }
+    let _source = log_source(peer);
+    log::error!(
+        "Not sending {what} to '{peer}': it has {size} bytes, but that program takes at most {limit}. \
+         Use fewer or smaller workloads there, or an agent of this version."
+    );
     Vec::new()
 }
 

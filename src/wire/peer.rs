@@ -44,7 +44,7 @@ pub enum PeerEvent {
         peer: PeerId,
         /// Who it is.
         hello: PeerHello,
-        /// Where it comes from, for [`crate::platform::logging::may_log`].
+        /// Where it comes from, for [`crate::platform::logging::log_source`].
         source: String,
         /// Where to put messages for it.
         outbox: Outbox,

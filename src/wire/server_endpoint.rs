@@ -19,7 +19,7 @@ use crate::limits::{
     SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
@@ -232,13 +232,10 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 own: grpc::is_own(user_agent),
             };
             let (owned, source) = (shared.clone(), client.source());
+            let _source = log_source(source.as_str());
             let (place, has_room) = StreamPlace::new(shared.clone(), &client);
             if !has_room {
-                if may_log(&source) {
-                    log::warn!(
-                        "Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be."
-                    );
-                }
+                log::warn!("Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be.");
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
                 let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
                 context.spawn(async move {
@@ -251,9 +248,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 owned.streams.serve(peer, class, &client, requests, responses);
                 drop(place);
             };
-            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body)
-                && may_log(&source)
-            {
+            if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
                 // Both ends of the call were dropped with the closure, which cancels it.
                 log::error!("Cannot start a thread for a new connection: '{error}'. The client may try again.");
             }
@@ -350,9 +345,7 @@ fn accept_until_stopped(
         for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
             let Err(error) = accept_from(listener, &mut pump, shared, entrance, tls) else { continue };
             // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
-            if may_log("accepting connections") {
-                log::warn!("Cannot accept a connection: '{error}'. Trying again.");
-            }
+            log::warn!("Cannot accept a connection: '{error}'. Trying again.");
             listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
             resting = Some(SystemClock.now() + ACCEPT_PAUSE);
         }
@@ -389,9 +382,8 @@ fn accept_from(
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(()),
         Err(error) => return Err(error),
     };
-    if let Err(error) = served
-        && may_log(&from.source())
-    {
+    if let Err(error) = served {
+        let _source = log_source(from.source());
         log::warn!("Dropping the connection from '{from}': '{error}'");
     }
     Ok(())
@@ -422,10 +414,10 @@ fn serve_tls(
                     log_refusal(&Origin::Plain(address), &reason);
                 }
             }
-            Err(error) if may_log(&Origin::Plain(address).source()) => {
+            Err(error) => {
+                let _source = log_source(Origin::Plain(address).source());
                 log::warn!("Dropping the connection from '{address}': {error}");
             }
-            Err(_) => {}
         }
     });
     started.map(|_| ()).inspect_err(|_| shared.handshakes.lock().end(handshake))
@@ -446,9 +438,8 @@ fn serve_plain(
 }
 
 fn log_refusal(origin: &Origin, reason: &str) {
-    if may_log(&origin.source()) {
-        log::warn!("Closing the connection from '{origin}': {reason}.");
-    }
+    let _source = log_source(origin.source());
+    log::warn!("Closing the connection from '{origin}': {reason}.");
 }
 
 /// A new connection of gRPC: our end of it, and what the bytes of the client have to pass.

@@ -17,7 +17,7 @@ use crate::limits::{AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, PEER_STUCK}
 use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
 use crate::model::names::excerpt;
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode};
@@ -99,11 +99,11 @@ impl Streams {
     /// Reads a stream until it ends.
     pub fn serve(&self, peer: PeerId, class: Class, client: &Client, mut requests: Requests, responses: Responses) {
         let (from, source) = (client.from(), client.source());
+        let _source = log_source(source.as_str());
         let hello = match self.receive_hello(class, client, &mut requests) {
             Ok(hello) => hello,
             Err(status) => {
                 match status.message() {
-                    _ if !may_log(&source) => {}
                     NO_HELLO => {
                         log::warn!("No hello came from '{from}': the connection ended, or its first message is empty.");
                     }
@@ -124,7 +124,7 @@ impl Streams {
         let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone());
         let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
         self.writer.add(peer, stream, waker);
-        if self.inbox.send(PeerEvent::Opened { peer, hello, source: source.clone(), outbox }).is_err() {
+        if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
             return; // The server is ending.
         }
         if let Some(connection) = &client.connection {
@@ -148,7 +148,7 @@ impl Streams {
             None => return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.")),
         };
         let share = client.arrived(&received);
-        let message = read(received.unpack(FIRST_MESSAGE_MAX), &client.from(), &client.source());
+        let message = read(received.unpack(FIRST_MESSAGE_MAX), &client.from());
         drop(share);
         let certificate = match origin {
             Origin::Tls(_, certificate) if class == Class::Agent => Some(certificate),
@@ -170,7 +170,7 @@ impl Streams {
         longest: usize,
         mut requests: Requests,
     ) -> Result<(), ServerEnded> {
-        let (from, source) = (client.from(), client.source());
+        let from = client.from();
         let inbox = Inbox::of_stream(self.inbox_bytes.clone());
         // A stream that failed answers with errors for ever, so the first one ends it.
         while let Some(Ok(received)) = wait(requests.next()) {
@@ -179,7 +179,7 @@ impl Streams {
             // Its bytes wait for room, not what they become.
             let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
             let room = client.while_reader_waits(|| inbox.take(weight));
-            let message = match read(unpacked, &from, &source) {
+            let message = match read(unpacked, &from) {
                 // From programs of other implementations a list without states means nothing.
                 Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
                 Some(message) => message,
@@ -199,16 +199,14 @@ struct ServerEnded;
 /// sender gets a response; anything else becomes [`ToServer::Empty`].
 ///
 /// `None`: it cannot be decoded.
-fn read(unpacked: Unpacked, from: &str, source: &str) -> Option<ToServer> {
+fn read(unpacked: Unpacked, from: &str) -> Option<ToServer> {
     match unpacked {
         Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
             drop(bytes);
             to_server::read(message)
         }),
         Unpacked::TooHeavy { request_id, reason } => {
-            if may_log(source) {
-                log::warn!("Not decoding a message from '{from}': {reason}.");
-            }
+            log::warn!("Not decoding a message from '{from}': {reason}.");
             let refused = |id| {
                 let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
                 ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })

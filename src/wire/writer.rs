@@ -14,7 +14,6 @@ use crate::limits::{
     STACK_LARGE, STATES_REST,
 };
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::may_log;
 use crate::platform::memory::give_back_after;
 use crate::platform::sync::{Condvar, Mutex};
 use crate::platform::threads;
@@ -351,7 +350,7 @@ impl<S: Line> PeerStream<S> {
             let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };
             return Next::At(if self.reader.has_answers() { look_at.min(until) } else { until });
         }
-        if !self.closing && may_log("peers that take nothing") {
+        if !self.closing {
             let (took, crowd) =
                 (now.saturating_duration_since(since), if now < until { ", and others wait" } else { "" });
             log::warn!("'{}' took nothing for {took:.0?}{crowd}; closing, it resynchronises on reconnect.", self.name);

@@ -1,9 +1,11 @@
 //! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
 
 use super::*;
-use crate::limits::RESTART_SPACING;
-use crate::model::messages::{DeletedWorkload, ToServer};
+use crate::limits::{LOG_SOURCE_LINES, RESTART_SPACING};
+use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
+use crate::platform::logging::{lines_of, suppressed};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, SteppedAgent, deleted_after, wanted_with};
@@ -379,4 +381,70 @@ fn the_overview_has_each_workload_that_is_to_run_with_its_newest_instance() {
     assert_eq!(shown(&mut rig), (true, all.to_vec()));
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     assert!(!shown(&mut rig).0);
+}
+
+fn number_of(message: &FromServer) -> usize {
+    match message {
+        FromServer::ServerHello(_) => 0,
+        FromServer::UpdateWorkload(_) => 1,
+        FromServer::WorkloadStates(_) => 2,
+        FromServer::Response(_) => 3,
+        FromServer::LogsRequest { .. } => 4,
+        FromServer::LogsCancel { .. } => 5,
+        FromServer::Prepare(_) => 6,
+        FromServer::UsageRequest { .. } => 7,
+    }
+}
+
+/// All that a workload can have the server send about another one.
+#[test]
+fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
+    let t0 = |config: String, runtime: &str, has_interface: bool| {
+        wanted_with("t0", &config, |workload| {
+            workload.runtime = runtime.into();
+            let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
+            workload.control_interface_access.allow_rules.extend(has_interface.then_some(rule));
+        })
+    };
+    let mut rig = Rig::new();
+    let (mut old, mut sent) = (t0(String::new(), "podman", false), BTreeSet::new());
+    rig.add(std::slice::from_ref(&old));
+    let lines = lines_of(|| {
+        for number in 0..100 {
+            let new = t0(format!("{{ image: {number}, lifecycle: {{ update: {{}} }} }}"), "podman", true);
+            let instances = vec![InstanceName::with_id("unknown", "id", "agent_A"), new.instance.clone()];
+            let request = LogsRequest { instances, ..LogsRequest::default() };
+            let request_id = format!("agent_B@user@{number}");
+            rig.engine.inject(Call::Image, [Fault::Fails]);
+            let mut messages = vec![
+                FromServer::Prepare(vec![new.clone()]),
+                FromServer::LogsRequest { request_id: request_id.clone(), request },
+                FromServer::LogsCancel { request_id },
+                FromServer::Response(Response { id: "t0@x".to_owned(), content: ResponseContent::LogsCancelAccepted }),
+                FromServer::WorkloadStates(vec![]),
+                FromServer::UsageRequest { number: 1 },
+            ];
+            let same = |runtime| t0(number.to_string(), runtime, false);
+            for new in [new, same("podman"), same("none"), same("podman")] {
+                let deleted = vec![deleted_after(&old.instance, &[])];
+                messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![new.clone()], deleted }));
+                old = new;
+            }
+            let deleted = vec![deleted_after(&old.instance, &[])];
+            messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted }));
+            messages.push(FromServer::UpdateWorkload(WorkloadPlan { added: vec![old.clone()], deleted: vec![] }));
+            rig.engine.inject(Call::Create, [Fault::Fails, Fault::TimesOut]);
+            rig.engine.inject(Call::Delete, [Fault::Fails]);
+            for message in messages {
+                sent.insert(number_of(&message));
+                rig.agent.receive(message);
+            }
+            rig.agent.pass(Duration::from_millis(100));
+            rig.sent();
+        }
+    });
+    // A hello comes with a connection, which no request makes.
+    assert_eq!(sent, (1..8).collect());
+    assert_eq!(suppressed(&lines), BTreeSet::from(["log requests", "t0"]), "{lines:#?}");
+    assert_eq!(lines.len(), 2 * (LOG_SOURCE_LINES as usize + 1), "{lines:#?}");
 }

@@ -22,7 +22,7 @@ use crate::model::authorizer::Authorizer;
 use crate::model::messages::{Request, Response};
 use crate::model::names::{Name, excerpt};
 use crate::platform::clock::Clock;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
@@ -98,9 +98,8 @@ impl Interface {
         match frame {
             Ok(frame) => self.mailbox.lock().outbox.put(frame),
             Err(error) => {
-                if may_log(&self.workload) {
-                    log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
-                }
+                let _source = log_source(self.workload.clone());
+                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
                 Vec::new()
             }
         }
@@ -189,14 +188,10 @@ impl ControlHub {
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
     pub fn deliver(&self, Response { id, content }: Response) {
         let Some((workload, own_id)) = id.split_once('@') else {
-            if may_log("answers of the server") {
-                log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
-            }
-            return;
+            return log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
         };
-        if let Err(error @ NoInterface) = self.deliver_to(workload, Response { id: own_id.to_owned(), content })
-            && may_log(workload)
-        {
+        if let Err(error @ NoInterface) = self.deliver_to(workload, Response { id: own_id.to_owned(), content }) {
+            let _source = log_source(workload);
             log::warn!("Could not forward response to workload '{}': {error}", excerpt(workload));
         }
     }
@@ -228,11 +223,10 @@ impl ControlHub {
             return Err(NoInterface);
         };
         for cancel in interface.put(Frame::new(response)) {
-            if may_log(workload) {
-                log::warn!(
-                    "Cancelling a request of workload '{workload}': it does not read, or an earlier container of it sent it."
-                );
-            }
+            let _source = log_source(workload);
+            log::warn!(
+                "Cancelling a request of workload '{workload}': it does not read, or an earlier container of it sent it."
+            );
             self.shared.cancel(workload, cancel);
         }
         self.shared.wake.set();

@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::platform::vital::Pulse;
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -360,6 +361,7 @@ impl Link {
     }
 
     fn fail(&mut self, error: &std::io::Error) {
+        let _source = log_source(self.interface.workload.clone());
         warn!("The control interface of workload '{}' cannot be used any more: '{error}'", self.interface.workload);
         self.broken = true;
         self.pipes.close_input();

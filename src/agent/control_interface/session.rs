@@ -10,7 +10,7 @@ use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
 use std::time::{Duration, Instant};
@@ -215,6 +215,7 @@ impl Session {
     }
 
     fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
+        let _source = log_source(self.workload.clone());
         match (self.stage, message) {
             (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, outside),
             (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
@@ -236,7 +237,7 @@ impl Session {
         }
         if self.stage == Stage::Established {
             self.complain(|| format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
-        } else if may_log(&self.workload) {
+        } else {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
         if std::mem::take(&mut self.closed_since_hello) {
@@ -260,10 +261,8 @@ impl Session {
         }
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
-                if may_log(&self.workload) {
-                    let denial = denial.to_string();
-                    info!("Denied request '{}' of workload '{}': {}", excerpt(&id), self.workload, excerpt(&denial));
-                }
+                let denial = denial.to_string();
+                info!("Denied request '{}' of workload '{}': {}", excerpt(&id), self.workload, excerpt(&denial));
                 Some(DENIED.to_owned())
             }
             (Ok(()), RequestContent::UpdateState(update)) => match &update.new_state {
@@ -309,9 +308,8 @@ impl Session {
     }
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
-        if may_log(&self.workload) {
-            warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
-        }
+        let _source = log_source(self.workload.clone());
+        warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
         self.stage = Stage::Refused;
         self.held = None;
         self.forget_partial();
@@ -326,9 +324,7 @@ impl Session {
     }
 
     fn complain(&self, text: impl Fn() -> String) {
-        if may_log(&self.workload) {
-            warn!("Workload '{}': {}", self.workload, text());
-        }
+        warn!("Workload '{}': {}", self.workload, text());
     }
 }
 

@@ -15,6 +15,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use crate::runtime::ListedContainer;
 use crate::runtime::container_records::{Noted, leave_strangers};
 use log::info;
@@ -149,6 +150,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             if matches!(waiting, Some(Change { new: None, .. })) {
                 return None;
             }
+            let _source = log_source(name.clone());
             info!("Deleting existing workload '{name}', which is not needed.");
             let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
             let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
@@ -199,6 +201,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports: &mut Vec<WorkloadState>,
     ) -> Option<Change> {
         let name = added.instance.workload.clone();
+        let _source = log_source(name.clone());
         let mut surplus = self.take_staged(&name, &mut candidates);
         surplus.extend(self.take_prepared(&added, &mut candidates));
         let Some((runtime, container)) = take_best(&mut candidates, &added) else {
@@ -248,6 +251,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         reports.extend(self.remove(unused));
         for (runtime, container) in found.into_values().flatten() {
             let name = &container.instance.workload;
+            let _source = log_source(name.clone());
             info!("Deleting existing workload '{name}', which is not needed.");
             if self.objects.contains_key(name) {
                 reports.extend(self.remove(vec![surplus_of((runtime, container))]));

@@ -10,6 +10,7 @@ use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
 use log::warn;
 use std::collections::BTreeSet;
 
@@ -54,6 +55,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         for PreparedInstance { instance, reason, tries, is_final, .. } in &reports {
             if let Some(reason) = reason {
                 let end = if *is_final { "given up" } else { "trying again" };
+                let _source = log_source(instance.workload.clone());
                 warn!(
                     "The update of workload '{}' cannot be staged, try {tries}, {end}: '{reason}'",
                     instance.workload

@@ -12,7 +12,7 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::Name;
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
-use crate::platform::logging::may_log;
+use crate::platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -154,9 +154,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let dependencies = dependents
             .map(|other| (other.instance.workload.to_string(), DeleteCondition::NotPendingNorRunning))
             .collect();
-        if may_log(name) {
-            log::info!("Workload '{name}' may not run: {why}");
-        }
+        let _source = log_source(name.clone());
+        log::info!("Workload '{name}' may not run: {why}");
         let deleted = DeletedWorkload { instance: instance.clone(), dependencies };
         let change = Change { withheld: true, ..Change::replace(deleted, Some(added.clone())) };
         let decision = self.scheduler.decide(change, store);
@@ -171,9 +170,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             // It was not stopped yet, and may go on.
             return store.cancel_stop(&instance).map(|state| WorkloadState::new(instance, state)).into_iter().collect();
         }
-        if may_log(name) {
-            log::info!("Workload '{name}' may run again.");
-        }
+        let _source = log_source(name.clone());
+        log::info!("Workload '{name}' may run again.");
         let decision = self.scheduler.recheck(name, store);
         self.execute_all(decision)
     }

@@ -17,7 +17,6 @@ use crate::model::messages::ToServer;
 use crate::model::names::InstanceName;
 use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::logging::may_log;
 use crate::platform::sync::Mutex;
 use crate::platform::threads;
 use cgroups::{CgroupReader, ContainerUsage, Hierarchies, Reading};
@@ -59,9 +58,7 @@ impl UsageRequests {
         });
         if let Err(error) = thread {
             self.newest.lock().take();
-            if may_log("requests for usage") {
-                log::warn!("Not responding to a request for usage: no thread can be had: '{error}'.");
-            }
+            log::warn!("Not responding to a request for usage: no thread can be had: '{error}'.");
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::platform::clock::Clock;
-use crate::platform::logging::may_log;
 use crate::runtime::ProbeTarget;
 use log::{info, warn};
 use rustix::io::Errno;
@@ -236,13 +235,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         {
             match engine.connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
-                Err(error) if may_log(&self.instance.workload) => {
+                Err(error) => {
                     warn!(
                         "The container of workload '{}' cannot be found for probes, trying again: '{error}'",
                         self.instance.workload
                     );
                 }
-                Err(_) => {}
             }
             incomplete = (in_container && target.container.is_none()) || (in_network && target.processes.is_empty());
         }
@@ -429,9 +427,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-alive~1]
     fn on_not_alive(&mut self, report: &ProbeReport) {
         let note = self.alive_note(report);
-        if may_log(&self.instance.workload) {
-            warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
-        }
+        warn!("Workload '{}' does not work any more: '{note}'", self.instance.workload);
         if self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.action == AliveAction::Report) {
             return self.show_note(note);
         }

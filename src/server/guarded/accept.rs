@@ -112,12 +112,8 @@ impl ServerLoop {
         if !is_guarded || !has_room {
             return Ok(self.commit(prepared));
         }
-        let next = self.guarded.newest + 1;
-        let result = self.accept_guarded(prepared, &touch, &joined, unit, &left);
-        if let Some(open) = self.guarded.open.get_mut(&next) {
-            open.is_of_workload = requester.agent().is_some();
-        }
-        Ok(result)
+        let open = self.joined(&joined, unit, requester);
+        Ok(self.accept_guarded(prepared, &touch, open, &left))
     }
 
     /// A workload may decide only about what it may write: if its request fails, all of the update is put back.
@@ -173,7 +169,7 @@ impl ServerLoop {
     fn make_room(&mut self, joined: &[u64], requester: &Requester) -> Result<(), UpdateError> {
         let guarded = &mut self.guarded;
         let is_of_workload = requester.agent().is_some();
-        let others = |(number, open): &(&u64, &Open)| open.is_of_workload && !joined.contains(number);
+        let others = |(number, open): &(&u64, &Open)| open.record.is_of_workload && !joined.contains(number);
         if is_of_workload && guarded.open.iter().filter(others).count() >= UPDATES_OPEN_OF_WORKLOADS {
             return Err(UpdateError::TooManyOfWorkloads);
         }
@@ -202,13 +198,11 @@ impl ServerLoop {
         &mut self,
         prepared: PreparedUpdate,
         touch: &Touch,
-        joined: &[u64],
-        unit: Unit,
+        mut open: Open,
         left: &BTreeSet<Name>,
     ) -> (ResponseContent, Changes) {
         let now = self.now();
         let answered = self.workloads.seen_in_mode(&prepared.for_agents);
-        let mut open = self.joined(joined, unit);
         open.note_answered(&answered, &self.workloads.states);
         left.iter().for_each(|name| open.trial.remove(name));
         let earlier: BTreeMap<&Name, Pending> =
@@ -270,11 +264,13 @@ impl ServerLoop {
         self.commit(PreparedUpdate { rendered, for_agents, ..prepared })
     }
 
-    /// The update that takes the place of these, with all that they wait for and judge.
-    fn joined(&mut self, joined: &[u64], unit: Unit) -> Open {
+    /// The update of `requester` that takes the place of these, with all that they wait for and judge.
+    fn joined(&mut self, joined: &[u64], unit: Unit, requester: &Requester) -> Open {
         let number = self.guarded.newest + 1;
         let record = Record {
             number,
+            source: self.peers.source_of(requester),
+            is_of_workload: requester.agent().is_some(),
             phase: UpdatePhase::Trial,
             reason: None,
             accepted: utc(SystemTime::now()),
@@ -469,7 +465,6 @@ impl ServerLoop {
                 log::warn!("Update {number} replaces '{name}' although it cannot be staged: {reason}");
             }
         }
-        log::info!("Update {number} ({}) is staged.", open.record.unit.names());
         (open.record.phase, open.record.was_switched) = (UpdatePhase::Trial, true);
         let unit = open.record.unit.clone();
         let was_sent = self.may_start(&unit);

@@ -25,6 +25,7 @@ use crate::platform::logging::utc;
 use crate::server::update::UpdateError;
 use shown::Shown;
 use staging::Staging;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -34,6 +35,10 @@ use unit::Unit;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     number: u64,
+    /// Whose request it is, as log lines count; empty when an earlier version has stored it.
+    source: Name,
+    /// A workload has requested it.
+    is_of_workload: bool,
     phase: UpdatePhase,
     /// Why it ended like that; of an open one, why it will be kept although it failed.
     reason: Option<String>,
@@ -69,15 +74,13 @@ struct Open {
     /// The instances in the responses to its requests.
     answered_added: BTreeSet<InstanceName>,
     answered_deleted: BTreeSet<InstanceName>,
-    /// A workload has requested it, since this server was started.
-    is_of_workload: bool,
 }
 
 impl Open {
     fn new(record: Record, begun: Instant) -> Self {
         let (answered_added, answered_deleted) = (BTreeSet::new(), BTreeSet::new());
         let (trial, staging, failures) = (Trial::default(), Staging::default(), Vec::new());
-        Self { record, trial, staging, failures, begun, answered_added, answered_deleted, is_of_workload: false }
+        Self { record, trial, staging, failures, begun, answered_added, answered_deleted }
     }
 
     fn is_staging(&self) -> bool {
@@ -246,21 +249,24 @@ impl GuardedUpdates {
         self.keep(record);
     }
 
-    /// Keeps an update that has ended, and forgets what is too much.
+    /// Keeps an update that has ended, and forgets what is too much: the oldest one of whoever has most.
     fn keep(&mut self, record: Record) {
-        let is_moot = record.phase.is_moot();
+        // Of those that others have taken over there may be many in a short time, which must not displace the rest; nor
+        // must those of workloads displace those of commanders.
+        let kind = |ended: &Ended| (ended.record.phase.is_moot(), ended.record.is_of_workload);
         self.ended.push_back(Ended::new(record));
-        // Of those that others have taken over there may be many in a short time, which must not displace the rest.
-        let of_kind = |ended: &Ended| ended.record.phase.is_moot() == is_moot;
-        if self.ended.iter().filter(|ended| of_kind(ended)).count() > UPDATES_ENDED
-            && let Some(oldest) = self.ended.iter().position(of_kind)
-        {
-            drop(self.ended.remove(oldest));
+        let newest = self.ended.back().map(kind);
+        let same = || self.ended.iter().enumerate().filter(|(_, ended)| Some(kind(ended)) == newest);
+        if same().count() > UPDATES_ENDED {
+            let has = |source: &Name| same().filter(|(_, ended)| ended.record.source == *source).count();
+            let most = same().max_by_key(|(index, ended)| (has(&ended.record.source), Reverse(*index)));
+            most.map(|(index, _)| index).and_then(|index| self.ended.remove(index));
         }
-        let mut room = UPDATES_ENDED_BYTES;
+        let (mut of_workloads, mut of_commanders) = (UPDATES_ENDED_BYTES, UPDATES_ENDED_BYTES);
         for ended in self.ended.iter_mut().rev() {
-            ended.fit(room);
-            room = room.saturating_sub(ended.bytes);
+            let room = if ended.record.is_of_workload { &mut of_workloads } else { &mut of_commanders };
+            ended.fit(*room);
+            *room = room.saturating_sub(ended.bytes);
         }
     }
 }

@@ -47,6 +47,8 @@ fn texts<const N: usize>(texts: [(&'static str, Option<&str>); N]) -> impl Itera
 /// What is stored of an update. `in_force` returns what runs of a workload whose new form is not carried out yet.
 pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) -> Node {
     let Record {
+        source,
+        is_of_workload,
         phase,
         reason,
         accepted,
@@ -79,6 +81,8 @@ pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) ->
     };
     let replaced_by = replaced_by.map(|number| number.to_string());
     let fields = texts([
+        ("source", Some(&**source)),
+        ("ofWorkload", is_of_workload.then_some("true")),
         ("phase", Some(phase.as_str())),
         ("reason", reason.as_deref()),
         ("accepted", Some(accepted)),
@@ -168,6 +172,8 @@ fn record_from(number: u64, node: &Node) -> Option<Record> {
     let dependent = |(name, node): (&str, &Node)| Some((Name::from(name), OnFailure::parse(node.as_text()?)?));
     Some(Record {
         number,
+        source: text(node, "source").unwrap_or_default().into(),
+        is_of_workload: node.get("ofWorkload").is_some(),
         phase: UpdatePhase::parse(node.get("phase")?.as_text()?)?,
         reason: text(node, "reason"),
         accepted: text(node, "accepted").unwrap_or_default(),

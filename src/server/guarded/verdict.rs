@@ -11,6 +11,7 @@ use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
+use crate::platform::logging::log_source;
 use crate::server::ServerLoop;
 use crate::server::connections::removed;
 use crate::server::dependencies::find_cycle;
@@ -42,7 +43,8 @@ impl Open {
                 return Some(Step::Undo(workload, why));
             }
             let why = cut_reason(&workload, &why);
-            let Record { number, unit, reason, .. } = &mut self.record;
+            let Record { number, source, unit, reason, .. } = &mut self.record;
+            let _source = log_source(source.clone());
             log::warn!("Update {number} ({}) failed and is kept: {why}", unit.names());
             reason.get_or_insert(why);
         }
@@ -177,6 +179,7 @@ impl ServerLoop {
         }
         let is_done = steps.is_empty();
         for (number, step) in steps {
+            let _source = self.guarded.open.get(&number).map(|open| log_source(open.record.source.clone()));
             match step {
                 Step::CarryOut => self.carry_out_staged(number),
                 Step::Undo(workload, why) => self.undo(number, &workload, &why),

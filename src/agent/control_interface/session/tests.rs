@@ -1,11 +1,12 @@
 //! Tests of one session: every message, every reason, one call at a time.
 
 use super::*;
-use crate::limits::{CONTROL_MESSAGE_MAX, STACK_LARGE};
+use crate::limits::{CONTROL_MESSAGE_MAX, LOG_SOURCE_LINES, STACK_LARGE};
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::messages::{ReadState, UpdateState};
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
+use crate::platform::logging::{lines_of, suppressed};
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::delimited::workload_side::frame;
 
@@ -399,4 +400,40 @@ fn a_partial_message_has_another_number_than_the_next_one() {
     assert_eq!(rig.session.in_hand(), (bytes.len(), number));
     rig.bytes(&bytes[100..]);
     assert_eq!(rig.session.in_hand(), (0, number + 1));
+}
+
+#[test]
+fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent() {
+    let kinds = [
+        FromWorkload::Hello { version: "1.0.0".to_owned() },
+        FromWorkload::Hello { version: "0.7.0".to_owned() },
+        read("x", "agents"),
+        read("x", "desiredState"),
+        read(&"x".repeat(REQUEST_ID_MAX), "agents"),
+        FromWorkload::TooHeavy { id: "x".to_owned(), reason: "x".to_owned() },
+        FromWorkload::Empty,
+    ];
+    let number_of = |message: &FromWorkload| match message {
+        FromWorkload::Hello { .. } => 0,
+        FromWorkload::Request(_) => 1,
+        FromWorkload::TooHeavy { .. } => 2,
+        FromWorkload::Empty => 3,
+    };
+    assert_eq!(kinds.iter().map(number_of).collect::<std::collections::BTreeSet<_>>(), (0..4).collect());
+    let mut rig = Rig::new();
+    let lines = lines_of(|| {
+        for message in kinds.iter().cycle().take(100 * kinds.len()) {
+            rig.session.on_message(Ok(message.clone()), rig.clock.now(), &mut rig.world);
+            rig.session.on_message(Err(read_message(&[0xff]).unwrap_err()), rig.clock.now(), &mut rig.world);
+            rig.session.on_close();
+            rig.hello("1.0.0");
+            rig.session.on_message(Ok(message.clone()), rig.clock.now(), &mut rig.world);
+            rig.session.on_deadline(&mut rig.world);
+            rig.session.on_close();
+            rig.bytes(&[1, 0xff]);
+            rig.session.on_slow(&mut rig.world);
+        }
+    });
+    assert_eq!(suppressed(&lines), std::collections::BTreeSet::from(["web"]), "{lines:#?}");
+    assert_eq!(lines.len(), LOG_SOURCE_LINES as usize + 1, "{lines:#?}");
 }

@@ -5,13 +5,13 @@ use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN, UPDATES_OP
 use crate::server::tests::update;
 
 /// A workload that may write these fields.
-fn with_rights(name: &str, masks: &str) -> String {
+pub fn with_rights(name: &str, masks: &str) -> String {
     let rules = format!("allowRules: [{{ type: StateRule, operation: ReadWrite, filterMasks: [{masks}] }}]");
     workload(name, "1", "", &format!(", controlInterfaceAccess: {{ {rules} }}"))
 }
 
 /// What a workload is answered that asks for these workloads.
-fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
+pub fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
     let names = workloads.iter().map(|entry| entry.split(':').next().unwrap());
     let masks: Vec<String> = names.map(|name| format!("desiredState.workloads.{name}")).collect();
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
@@ -133,4 +133,37 @@ fn starts_of_the_server_count_only_once_an_agent_could_start_something_of_the_up
         restarts::restart(&mut rig);
     }
     assert_eq!(rig.read(1, "phase"), "UNDONE");
+}
+
+/// Ends as often as there is room for ended updates, and more: each update of `mine` fails and is undone.
+fn fail_again_and_again(rig: &mut Rig, user: &str, mine: &str) {
+    for number in 0..2 * UPDATES_ENDED {
+        let image = format!("{number}{}", "x".repeat(UPDATES_ENDED_BYTES / UPDATES_ENDED));
+        let answer = ask(rig, &format!("{user}@1"), &[&workload(mine, &image, ROLLBACK, "")]);
+        assert!(answer.contains("UpdateStateSuccess"), "{answer}");
+        rig.report(&instance(mine, &image, ROLLBACK), Phase::PendingStartingFailed);
+        let kept = workload(mine, &image, "{ stage: NONE }", ""); // Its way back is as large.
+        assert!(ask(rig, &format!("{user}@1"), &[&kept]).contains("UpdateStateSuccess"));
+        rig.report(&instance(mine, &image, "{ stage: NONE }"), Phase::PendingStartingFailed);
+    }
+}
+
+#[test]
+fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() {
+    let users = ["user", "other"].map(|name| with_rights(name, "'desiredState.workloads.*'"));
+    let mut rig = Rig::new(&[&users[..], &[db("1"), workload("a", "1", "", ""), workload("b", "1", "", "")]].concat());
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    let b = workload("b", "2", ROLLBACK, "");
+    ask(&mut rig, "other@1", &[&b]);
+    rig.report(&instance("b", "2", ROLLBACK), Phase::PendingStartingFailed);
+    fail_again_and_again(&mut rig, "user", "a");
+    for _ in 0..2 {
+        assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1, which was undone"));
+        assert!(rig.read(1, "before").contains("image: 1"), "the way back");
+        let answer = ask(&mut rig, "other@1", &[&b]);
+        assert!(answer.contains("it is the same as update 2, which was undone"), "{answer}");
+        assert_eq!(rig.phases().len(), 1 + UPDATES_ENDED, "one of a commander");
+        restarts::restart(&mut rig);
+    }
 }

@@ -1,8 +1,11 @@
 //! What is known after a restart of the server.
 
+use super::bounds::{ask, with_rights};
 use super::*;
+use crate::limits::UPDATES_OPEN_OF_WORKLOADS;
 use crate::server::ServerLoop;
-use crate::server::state_store::{parse, text};
+use crate::server::state_store::{Stored, parse, text};
+use std::sync::Arc;
 
 /// The server is killed, and the next one starts with what is stored, or with `stored`.
 pub fn restart(rig: &mut Rig) {
@@ -109,4 +112,33 @@ fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
     let desired = crate::model::complete_state::desired_state_from_node(&body).unwrap();
     assert_eq!(desired, *rig.cluster.server.view().desired);
     assert!(body.at(&["updates", "list"]).is_some());
+}
+
+/// As an earlier version has stored it, which did not note who had requested an update.
+fn of_earlier_version(Stored { desired, updates }: Stored) -> Stored {
+    let update = |(number, mut node): (u64, Arc<Node>)| {
+        let entries = Arc::make_mut(&mut node).as_map_mut().unwrap();
+        assert!(entries.remove("source").is_some());
+        entries.remove("ofWorkload");
+        (number, node)
+    };
+    Stored { desired, updates: updates.map(|(newest, all)| (newest, all.into_iter().map(update).collect())) }
+}
+
+#[test]
+fn a_restart_forgot_that_workloads_had_requested_the_open_updates_so_they_took_all_places() {
+    let mut rig = Rig::new(&[with_rights("user", "'*'")]);
+    let of_user = |number: usize| workload(&format!("u{number:02}"), "1", "{}", "");
+    for number in 0..UPDATES_OPEN_OF_WORKLOADS {
+        ask(&mut rig, "user@1", &[&of_user(number)]);
+    }
+    assert_eq!(rig.phases().len(), UPDATES_OPEN_OF_WORKLOADS);
+    restart(&mut rig);
+    let answer = ask(&mut rig, "user@1", &[&of_user(99)]);
+    assert!(answer.contains("guarded updates are open"), "{answer}");
+    rig.apply(&[&db("1")]).unwrap();
+    // An earlier version has not stored it: they count as those of a commander until they end.
+    let mut server = ServerLoop::new();
+    server.start_again_with(of_earlier_version(rig.cluster.server.stored())).unwrap();
+    assert_eq!(server.seen_updates().len(), UPDATES_OPEN_OF_WORKLOADS + 1);
 }
