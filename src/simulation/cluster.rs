@@ -660,6 +660,11 @@ impl Cluster {
         self.start_server_at = Some(self.clock.now() + back_after);
     }
 
+    /// The newest state on the disk of the server, which is not running, cannot be read any more.
+    pub fn damage_disk(&mut self) {
+        self.disk.iter_mut().filter(|_| self.server.is_none()).for_each(Disk::damage);
+    }
+
     fn start_server(&mut self) {
         self.start_server_at = None;
         self.trace.line(|| "server: starts".to_owned());

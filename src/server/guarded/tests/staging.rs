@@ -1,10 +1,11 @@
 //! Updates that are staged before they are carried out, with an agent that the test plays.
 
 use super::*;
-use crate::limits::UPDATE_AGENT_AWAY;
+use crate::limits::{STORE_WAIT, UPDATE_AGENT_AWAY, UPDATES_OPEN};
 use crate::model::messages::PreparedInstance;
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
+use crate::platform::clock::SystemClock;
 use crate::server::ServerLoop;
 
 const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
@@ -387,4 +388,22 @@ fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
     rig.prepared(failed(&new(7), 3, true));
     assert_eq!(rig.phases(), ["1 UNDONE"]);
     assert_eq!(rig.state(&new(7)), "");
+}
+
+// [utest->swdd~server-waits-little-for-its-disk~1]
+#[test]
+fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
+    let names: Vec<String> = (0..UPDATES_OPEN).map(|number| format!("w{number}")).collect();
+    let entries = |image: &str| names.iter().map(|name| workload(name, image, ROLLBACK, "")).collect::<Vec<_>>();
+    let mut rig = Rig::with_agent(&entries("1"), PREPARES);
+    entries("2").iter().for_each(|entry| _ = rig.apply(&[entry]).unwrap());
+    let (store, _states) = StateStore::hanging();
+    rig.cluster.server.set_store(store);
+    let begin = SystemClock.now();
+    let reports = names.iter().map(|name| prepared(&instance(name, "2", ROLLBACK))).collect();
+    rig.cluster.send(rig.a, ToServer::Prepared(reports));
+    let waited = SystemClock.now().saturating_duration_since(begin);
+    assert!(rig.phases().iter().all(|phase| phase.ends_with("TRIAL")), "{:?}", rig.phases());
+    // A wait for each would be at least 8 s.
+    assert!(waited >= STORE_WAIT && waited < 8 * STORE_WAIT, "{waited:?}");
 }
