@@ -39,10 +39,10 @@ const FOUND_LESS: [(u64, &str); 11] = [
     (3013823, ""),
 ];
 /// Seeds that have found something with all kinds of faults but `damages`.
-const FOUND_LAST: [u64; 25] = [
+const FOUND_LAST: [u64; 26] = [
     5600108, 5601525, 5601546, 5603447, 5603982, 5607148, 5607919, 5611148, 5711018, 5714632, 6201632, 6207407,
     6220063, 6221132, 6233195, 6262316, 6271199, 6273304, 6457832, 6460441, 6499960, 6570323, 6573981, 6629158,
-    6641034,
+    6641034, 880010497,
 ];
 /// Events shown of a seed that failed.
 const SHOWN: usize = 200;

@@ -8,7 +8,8 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::SystemClock;
 use crate::server::ServerLoop;
 
-const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
+/// May only be replaced, or started, while a file is missing.
+const WHEN: &str = "{ when: { pathMissing: /lock } }";
 
 /// Two workloads that run on an agent which prepares.
 fn rig() -> Rig {
@@ -179,14 +180,78 @@ fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
 }
 
 #[test]
-fn who_cannot_prepare_is_updated_at_once_and_new_workloads_are_not_staged() {
+fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     let mut rig = self::rig();
-    rig.apply(&[&workload("new", "1", "{}", "")]).unwrap();
     rig.apply(&[&workload("web", "2", "{ stage: NONE }", NEEDS_DB)]).unwrap();
-    assert_eq!(rig.phases(), ["1 TRIAL", "2 TRIAL"]);
+    rig.apply(&[&workload("nobody", "1", WHEN, "").replace("agent: A", "agent: \"\"")]).unwrap();
+    assert_eq!(rig.phases(), ["1 TRIAL", "2 GOOD"]);
+}
+
+#[test]
+fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() {
+    let mut rig = rig();
+    rig.apply(&[&db("2"), &workload("nav", "1", WHEN, "")]).unwrap();
+    let nav = instance("nav", "1", WHEN);
+    rig.prepared(prepared(&db_instance("2")));
+    rig.prepared(PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&nav) });
+    assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec!["prepare db,nav".to_owned()]));
+    assert_eq!(rig.state(&nav), "Pending(Initial): 'update: /lock exists'");
+    let stored = rig.cluster.server.stored();
+    let mut server = ServerLoop::new();
+    server.set_clock(rig.clock.clone());
+    server.start_again_with(stored).unwrap();
+    rig.cluster = Cluster::default();
+    rig.cluster.server = server;
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let sent: Vec<String> = rig.sent().into_iter().filter(|it| !it.contains("WorkloadStates")).collect();
+    assert_eq!(sent, ["prepare db,nav", "hello old"], "it is waited for after a restart, too");
+    rig.prepared(prepared(&db_instance("2")));
+    rig.prepared(prepared(&nav));
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (vec!["1 TRIAL".into()], vec!["update db,nav".into(), "prepare ".to_owned()])
+    );
+}
+
+#[test]
+fn a_move_waits_until_the_other_agent_has_prepared_it_and_its_condition_holds_there() {
+    for (update, has_condition) in [(WHEN, true), ("{}", false)] {
+        let on = |agent: &str| workload("nav", "1", update, "").replace("agent: A", &format!("agent: {agent}"));
+        let mut rig = Rig::with_agent(&[on("A")], PREPARES);
+        let b = rig.cluster.agent_with("B", PREPARES);
+        rig.cluster.take_all();
+        rig.apply(&[&on("B")]).unwrap();
+        let there = InstanceName { agent: "B".into(), ..instance("nav", "1", update) };
+        assert_eq!((rig.sent(), rig.state(&there)), (vec![], "Pending(Initial): 'update: stages CREATE'".to_owned()));
+        assert!(rig.cluster.take(b).iter().any(is_prepare));
+        if has_condition {
+            let unmet = PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&there) };
+            rig.cluster.send(b, ToServer::Prepared(vec![unmet]));
+            assert_eq!(rig.state(&there), "Pending(Initial): 'update: /lock exists'");
+        }
+        assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec![]), "the old one runs on");
+        rig.cluster.send(b, ToServer::Prepared(vec![prepared(&there)]));
+        assert_eq!(
+            (rig.phases(), rig.plan().1),
+            (vec!["1 TRIAL".to_owned()], vec![instance("nav", "1", update).to_string()])
+        );
+    }
+}
+
+#[test]
+fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
+    for (update, phase) in [(WHEN, "1 STAGING"), ("{}", "1 TRIAL")] {
+        let nav = workload("nav", "1", update, "");
+        let mut rig = Rig::with_agent(std::slice::from_ref(&nav), PREPARES);
+        rig.apply(&[&nav.replace("agent: A", "agent: B")]).unwrap();
+        rig.wait(UPDATE_AGENT_AWAY * 100);
+        assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec![phase.to_owned()], r#"["agent B"]"#.to_owned()));
+        rig.cluster.agent("B");
+        assert_eq!(rig.phases(), ["1 TRIAL"], "it cannot prepare");
+    }
 }
 
 #[test]
@@ -263,7 +328,7 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
     rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap();
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db".to_owned()])
+        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db,new".to_owned()])
     );
     rig.wait(DEADLINE * 2);
     assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is not judged");
