@@ -440,7 +440,6 @@ fn a_workload_that_updates_another_one_again_and_again_filled_the_logs_of_server
     let after = lines(&mut cluster);
     let minutes = begin.elapsed().as_secs() as usize / 60 + 1;
     let written = [after[0] - before[0], after[1] - before[1]];
-    eprintln!("{} updates in {:.1?}: {written:?} lines", 6 * LOG_SOURCE_LINES, begin.elapsed());
     // Of `user` in one log and of `t0` in the other, with two lines about those that are left out.
     let most = (LOG_SOURCE_LINES as usize + 2) * minutes;
     assert!(written.iter().all(|lines| (1..=most).contains(lines)), "{written:?}, at most {most}");
