@@ -32,6 +32,7 @@ const SERVER: Further = Further {
         ("/etc/ankaios/ank-server.conf", "Settings, with all keys and their defaults as comments."),
         ("/etc/ankaios/state.yaml", "The startup manifest, if the settings name it."),
         ("/var/lib/ankaios/desired-state.json", "The desired state, if the settings name this folder."),
+        ("/var/lib/ankaios/desired-state.json.previous", "The desired state that was stored before it."),
         ("/run/ankaios/ank.sock", "The socket for programs on this machine, if the settings name it."),
     ],
     environment: &[("RUST_LOG", "Level of the log: error, warn, info (the default), debug or trace.")],

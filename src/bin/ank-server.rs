@@ -20,7 +20,7 @@ use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
 use ankaios_lite::server::settings::{self, ServerSettings};
-use ankaios_lite::server::state_store::{self, StateStore};
+use ankaios_lite::server::state_store::{self, Found, StateStore};
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -245,10 +245,14 @@ fn start_with_state(
 fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<bool, Refused> {
     let Some(folder) = folder else { return Ok(false) };
     let unusable = |error| Refused(format!("cannot use state_dir '{}': {error}", folder.display()));
-    let Some(stored) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
+    let Some(Found { state, warning }) = state_store::open(folder).map_err(unusable)? else { return Ok(false) };
+    if let Some(warning) = warning {
+        log::error!("{warning}.");
+        server.set_warning(warning);
+    }
     // It was accepted before, so whatever refuses it now may be another hook, setting or version. Going on without it
     // would delete the workloads of all agents.
-    server.start_again_with(stored).map_err(|error| {
+    server.start_again_with(state).map_err(|error| {
         let file = folder.join(state_store::FILE);
         let way_out = "Remove the cause, or move the file away to start with the startup manifest";
         Refused(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))

@@ -76,6 +76,12 @@ pub fn state(
     for mask in masks {
         warn_of_missing_part(mask, &state, output);
     }
+    // In a read of its own, because servers of other implementations have no such part.
+    if let Ok(part) = link.complete_state(&["warning"])
+        && let Some(text) = part.get("warning").and_then(Node::as_text)
+    {
+        output.warn(text);
+    }
     Ok(output.result(&state_text(&state, format))?)
 }
 

@@ -290,7 +290,7 @@ pub const COMPLETE_STATE: Object = Object::new(&[
 ]);
 
 /// Parts of the state that a server sends only where a mask of a read begins with their name. Nothing of them can be set.
-pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage"];
+pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage", "warning"];
 
 /// A manifest; `desiredState` and `effectiveState` look the same.
 pub const STATE: Object = Object::named(

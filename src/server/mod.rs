@@ -133,6 +133,8 @@ pub struct ServerLoop {
     guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
+    /// What happened at the start that users should know of, until the next start.
+    warning: Option<String>,
     /// When instances were accepted and started.
     timings: Timings,
     time: Time,
@@ -161,6 +163,11 @@ impl ServerLoop {
     pub fn set_store(&mut self, store: StateStore) {
         self.store = Some(store);
         self.guarded.keep_on_disk();
+    }
+
+    /// From now on clients that read the part `warning` receive this.
+    pub fn set_warning(&mut self, text: String) {
+        self.warning = Some(text);
     }
 
     /// From now on this follows from a failed update of workloads that do not say it.

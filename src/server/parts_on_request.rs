@@ -38,6 +38,11 @@ const PARTS: &[PartOnRequest] = &[
         for_workloads: false, // What was before would pass their deny rules.
         read: |server, wanted| Some(server.read_updates(wanted)),
     },
+    PartOnRequest {
+        name: "warning",
+        for_workloads: false,
+        read: |server, wanted| wanted.take(Node::text(server.warning.as_ref()?)),
+    },
 ];
 
 impl ServerLoop {
@@ -75,7 +80,8 @@ workloads:
 
     #[test]
     fn the_names_are_those_that_ank_knows() {
-        let names: Vec<&str> = PARTS.iter().map(|part| part.name).chain([USAGE]).collect();
+        let mut names: Vec<&str> = PARTS.iter().map(|part| part.name).chain([USAGE]).collect();
+        names.sort_unstable();
         assert_eq!(names, PARTS_ON_REQUEST);
     }
 
@@ -101,6 +107,15 @@ workloads:
             let ResponseContent::CompleteState { state: Node::Map(parts), .. } = response else { panic!("no state") };
             assert_eq!(parts.keys().collect::<Vec<_>>(), expected, "{masks:?}");
         }
+    }
+
+    #[test]
+    fn a_warning_of_the_start_is_read_by_its_name_only() {
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.read(&["warning"]), "{}");
+        cluster.server.set_warning("an older state".to_owned());
+        assert_eq!(cluster.read(&["warning"]), r#"{"warning":"an older state"}"#);
+        assert!(!cluster.read(&["*"]).contains("warning") && !cluster.read(&[]).contains("warning"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Keeps the desired state over restarts of the server, when `state_dir` is set.
 //!
-//! The file holds one line with a checksum of the rest, then the state as JSON. It is replaced as a whole: a new file
-//! is written, brought to the disk and renamed, so that a crash leaves either the old or the new one.
+//! A file holds one line with a checksum of the rest, then the state as JSON. A new file is written, brought to the disk and
+//! renamed; the one that it replaces is kept. So a crash loses at most the state that was being written, also when it
+//! leaves a file that cannot be read.
 //!
 //! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before a staged update is carried
-//! out; `main` reads at the start.
+//! out, and at most a second in ten; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
-use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
+use crate::limits::{STACK_LARGE, STORE_RETRY, STORE_WAIT, STORE_WAIT_REGAINED, STORED_DEPTH_MAX};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -17,20 +18,24 @@ use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use serde::Deserialize;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The stored state.
+/// The state that was stored last.
 pub const FILE: &str = "desired-state.json";
-/// A state that is being written; means nothing when it is found at the start.
+/// The state that was stored before it.
+const PREVIOUS_FILE: &str = "desired-state.json.previous";
+/// A state that is being written.
 const NEW_FILE: &str = "desired-state.json.new";
+/// What ends a write, in this order. Between the two the new file is the only newest one.
+const RENAMES: [(&str, &str); 2] = [(FILE, PREVIOUS_FILE), (NEW_FILE, FILE)];
 /// Locked as long as a server uses the folder; empty.
 const LOCK_FILE: &str = "lock";
-/// A stored state that cannot be used is renamed to this, to be inspected.
-pub const DAMAGED_FILE: &str = "desired-state.json.damaged";
+/// A newest state that cannot be read is renamed to this, to be inspected.
+const DAMAGED_FILE: &str = "desired-state.json.damaged";
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 
@@ -76,6 +81,8 @@ pub struct StateStore {
     outdated: Receiver<StateWrite>,
     /// Whether somebody writes.
     is_attended: bool,
+    /// When the server may wait for [`STORE_WAIT`] again.
+    wait_regained: Option<Instant>,
 }
 
 impl StateStore {
@@ -93,7 +100,7 @@ impl StateStore {
     /// Without a thread: the states come out of the other end.
     pub(crate) fn unattended() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
-        (Self { newest, outdated: states.clone(), is_attended: false }, states)
+        (Self { newest, outdated: states.clone(), is_attended: false, wait_regained: None }, states)
     }
 
     /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
@@ -101,13 +108,40 @@ impl StateStore {
         self.put(StateWrite { state, tried: None });
     }
 
-    /// As [`Self::store`], and waits until the writer has tried it, at most for `limit`.
-    pub fn store_and_wait(&self, state: Stored, limit: Duration) {
+    /// Without a writer that ever takes a state, as while the disk hangs.
+    #[cfg(test)]
+    pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
+        let (store, states) = Self::unattended();
+        (Self { is_attended: true, ..store }, states)
+    }
+
+    /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait by now.
+    pub fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
         self.put(StateWrite { state, tried: Some(tried) });
-        if self.is_attended && wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        let begin = SystemClock.now();
+        let limit = self.wait_left(begin);
+        if !self.is_attended || limit.is_zero() {
+            return;
+        }
+        let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+        self.waited(begin, SystemClock.now().saturating_duration_since(begin));
+        if is_late {
             log::warn!("The state was not stored within {limit:?}; going on without waiting for the disk.");
         }
+    }
+
+    /// How long the server may wait.
+    // [impl->swdd~server-waits-little-for-its-disk~1]
+    fn wait_left(&self, now: Instant) -> Duration {
+        let missing = self.wait_regained.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        STORE_WAIT.saturating_sub(missing / STORE_WAIT_REGAINED)
+    }
+
+    /// The server has waited for `time`.
+    fn waited(&mut self, begin: Instant, time: Duration) {
+        let from = self.wait_regained.map_or(begin, |at| at.max(begin));
+        self.wait_regained = Some(from + time * STORE_WAIT_REGAINED);
     }
 
     fn put(&self, write: StateWrite) {
@@ -118,22 +152,68 @@ impl StateStore {
     }
 }
 
-/// Makes the folder and reads the state stored in it. Returns `None` after renaming a file that holds something else:
-/// only then there is nothing to lose.
+/// What was found at the start.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    /// The newest state that can be read.
+    pub state: Stored,
+    /// Why it is not the one that was stored last.
+    pub warning: Option<String>,
+}
+
+/// Makes the folder and reads the newest state in it that can be read. Returns `None` when none was ever stored.
 ///
 /// # Errors
-/// When the folder neither exists nor can be made, or when the file is there but cannot be read.
-pub fn open(folder: &Path) -> io::Result<Option<Stored>> {
+/// When the folder neither exists nor can be made, or when there are files of which none can be read. Going on without a
+/// state would delete the workloads of all agents.
+// [impl->swdd~server-keeps-two-states~1]
+pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     fs::create_dir_all(folder)?;
-    let path = folder.join(FILE);
-    match read(&path) {
-        Ok(state) => Ok(Some(state)),
-        Err(Unusable::Missing) => Ok(None),
-        Err(Unusable::Unread(error)) => Err(io::Error::new(error.kind(), format!("'{}': {error}", path.display()))),
-        Err(Unusable::Damaged(reason)) => {
-            set_aside(folder, &reason);
-            Ok(None)
+    let [newest, new, previous, damaged] = [FILE, NEW_FILE, PREVIOUS_FILE, DAMAGED_FILE].map(|name| folder.join(name));
+    let reason = match read(&newest) {
+        Ok(state) => return Ok(Some(Found { state, warning: None })),
+        Err(error) => error,
+    };
+    // A write that was brought to the disk and not renamed: newer than both others.
+    let (used, state) = match (read(&new), read(&previous)) {
+        (Ok(state), _) => (&new, state),
+        (_, Ok(state)) => (&previous, state),
+        (_, Err(other)) if is_missing(&reason) && is_missing(&other) => return Ok(None),
+        (_, Err(other)) => {
+            return Err(io::Error::other(format!(
+                "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Put back one of them from a \
+                 backup, or move both away to start without: agents then delete all workloads that are not in the \
+                 startup manifest. Until then they go on running all"
+            )));
         }
+    };
+    let warning = (used == &previous).then(|| {
+        format!(
+            "the state stored last cannot be read ('{}': {reason}): the server has started with the one before. Check \
+             what is desired, the last update may be lost",
+            newest.display()
+        )
+    });
+    if !is_missing(&reason) {
+        log::error!(
+            "The stored state '{}' cannot be read: {reason}. It is kept as '{DAMAGED_FILE}'.",
+            newest.display()
+        );
+        rename(&newest, &damaged);
+    }
+    // So the next write keeps it as the one before.
+    rename(used, &newest);
+    Ok(Some(Found { state, warning }))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
+}
+
+/// A disk that does not allow it does not prevent the start.
+fn rename(from: &Path, to: &Path) {
+    if let Err(error) = fs::rename(from, to) {
+        log::error!("Cannot rename '{}' to '{}': {error}.", from.display(), to.display());
     }
 }
 
@@ -149,34 +229,9 @@ pub fn lock(folder: &Path) -> io::Result<Option<File>> {
     )
 }
 
-/// Puts the stored state away, because it cannot be used.
-fn set_aside(folder: &Path, reason: &str) {
-    let (path, aside) = (folder.join(FILE), folder.join(DAMAGED_FILE));
-    let moved = match fs::rename(&path, &aside) {
-        Ok(()) => format!("It is now '{}'", aside.display()),
-        Err(error) => format!("It cannot be renamed: {error}"),
-    };
-    log::error!("The stored state '{}' cannot be used: {reason}. {moved}.", path.display());
-}
-
-/// Why there is no stored state.
-#[derive(Debug)]
-enum Unusable {
-    Missing,
-    /// It may be fine; another try may succeed.
-    Unread(io::Error),
-    /// It is not what was written.
-    Damaged(String),
-}
-
-fn read(path: &Path) -> Result<Stored, Unusable> {
+fn read(path: &Path) -> io::Result<Stored> {
     // Without a bound: several updates lead to a state that is larger than each of them, and it was in memory before.
-    let bytes = fs::read(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Unusable::Missing,
-        _ => Unusable::Unread(error),
-    })?;
-    let text = String::from_utf8(bytes).map_err(|error| Unusable::Damaged(error.to_string()))?;
-    parse(&text).map_err(Unusable::Damaged)
+    parse(&fs::read_to_string(path)?).map_err(io::Error::other)
 }
 
 /// Reads what [`text`] has written.
@@ -185,7 +240,8 @@ fn read(path: &Path) -> Result<Stored, Unusable> {
 /// Why it is not that.
 pub fn parse(text: &str) -> Result<Stored, String> {
     let (header, body) = text.split_once('\n').ok_or("it has no first line")?;
-    let checksum = header.strip_prefix(HEADER).ok_or("its first line is not the one of a stored state")?;
+    let checksum =
+        header.strip_prefix(HEADER).ok_or("its first line is not that of a state that this version stores")?;
     if checksum != hash_id(body) {
         return Err("its checksum is wrong".to_owned());
     }
@@ -292,14 +348,19 @@ pub fn save(folder: &Path, state: &Stored) -> bool {
 
 /// Replaces the stored state.
 fn write(folder: &Path, state: &Stored) -> io::Result<()> {
-    let (new, path) = (folder.join(NEW_FILE), folder.join(FILE));
+    let new = folder.join(NEW_FILE);
     // Runtime configurations and files may hold secrets, so it is for the server alone.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(text(state)?.as_bytes())?;
     file.sync_all()?;
     drop(file);
-    fs::rename(&new, &path)?;
-    // The new name is on the disk only when the folder is.
+    for (from, to) in RENAMES {
+        match fs::rename(folder.join(from), folder.join(to)) {
+            Err(error) if from == FILE && is_missing(&error) => {} // The first write.
+            renamed => renamed?,
+        }
+    }
+    // The new names are on the disk only when the folder is.
     File::open(folder)?.sync_all()
 }
 
@@ -320,7 +381,14 @@ mod tests {
     }
 
     fn stored(folder: &Path) -> Option<Stored> {
-        open(folder).unwrap()
+        open(folder).unwrap().map(|found| found.state)
+    }
+
+    /// A folder with these files.
+    fn folder_with(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
+        folder
     }
 
     #[test]
@@ -346,46 +414,143 @@ mod tests {
         assert_eq!(parse(&text(&deepest).unwrap()), Ok(deepest));
     }
 
-    #[test]
-    fn a_damaged_file_is_set_aside() {
-        let whole = text(&state("a")).unwrap();
+    /// What may be found in place of `whole`.
+    fn damages(whole: &str) -> Vec<Vec<u8>> {
         let mut damaged: Vec<Vec<u8>> =
-            (0..whole.len()).step_by(7).map(|end| whole.as_bytes()[..end].to_vec()).collect();
-        damaged.extend((0..whole.len()).step_by(5).map(|place| {
-            let mut bytes = whole.clone().into_bytes();
+            (0..whole.len()).step_by(37).map(|end| whole.as_bytes()[..end].to_vec()).collect();
+        damaged.extend((0..whole.len()).step_by(31).map(|place| {
+            let mut bytes = whole.to_owned().into_bytes();
             bytes[place] ^= 1;
             bytes
         }));
+        damaged.extend((0..whole.len()).step_by(101).map(|place| {
+            let mut bytes = whole.to_owned().into_bytes();
+            bytes[place..].fill(0);
+            bytes
+        }));
         damaged.push(b"\xff\xfe".to_vec());
+        damaged.push(whole.replace("state 1", "state 2").into_bytes());
         let body = r#"{"apiVersion":"v1","workloads":{"a":{}}}"#;
         damaged.push(format!("{HEADER}{}\n{body}", hash_id(body)).into_bytes());
-        let folder = tempfile::tempdir().unwrap();
-        for bytes in damaged {
-            fs::write(folder.path().join(FILE), &bytes).unwrap();
-            assert_eq!(stored(folder.path()), None, "{}", String::from_utf8_lossy(&bytes));
+        damaged
+    }
+
+    // [utest->swdd~server-keeps-two-states~1]
+    #[test]
+    fn the_state_before_is_used_with_a_warning_when_the_newest_cannot_be_read() {
+        let [before, whole] = ["a", "b"].map(|name| text(&state(name)).unwrap());
+        for bytes in damages(&whole) {
+            let folder = folder_with(&[(FILE, &bytes), (PREVIOUS_FILE, before.as_bytes())]);
+            let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
+            assert_eq!(found, state("a"), "{}", String::from_utf8_lossy(&bytes));
+            let path = folder.path().join(FILE).display().to_string();
+            assert!(warning.is_some_and(|text| text.contains(&path)));
             assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
-            assert!(!folder.path().join(FILE).exists());
+            // As if it had been stored last: the next write keeps it.
+            write(folder.path(), &state("c")).unwrap();
+            assert_eq!(open(folder.path()).unwrap(), Some(Found { state: state("c"), warning: None }));
+            fs::write(folder.path().join(FILE), bytes).unwrap();
+            assert_eq!(stored(folder.path()), Some(state("a")));
         }
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_now_is_an_error_and_stays() {
+    fn files_of_which_none_can_be_read_are_an_error_that_says_what_to_do_and_stay() {
+        let whole = text(&state("a")).unwrap();
+        let bad = &whole.as_bytes()[1..];
+        for files in [&[(FILE, bad)][..], &[(PREVIOUS_FILE, bad)], &[(FILE, b""), (PREVIOUS_FILE, b"")]] {
+            let folder = folder_with(files);
+            let error = open(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(FILE) && error.contains("backup") && error.contains("move both away"), "{error}");
+            assert!(files.iter().all(|(name, bytes)| fs::read(folder.path().join(name)).unwrap() == *bytes));
+            // As it says.
+            fs::write(folder.path().join(PREVIOUS_FILE), &whole).unwrap();
+            assert_eq!(stored(folder.path()), Some(state("a")));
+        }
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
-        fs::create_dir(&path).unwrap(); // Opens, but reading it fails.
-        let error = open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains(&path.display().to_string()), "{error}");
-        assert!(path.exists() && !folder.path().join(DAMAGED_FILE).exists());
+        fs::create_dir(folder.path().join(FILE)).unwrap(); // Opens, but reading it fails.
+        open(folder.path()).unwrap_err();
+        assert!(folder.path().join(FILE).exists());
+    }
+
+    /// After each step of a write, with a new file that is there in part, and with a damaged newest file as well.
+    #[test]
+    fn a_power_cut_at_any_step_of_a_write_loses_at_most_the_state_that_was_being_written() {
+        let new = text(&state("c")).unwrap();
+        let first = text(&state("a")).unwrap();
+        for (renames, end) in
+            (0..=new.len()).step_by(50).map(|end| (0, end)).chain((0..=2).map(|step| (step, new.len())))
+        {
+            for is_damaged in [false, true] {
+                let folder = folder_with(&[(FILE, first.as_bytes())]);
+                write(folder.path(), &state("b")).unwrap();
+                let path = |name| folder.path().join(name);
+                fs::write(path(NEW_FILE), &new[..end]).unwrap();
+                RENAMES[..renames].iter().for_each(|(from, to)| fs::rename(path(from), path(to)).unwrap());
+                if is_damaged && path(FILE).exists() {
+                    fs::write(path(FILE), "").unwrap();
+                }
+                let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
+                // A new file that is whole counts as soon as the one that it was to replace does not.
+                let is_new_whole = renames < 2 && end == new.len();
+                let (expected, is_warned) = match (renames, is_damaged) {
+                    (0, true) if is_new_whole => ("c", false),
+                    (0, true) => ("a", true),
+                    (0, false) => ("b", false),
+                    (2, true) => ("b", true),
+                    _ => ("c", false),
+                };
+                let place = format!("{renames} renames, {end} bytes, damaged: {is_damaged}");
+                assert_eq!((found, warning.is_some()), (state(expected), is_warned), "{place}");
+                // What is used is not lost by the next cut either.
+                fs::write(path(NEW_FILE), "").unwrap();
+                assert_eq!(open(folder.path()).unwrap().map(|it| it.state), Some(state(expected)), "{place}");
+            }
+        }
     }
 
     #[test]
-    fn a_write_that_was_interrupted_leaves_the_state_before_it() {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &state("a")).unwrap();
-        fs::write(folder.path().join(NEW_FILE), &text(&state("b")).unwrap()[..99]).unwrap();
-        assert_eq!(stored(folder.path()), Some(state("a")));
-        write(folder.path(), &state("c")).unwrap();
-        assert_eq!(stored(folder.path()), Some(state("c")));
+    fn the_first_write_of_all_may_be_cut_off() {
+        let whole = text(&state("a")).unwrap();
+        assert_eq!(stored(folder_with(&[(NEW_FILE, &whole.as_bytes()[..50])]).path()), None);
+        assert_eq!(stored(folder_with(&[(NEW_FILE, whole.as_bytes())]).path()), Some(state("a")));
+    }
+
+    #[test]
+    fn a_file_of_version_1_1_is_still_read() {
+        let written = include_str!("../../tests/stored/version-1.1.json");
+        let stored = parse(written).unwrap();
+        let workloads: Vec<&str> = stored.desired.workloads.keys().map(|name| &**name).collect();
+        assert_eq!((workloads, stored.desired.configs.len()), (vec!["db", "spare", "web"], 3));
+        assert_eq!(text(&stored).unwrap(), written, "nothing of it is left out");
+        let mut server = crate::server::ServerLoop::new();
+        server.start_again_with(stored).unwrap();
+        let phases: Vec<String> = server.seen_updates().values().map(|update| update.phase.to_string()).collect();
+        assert_eq!(phases, ["GOOD", "STAGING"]);
+    }
+
+    // [utest->swdd~server-waits-little-for-its-disk~1]
+    #[test]
+    fn the_server_waits_for_the_disk_at_most_a_second_in_any_ten() {
+        let period = Duration::from_secs(10);
+        for slowness in [1, 7, 60, 499, 500, 10_000].map(Duration::from_millis) {
+            let (mut store, _states) = StateStore::unattended();
+            let start = SystemClock.now();
+            let mut waits: Vec<(Duration, Duration)> = Vec::new();
+            let mut now = Duration::ZERO;
+            while now < 3 * period {
+                let time = store.wait_left(start + now).min(slowness);
+                store.waited(start + now, time);
+                waits.push((now, time));
+                now += time + Duration::from_millis(20);
+            }
+            for (from, _) in &waits {
+                let within = waits.iter().filter(|(at, _)| at >= from && *at < *from + period);
+                let waited: Duration = within.map(|(at, time)| (*time).min(*from + period - *at)).sum();
+                assert!(waited <= Duration::from_secs(1), "{waited:?} from {from:?} on, {slowness:?} each");
+            }
+            assert_eq!(waits[0].1, slowness.min(STORE_WAIT), "a sound disk is waited for");
+        }
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Cluster {
             node.stages = true;
             node.preparing = (node.options.seed % 4 == 1).then(|| Preparing::new(&clock, node.options.seed));
         }
+        let foreign = nodes.iter().filter(|node| !node.stages).map(|node| node.name.clone()).collect();
         let has_modes = disturbances.modes > 0;
         let mut server = modes::new_server(has_modes);
         server.set_clock(clock.clone());
@@ -164,7 +165,7 @@ impl Cluster {
             violations: Vec::new(),
             reported: BTreeSet::new(),
             wishes: Wishes::new(guarded),
-            guards: guarded.then(Guards::default),
+            guards: guarded.then(|| Guards::new(foreign)),
             speaks: BTreeMap::new(),
             manifest: DesiredState::default(),
             server_paused_until: None,
@@ -406,6 +407,9 @@ impl Cluster {
                     self.note_reported(stream, &message);
                     let node = self.network.node(stream);
                     let heard = self.speaks.get(&node) == Some(&stream);
+                    if let (ToServer::Prepared(reports), true, Some(guards)) = (&message, heard, &mut self.guards) {
+                        guards.reported(reports);
+                    }
                     self.tell_server_judged(heard, peer, Some(node), message);
                 }
             }
@@ -428,7 +432,11 @@ impl Cluster {
             }
             StreamWork::ServerNotices => {
                 self.trace.line(|| format!("server: stream {} has ended", stream.0));
-                self.speaks.retain(|_, speaking| *speaking != stream);
+                let node = self.network.node(stream);
+                if self.speaks.get(&node) == Some(&stream) {
+                    self.speaks.remove(&node);
+                    self.guards.iter_mut().for_each(|guards| guards.disconnected(&self.nodes[node].name));
+                }
                 self.network.close_server_end(stream);
                 self.tell_server(PeerEvent::Closed { peer });
             }
@@ -454,6 +462,7 @@ impl Cluster {
         let node = self.network.node(stream);
         if self.server.is_some() && self.speaks.get(&node).is_none_or(|speaking| *speaking < stream) {
             self.speaks.insert(node, stream);
+            self.guards.iter_mut().for_each(|guards| guards.disconnected(&self.nodes[node].name));
         }
     }
 
@@ -657,6 +666,11 @@ impl Cluster {
         self.network.server_dies();
         self.server_paused_until = None;
         self.start_server_at = Some(self.clock.now() + back_after);
+    }
+
+    /// The newest state on the disk of the server, which is not running, cannot be read any more.
+    pub fn damage_disk(&mut self) {
+        self.disk.iter_mut().filter(|_| self.server.is_none()).for_each(Disk::damage);
     }
 
     fn start_server(&mut self) {

@@ -1,4 +1,5 @@
-//! The disk of a server that keeps its state over restarts: a write takes time, and one that is interrupted did nothing.
+//! The disk of a server that keeps its state over restarts: a write takes time, and one that is interrupted did nothing, or
+//! has left a newest state that cannot be read.
 //!
 //! Thread: the one of the test.
 
@@ -19,12 +20,14 @@ pub struct Disk {
     given: Receiver<StateWrite>,
     writing: Option<(Instant, String)>,
     stored: Option<String>,
+    /// What was stored before that.
+    previous: Option<String>,
 }
 
 impl Disk {
     /// An empty one.
     pub fn new(clock: &ManualClock) -> Self {
-        Self { clock: clock.clone(), given: never(), writing: None, stored: None }
+        Self { clock: clock.clone(), given: never(), writing: None, stored: None, previous: None }
     }
 
     /// A server starts with what is stored, and puts states here from now on. What it has to store before it serves anybody
@@ -35,7 +38,7 @@ impl Disk {
         let stored = self.read();
         server.start_again_with(stored.clone()).expect("it was accepted before");
         if let Some(state) = server.take_unsaved() {
-            self.stored = Some(text(&state).expect("any state can be written"));
+            self.written(text(&state).expect("any state can be written"));
         }
         server.set_store(store);
         let accepted = server.stored();
@@ -62,6 +65,15 @@ impl Disk {
         (self.given, self.writing) = (never(), None);
     }
 
+    /// The newest state cannot be read any more. The one before it is used, if there is one.
+    pub fn damage(&mut self) {
+        self.stored = self.previous.take().or(self.stored.take());
+    }
+
+    fn written(&mut self, text: String) {
+        self.previous = self.stored.replace(text);
+    }
+
     /// When a write ends or can begin.
     pub fn due(&self) -> Option<Instant> {
         match &self.writing {
@@ -74,7 +86,7 @@ impl Disk {
     /// Ends a write or begins the next one.
     pub fn step(&mut self, random: &mut fastrand::Rng) {
         match self.writing.take() {
-            Some((_, written)) => self.stored = Some(written),
+            Some((_, written)) => self.written(written),
             None => {
                 let Ok(StateWrite { state, .. }) = self.given.try_recv() else { return };
                 let at = self.clock.now() + Duration::from_millis(random.u64(1..WRITE_MS));

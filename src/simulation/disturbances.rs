@@ -37,6 +37,8 @@ pub struct Disturbances {
     pub modes: u32,
     /// A new configuration has a block `update`; nothing that goes wrong, but a reason for changes that nobody asked for.
     pub guards: u32,
+    /// Kills of the server that leave a newest stored state which cannot be read.
+    pub damages: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
@@ -44,7 +46,7 @@ pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storm
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 3] = ["prepares", "modes", "guards"];
+pub const LATEST: [&str; 4] = ["prepares", "modes", "guards", "damages"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -85,10 +87,12 @@ impl Disturbances {
             prepares: 0,
             modes: up_to(&mut fastrand::Rng::with_seed(seed.rotate_left(32)), 60),
             guards: 0,
+            damages: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
         disturbances.guards = up_to(&mut newer, 80);
+        disturbances.damages = up_to(&mut newer, 50);
         disturbances
     }
 
@@ -103,7 +107,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 29] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 30] {
         let Self {
             engine,
             slow_network,
@@ -124,6 +128,7 @@ impl Disturbances {
             prepares,
             modes,
             guards,
+            damages,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -155,6 +160,7 @@ impl Disturbances {
             ("prepares", prepares),
             ("modes", modes),
             ("guards", guards),
+            ("damages", damages),
         ]
     }
 }

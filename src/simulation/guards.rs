@@ -23,11 +23,37 @@ pub struct Guards {
     updates: BTreeMap<u64, SeenUpdate>,
     /// What each name of an open update was before the first of the updates that it is a part of.
     ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
+    /// Agents that prepare nothing, where conditions mean nothing.
+    foreign: BTreeSet<Name>,
+    /// Instances whose conditions held when their agents reported them last, on their present connections.
+    permitted: BTreeSet<InstanceName>,
 }
 
 impl Guards {
+    /// Nothing is known yet but these agents that prepare nothing.
+    pub fn new(foreign: BTreeSet<Name>) -> Self {
+        Self { foreign, ..Self::default() }
+    }
+
+    /// The server hears how far agents are.
+    pub fn reported(&mut self, reports: &[PreparedInstance]) {
+        for PreparedInstance { instance, level, is_final, unmet, .. } in reports {
+            if (level.is_some() || *is_final) && unmet.is_none() {
+                self.permitted.insert(instance.clone());
+            } else {
+                self.permitted.remove(instance);
+            }
+        }
+    }
+
+    /// The connection of an agent has ended, or another one begins: what it reported does not count any more.
+    pub fn disconnected(&mut self, agent: &Name) {
+        self.permitted.retain(|instance| instance.agent != *agent);
+    }
+
     /// Another server has started, which knows what is stored.
     pub fn restarted(&mut self, server: &ServerLoop) {
+        self.permitted.clear();
         self.updates = server.seen_updates();
         let open = self.updates.values().filter(|update| update.phase.is_open());
         self.ways_back = open.flat_map(|update| update.ways_back.clone()).collect();
@@ -60,6 +86,15 @@ impl Guards {
                     }
                 }
             }
+            let is_changed = |name: &&Name| before.effective().get(*name) != view.effective.get(*name);
+            let is_carried_out = was_open && is_same_mode && update.phase != UpdatePhase::Undone;
+            if is_carried_out && update.names.iter().any(|name| is_changed(&name)) {
+                let mut concerned =
+                    update.names.iter().filter(|name| is_changed(name) || update.pending.contains(*name));
+                if let Some(name) = concerned.find(|name| self.is_forbidden(name, server)) {
+                    return Some(format!("update {number} is carried out although 'when' of '{name}' does not hold"));
+                }
+            }
             let waited = earlier.get(number).map(|earlier| &earlier.pending);
             for name in update.pending.iter().filter(|name| waited.is_some_and(|waited| waited.contains(*name))) {
                 if is_same_mode && before.effective().get(name) != view.effective.get(name) {
@@ -69,7 +104,18 @@ impl Guards {
         }
         let open: BTreeSet<Name> = self.open().flat_map(|(_, update)| update.names.clone()).collect();
         self.ways_back.retain(|name, _| open.contains(name));
+        let pending = pending(server);
+        self.permitted.retain(|instance| pending.contains(&instance.workload));
         None
+    }
+
+    /// Whether the new form of a workload has a condition under which it may come into force, and its agent has not
+    /// reported that this holds. An agent that was never there may be one that prepares.
+    fn is_forbidden(&self, name: &Name, server: &ServerLoop) -> bool {
+        let Some(workload) = server.view().desired.workloads.get(name) else { return false };
+        let instance = modes::own_instance(name, workload, server.has_modes());
+        let is_asked = !instance.agent.is_empty() && !self.foreign.contains(&instance.agent);
+        workload.runtime_config.contains(" when: ") && is_asked && !self.permitted.contains(&instance)
     }
 
     /// What is shown of those updates of which the last event has changed something, for a trace.
@@ -235,6 +281,25 @@ mod tests {
     fn an_update_that_nobody_asked_for_is_an_alarm() {
         let wrong = Judged::new().update("2", Some(false));
         assert!(wrong.is_some_and(|wrong| wrong.contains("was asked for by nobody")));
+    }
+
+    /// As of a move, which replaces nothing on its agent.
+    #[test]
+    fn an_update_that_is_carried_out_without_the_consent_of_its_agent_is_an_alarm() {
+        for (agent, is_wrong) in [("A", true), ("foreign", false)] {
+            let mut judged = Judged::new();
+            judged.guards = Guards::new(BTreeSet::from(["foreign".into()]));
+            let before = Before::of(&judged.cluster.server);
+            // Agent A does not prepare in truth, so the server asks nobody.
+            judged.cluster.agent("foreign");
+            let config = "{ image: 2, lifecycle: { update: { when: { pathExists: /key } } } }";
+            let workload = format!("{{ agent: {agent}, runtime: podman, runtimeConfig: '{config}' }}");
+            let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ w: {workload} }} }} }}");
+            judged.cluster.update(&state, &["desiredState.workloads.w"]).unwrap();
+            let wrong = judged.guards.judge(&before, true, &judged.cluster.server);
+            let expected = is_wrong.then(|| "update 1 is carried out although 'when' of 'w' does not hold".to_owned());
+            assert_eq!(wrong, expected, "{agent}");
+        }
     }
 
     /// As of an update that forgets the way back of the one that it takes over.

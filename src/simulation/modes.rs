@@ -57,20 +57,22 @@ fn is_in_mode(desired: &DesiredState, workload: &Workload) -> bool {
 
 /// What has to be effective for a desired workload.
 pub fn expected(desired: &DesiredState, name: &Name, workload: &Arc<Workload>, has_modes: bool) -> AddedWorkload {
-    let mut workload = workload.clone();
-    if has_modes {
-        let agent: Option<Name> = if !is_in_mode(desired, &workload) {
-            Some("".into())
-        } else {
-            workload.agent.is_empty().then(|| ASSIGNED.into())
-        };
-        if let Some(agent) = agent {
-            Arc::make_mut(&mut workload).agent = agent;
-        }
+    let mut instance = own_instance(name, workload, has_modes);
+    if has_modes && !is_in_mode(desired, workload) {
+        instance.agent = "".into();
     }
-    let InstanceName { id, .. } = workload.instance_name(name);
-    let instance = InstanceName { workload: name.clone(), id, agent: workload.agent.clone() };
+    let mut workload = workload.clone();
+    if workload.agent != instance.agent {
+        Arc::make_mut(&mut workload).agent = instance.agent.clone();
+    }
     AddedWorkload { instance, workload }
+}
+
+/// The instance of a desired workload on its own agent, in the mode or not.
+pub fn own_instance(name: &Name, workload: &Workload, has_modes: bool) -> InstanceName {
+    let instance = workload.instance_name(name);
+    let is_assigned = has_modes && instance.agent.is_empty();
+    InstanceName { agent: if is_assigned { ASSIGNED.into() } else { instance.agent }, ..instance }
 }
 
 /// Whether a state may be desired: without the config item nothing may name a mode.

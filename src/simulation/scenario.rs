@@ -163,7 +163,7 @@ impl Scenario {
     fn something_breaks(&mut self) {
         let Disturbances { cuts, agent_kills, server_kills, reboots, crashes, removals, paths, pauses, stalls, .. } =
             self.disturbances;
-        let Disturbances { server_pauses, manifests, departures, storms, .. } = self.disturbances;
+        let Disturbances { server_pauses, manifests, departures, storms, damages, .. } = self.disturbances;
         let node = self.random.usize(..self.cluster.nodes.len());
         let longest_ms = if self.random.bool() { 1_000 } else { 30_000 };
         let away = Duration::from_millis(self.random.u64(0..longest_ms));
@@ -184,6 +184,9 @@ impl Scenario {
         }
         if self.random.u32(0..100) < server_kills {
             self.cluster.kill_server(away);
+            if self.happens(damages) {
+                self.cluster.damage_disk();
+            }
             if !self.past.is_empty() && self.happens(manifests) {
                 let other = self.past[self.random.usize(..self.past.len())].clone();
                 // What a workload asked for may have been refused, as a cycle.

@@ -94,12 +94,10 @@ impl Wishes {
         if is != wanted && !may_differ {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
-        // So are these: what waited comes into force with the request that ends what it waited for.
-        let are_two = has_undone || self.are_guarded && !before.pending.is_subset(&pending(server));
-        let wrong_delete = || if are_two { None } else { self.wrong_delete(before, server) };
+        let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, server) };
         let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
-        wished.iter().filter(|_| are_two).for_each(|wished| self.note_undone(wished, server));
+        wished.iter().filter(|_| has_undone).for_each(|wished| self.note_undone(wished, server));
         self.forget_gone(server);
         wrong
     }
@@ -108,7 +106,7 @@ impl Wishes {
     pub fn note_ended(&mut self, before: &Before, server: &ServerLoop) {
         let ended = before.effective.iter().filter(|(name, added)| server.view().effective.get(*name) != Some(*added));
         ended.for_each(|(_, ended)| self.note_stopping(ended));
-        // So may what waits to be replaced, in the mode that the request which ends its waiting switches to.
+        // So may what waited to be replaced, when the mode is switched with what ends its waiting.
         let has_switched = modes::mode(&before.desired) != modes::mode(server.view().desired);
         if before.has_undone(server) || has_switched {
             let unseen: BTreeSet<Name> = before.pending.difference(&pending(server)).cloned().collect();

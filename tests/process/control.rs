@@ -419,6 +419,33 @@ fn a_workload_that_writes_nonsense_again_and_again_does_not_fill_the_log_of_its_
 }
 
 #[test]
+fn a_workload_that_updates_another_one_again_and_again_filled_the_logs_of_server_and_agent() {
+    let mut cluster = Cluster::start(&["agent_A"]);
+    let user = workload("user", "run").allow("ReadWrite", "desiredState.workloads.t0");
+    cluster.run(&[user, workload("t0", "run")]);
+    let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "user"));
+    let lines = |cluster: &mut Cluster| {
+        [cluster.server().stderr(), cluster.agent("agent_A").stderr()].map(|log| log.lines().count())
+    };
+    let (before, begin) = (lines(&mut cluster), Instant::now());
+    for number in 0..3 * LOG_SOURCE_LINES {
+        for lifecycle in ["", "lifecycle: { update: {} }"] {
+            let config = format!("image: run\ncommandOptions: ['--env=N={number}']\n{lifecycle}");
+            let entries = [("agent", "agent_A"), ("runtime", "podman"), ("runtimeConfig", &config)];
+            let t0 = Node::map(entries.map(|(key, text)| (key, Node::text(text))));
+            let answer = client.update("u", tree("desiredState.workloads.t0", t0), &["desiredState.workloads.t0"]);
+            assert!(matches!(answer, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
+        }
+    }
+    let after = lines(&mut cluster);
+    let minutes = begin.elapsed().as_secs() as usize / 60 + 1;
+    let written = [after[0] - before[0], after[1] - before[1]];
+    // Of `user` in one log and of `t0` in the other, with two lines about those that are left out.
+    let most = (LOG_SOURCE_LINES as usize + 2) * minutes;
+    assert!(written.iter().all(|lines| (1..=most).contains(lines)), "{written:?}, at most {most}");
+}
+
+#[test]
 fn a_workload_that_does_not_read_its_events_costs_only_its_own() {
     let cluster = Cluster::start(&["agent_A"]);
     let both = [workload(WEB, "run").allow("Read", "*"), workload("lazy", "run").allow("Read", "*")];

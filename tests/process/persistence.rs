@@ -81,18 +81,74 @@ fn killed_with_a_stored_state() -> (Cluster, [String; 2]) {
     (cluster, arguments)
 }
 
+fn damage(cluster: &Cluster, name: &str) {
+    let path = file(cluster, name);
+    let damaged = fs::read_to_string(&path).expect("it was stored").replace("applied", "appl1ed");
+    fs::write(path, damaged).expect("own folder is writable");
+}
+
+/// The warnings of `ank get state`.
+fn warnings(cluster: &Cluster) -> Vec<String> {
+    let said = cluster.ank(&["get", "state"]).stderr;
+    said.lines().map(str::to_owned).collect()
+}
+
+/// Two states are stored: with the workload `applied`, and with `newest` as well. The server was killed, the agent runs on.
+fn killed_with_two_stored_states() -> Cluster {
+    let mut cluster = prepared();
+    cluster.start_all(&["agent_A"]);
+    for name in ["applied", "newest"] {
+        cluster.run(&[workload(name, "run")]);
+        wait_until("the state is stored", || stored(&cluster).contains(&format!("\"{name}\"")));
+    }
+    cluster.kill_server();
+    cluster
+}
+
+// [stest->swdd~server-keeps-two-states~1]
 #[test]
-fn a_damaged_file_is_set_aside_and_the_manifest_counts() {
-    let (mut cluster, arguments) = killed_with_a_stored_state();
-    let damaged = stored(&cluster).replace("applied", "appl1ed");
-    fs::write(file(&cluster, "desired-state.json"), &damaged).expect("own folder is writable");
-    start(&mut cluster, &arguments);
-    assert_eq!(desired(&cluster), ["startup"]);
-    let aside = file(&cluster, "desired-state.json.damaged");
-    assert_eq!(fs::read_to_string(&aside).expect("it was set aside"), damaged);
+fn a_newest_state_that_is_damaged_costs_only_the_newest_update() {
+    let mut cluster = killed_with_two_stored_states();
+    let kept = cluster.engine.only_container("applied");
+    damage(&cluster, "desired-state.json");
+    cluster.start_server(&[]);
+    assert_eq!(desired(&cluster), ["applied"]);
+    let [warning] = &warnings(&cluster)[..] else { panic!("{:?}", warnings(&cluster)) };
+    assert!(warning.contains("its checksum is wrong") && warning.contains("the last update may be lost"), "{warning}");
     let log = cluster.server().stderr();
-    let error = log.lines().find(|line| line.contains("cannot be used: its checksum is wrong"));
-    assert!(error.is_some_and(|line| line.contains("ERROR") && line.contains(&aside.display().to_string())), "{log}");
+    assert_eq!(log.lines().filter(|line| line.contains("the last update may be lost")).count(), 1, "{log}");
+    assert!(file(&cluster, "desired-state.json.damaged").exists());
+    cluster.wait_until_gone("newest");
+    assert_eq!(cluster.engine.only_container("applied"), kept);
+    // The warning is about this start.
+    cluster.kill_server();
+    cluster.start_server(&[]);
+    assert_eq!((desired(&cluster), warnings(&cluster)), (vec!["applied".to_owned()], vec![]));
+}
+
+// [stest->swdd~server-keeps-two-states~1]
+#[test]
+fn a_server_that_can_read_no_state_does_not_start_and_agents_run_on() {
+    let mut cluster = killed_with_two_stored_states();
+    let running = ["applied", "newest"].map(|name| cluster.engine.only_container(name));
+    let kept = stored(&cluster);
+    ["desired-state.json", "desired-state.json.previous"].iter().for_each(|name| damage(&cluster, name));
+    let damaged = stored(&cluster);
+    let arguments = startup(&cluster);
+    let mut server = cluster.spawn_server(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(server.wait(LIMIT).map(exit_code), Some(1));
+    let said = server.stderr();
+    assert!(
+        said.contains("desired-state.json") && said.contains("backup") && said.contains("move both away"),
+        "{said}"
+    );
+    assert_eq!(stored(&cluster), damaged, "it stays to be inspected");
+    // As it says.
+    fs::write(file(&cluster, "desired-state.json"), kept).expect("own folder is writable");
+    cluster.start_server(&[]);
+    cluster.wait_for_agents(&["agent_A"]);
+    cluster.wait_for_all(2, "Running(Ok)");
+    assert_eq!(["applied", "newest"].map(|name| cluster.engine.only_container(name)), running);
 }
 
 /// A hook that spoils the state must not make the server forget it: agents would delete all workloads.
@@ -137,32 +193,61 @@ fn a_second_server_of_a_folder_ends_with_an_error_and_leaves_what_is_stored() {
     assert_eq!((stored(&cluster), desired(&cluster)), (kept, vec!["applied".to_owned()]));
 }
 
-/// Kills the server again and again while updates come. After each kill the file is whole, holds a state that was
-/// asked for and is not older than what was stored before; the next server starts with exactly that.
+/// The number that [`a_server_killed_at_any_moment_starts_with_a_whole_state`] has put into a state.
+fn number_in(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("number: ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Does to the newest state what a disk without power may have done. Returns the number that is left to start with, and
+/// whether that is a loss that is warned of.
+fn lose_power(cluster: &Cluster, round: usize) -> (Option<u32>, bool) {
+    let read = |name| fs::read(file(cluster, name)).ok();
+    let number = |bytes: &Vec<u8>| number_in(&String::from_utf8_lossy(bytes));
+    let newest = read("desired-state.json").expect("it was stored");
+    let previous = read("desired-state.json.previous").expect("the one before is kept");
+    let (bytes, is_readable) = match round % 4 {
+        0 => (newest.clone(), true),
+        1 => (newest[..newest.len() / 2].to_vec(), false),
+        2 => (vec![0; newest.len()], false),
+        _ => (previous.clone(), true),
+    };
+    fs::write(file(cluster, "desired-state.json"), &bytes).expect("own folder is writable");
+    // The server was killed between the end of the write and the renames.
+    let new = read("desired-state.json.new").filter(|new| new.ends_with(b"}"));
+    match (is_readable, new) {
+        (true, _) => (number(&bytes), false),
+        (false, Some(new)) => (number(&new), false),
+        (false, None) => (number(&previous), true),
+    }
+}
+
+/// Kills the server a hundred times while updates come. After each kill the file is whole, holds a state that was
+/// asked for and is not older than what was stored before; the next server starts with exactly that. When the newest file
+/// is damaged as well, no more than that state is lost.
 #[test]
 fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
     let mut cluster = prepared();
     // Large enough for a write to take a while.
-    let padding = "x".repeat(300_000);
-    let number_in = |text: &str| -> Option<u32> {
-        let (_, rest) = text.split_once("number: ")?;
-        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-    };
-    let (mut next, mut acknowledged, mut last_stored) = (0_u32, None, None);
-    for round in 0..12 {
+    let padding = "x".repeat(100_000);
+    let (mut next, mut acknowledged, mut last_stored, mut is_warned) = (0_u32, None, None, false);
+    let mut damages = 0;
+    for round in 0..100 {
         cluster.start_server(&[]);
-        let state = cluster.ank(&["get", "state", "-o", "json", "desiredState.workloads"]).stdout;
-        assert_eq!(number_in(&state), last_stored, "round {round}");
+        let output = cluster.ank(&["get", "state", "-o", "json", "desiredState.workloads"]);
+        assert_eq!(number_in(&output.stdout), last_stored, "round {round}");
+        assert_eq!(output.stderr.lines().count(), usize::from(is_warned), "round {round}: {}", output.stderr);
         let mut manifest_of = |cluster: &Cluster| {
             next += 1;
             let web = workload("web", "run").config(&format!("number: {next}")).config(&format!("padding: {padding}"));
-            (next, cluster.write(&format!("{next}.yaml"), &manifest(&[web])))
+            (next, cluster.write("next.yaml", &manifest(&[web])))
         };
         for _ in 0..round % 3 + 1 {
             let (number, path) = manifest_of(&cluster);
             cluster.ank(&["--no-wait", "apply", &path.display().to_string()]).success();
             acknowledged = Some(number);
         }
+        let before = last_stored;
         if round % 4 == 3 {
             // What was acknowledged and written is never lost again.
             wait_until("the state is stored", || number_in(&stored(&cluster)) == acknowledged);
@@ -171,15 +256,22 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         // One more is under way when the server is killed.
         let (_, path) = manifest_of(&cluster);
         let mut apply = cluster.start_ank(&["--no-wait", "apply", &path.display().to_string()]);
-        for _ in 0..round * 20_000 {
+        for _ in 0..round % 12 * 20_000 {
             std::hint::spin_loop();
         }
         cluster.kill_server();
         apply.kill();
-        let found = number_in(&stored(&cluster));
+        let newest = ["desired-state.json", "desired-state.json.new"].map(|name| file(&cluster, name));
+        let newest = newest.iter().find_map(|path| fs::read_to_string(path).ok());
+        let found = number_in(&newest.unwrap_or_default());
         assert!(found >= last_stored && found <= Some(next), "{found:?} after {last_stored:?}, round {round}");
-        last_stored = found;
-        assert!(!file(&cluster, "desired-state.json.damaged").exists());
+        (last_stored, is_warned) = (found, false);
+        // Two were written since the start, so one of them or the state of the start is there when the newest is lost.
+        if found > before && before.is_some() && file(&cluster, "desired-state.json").exists() {
+            (last_stored, is_warned) = lose_power(&cluster, round / 3);
+            damages += usize::from(is_warned);
+            assert!(last_stored >= before, "{last_stored:?} after {before:?}, round {round}");
+        }
     }
-    assert!(last_stored.is_some());
+    assert!(last_stored.is_some() && damages > 10, "{damages} of the newest states were damaged");
 }

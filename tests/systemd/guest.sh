@@ -244,7 +244,7 @@ check "the containers are untouched" untouched
 check "it uninstalls" /usr/local/bin/ank-uninstall.sh
 check "both have ended" not pgrep -x 'ank-agent|ank-server'
 find /etc /usr/local /usr/lib/sysusers.d /var/lib/ankaios '(' -name 'ank*' -o -name '_ank' -o -name state.yaml -o -name 'desired-state*' ')' \
-    ! -type d 2>/dev/null | sort >/tmp/left
+    ! -type d ! -name '*.previous' 2>/dev/null | sort >/tmp/left
 printf '%s\n' /etc/ankaios/ank-agent.conf /etc/ankaios/ank-server.conf /etc/ankaios/ank.conf /etc/ankaios/state.yaml \
     /var/lib/ankaios/desired-state.json >/tmp/left-expected
 check "only settings and state are left" diff /tmp/left /tmp/left-expected

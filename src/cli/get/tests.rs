@@ -158,6 +158,23 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
 }
 
 #[test]
+fn a_warning_of_the_server_is_shown_once_beside_the_state() {
+    let masks = ["agents", "workloadStates"].map(str::to_owned);
+    let steps = |part| [Step::State(Node::map([("agents", Node::map([("A", Node::empty())]))])), part];
+    let warning = Node::map([("warning", Node::text("older\n\x1b state"))]);
+    for (part, err) in [
+        (Step::State(warning), "warn: older\n\\u{1b} state\n"),
+        (Step::State(Node::empty()), ""),
+        (Step::NoState("unknown mask"), ""),
+    ] {
+        let played = play(None, steps(part), |server, _, output| super::state(server, &masks, Format::Json, output));
+        assert!(played.result.is_ok() && played.server.is_done());
+        assert_eq!((played.server.reads, played.err.as_str()), (vec![masks.to_vec(), vec!["warning".to_owned()]], err));
+        assert!(played.out.contains("agents"));
+    }
+}
+
+#[test]
 fn a_mask_that_selects_nothing_leads_to_a_warning() {
     let masks = [
         "desiredSate.workloads",

@@ -22,7 +22,7 @@ use crate::server::modes::Modes;
 use crate::server::plan::Difference;
 use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
-use crate::server::update::UpdateError;
+use crate::server::update::{StateChange, UpdateError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
@@ -218,50 +218,69 @@ impl ServerLoop {
             let state = open.trial.instance(name).and_then(|instance| self.workloads.states.get(instance));
             open.trial.resume(name, state.cloned().as_ref(), now);
         }
-        let staged = self.staged_of(&prepared.for_agents, left);
-        if staged.is_empty() && open.staging.pending.is_empty() {
-            let on_failures = changed.iter().map(|name| {
-                let new = touch.workloads.get(name).and_then(|(_, after)| after.effective.as_ref());
-                (name.clone(), self.on_failure_of(new))
-            });
-            let before = self.before(&open.record.unit, &on_failures.collect());
-            open.record.phase = UpdatePhase::Trial;
-            let number = self.open_update(open, &before);
-            let result = self.commit(prepared);
-            self.begin_trial(number, &changed, &before);
-            self.send_lists();
-            return result;
-        }
+        let mut staged = self.staged_of(&prepared.for_agents, left);
         for name in &changed {
             open.trial.suspend(name, now);
             let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
-            let mut pending = Pending { new, staged: staged.get(name).cloned() };
+            let mut pending = Pending { new, staged: staged.remove(name) };
             pending.keep_report(earlier.get(name)); // Its agent is not sent the same again.
             open.staging.pending.insert(name.clone(), pending);
         }
-        self.begin_staging(open);
-        let (at_once, changes) = self.commit_of_names(prepared, left);
+        self.note_absent(&mut open);
+        if open.staging.failure().is_none() && open.staging.is_complete(now) {
+            let left = left.iter().filter_map(|name| Some((name, &touch.workloads.get(name)?.1)));
+            return self.carry_out_update(open, prepared, &left.collect());
+        }
+        open.record.phase = UpdatePhase::Staging;
+        log::info!("Update {} ({}) is being staged.", open.record.number, open.record.unit.names());
+        self.open_update(open, &Before::default());
+        // What has left the update is carried out at once.
+        let PreparedUpdate { rendered, for_agents, .. } = prepared;
+        let (rendered, for_agents) =
+            (rendered.of_names(|name| left.contains(name)), for_agents.of_names(|name| left.contains(name)));
+        let (at_once, changes) = self.commit(PreparedUpdate { rendered, for_agents, ..prepared });
         self.send_lists();
         (answer(&answered, at_once), changes)
     }
 
-    /// Keeps an update that waits until everything is staged.
-    fn begin_staging(&mut self, mut open: Open) {
-        let now = self.now();
-        open.record.phase = UpdatePhase::Staging;
-        log::info!("Update {} ({}) is being staged.", open.record.number, open.record.unit.names());
-        let is_away = |agent: &&Name| self.peers.of_agent(agent).is_none();
-        let away: Vec<Name> = open.staging.agents().filter(is_away).cloned().collect();
-        away.iter().for_each(|agent| open.staging.agent_left(agent, now));
-        self.open_update(open, &Before::default());
+    /// Notes which of the agents that stage something are away.
+    fn note_absent(&self, open: &mut Open) {
+        let agents: BTreeSet<Name> = open.staging.agents().cloned().collect();
+        for agent in agents.iter().filter(|agent| self.peers.of_agent(agent).is_none()) {
+            open.staging.agent_left(agent, self.now());
+        }
     }
 
-    /// Makes the new state the desired one, and carries out no more of it than what is about these workloads.
-    fn commit_of_names(&mut self, prepared: PreparedUpdate, names: &BTreeSet<Name>) -> (ResponseContent, Changes) {
-        let PreparedUpdate { rendered, for_agents, .. } = prepared;
-        let is_one = |name: &Name| names.contains(name);
-        let (rendered, for_agents) = (rendered.of_names(is_one), for_agents.of_names(is_one));
-        self.commit(PreparedUpdate { rendered, for_agents, ..prepared })
+    /// Carries out all that waits in an update, together with what is `prepared` and the workloads that have `left` the
+    /// update with that: as one change, so that nothing is started in between which is not wanted any more.
+    fn carry_out_update(
+        &mut self,
+        mut open: Open,
+        prepared: PreparedUpdate,
+        left: &BTreeMap<&Name, &Form>,
+    ) -> (ResponseContent, Changes) {
+        let pending = std::mem::take(&mut open.staging).pending;
+        let on_failures: BTreeMap<Name, OnFailure> = pending
+            .iter()
+            .map(|(name, pending)| (name.clone(), self.on_failure_of(pending.new.effective.as_ref())))
+            .collect();
+        let before = self.before(&open.record.unit, &on_failures);
+        let was_staging = open.is_staging();
+        open.record.phase = UpdatePhase::Trial;
+        let number = self.open_update(open, &before);
+        if was_staging {
+            self.store_and_wait(); // Before an agent receives anything of it.
+        }
+        let mut forms = left.clone();
+        forms.extend(pending.iter().map(|(name, pending)| (name, &pending.new)));
+        let rendered = forms.iter().map(|(name, form)| (*name, form.rendered.as_ref()));
+        let rendered = Difference::to(self.workloads.before_hooks(), rendered);
+        let effective = forms.iter().map(|(name, form)| (*name, form.effective.as_ref()));
+        let for_agents = Difference::to(self.workloads.before_modes(), effective);
+        let result = self.commit(PreparedUpdate { rendered, for_agents, ..prepared });
+        self.begin_trial(number, &on_failures.into_keys().collect(), &before);
+        self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
+        result
     }
 
     /// The update of `requester` that takes the place of these, with all that they wait for and judge.
@@ -323,7 +342,7 @@ impl ServerLoop {
         }
         open.record.note_before(before);
         let number = open.record.number;
-        self.guarded.newest = number;
+        self.guarded.newest = self.guarded.newest.max(number);
         self.guarded.open.insert(number, open);
         (self.guarded.is_unsaved, self.guarded.is_outdated) = (true, true);
         number
@@ -417,16 +436,16 @@ impl ServerLoop {
 
     // ---------------------------------------------------------------- staging
 
-    /// How a new instance is to be staged, if its agent can: one that replaces another on the same agent, and whose block
-    /// says so.
+    /// How a new instance is to be staged, if its agent can and its block says so. Outside of the current mode nothing is
+    /// to be started, but its condition counts as every other.
     fn stage_of(&self, added: &AddedWorkload) -> Option<StagedInstance> {
-        let AddedWorkload { instance, workload } = &self.workloads.seen(added);
-        let old = self.workloads.effective.get(&instance.workload)?;
-        let block = block_of(workload).filter(|block| block.stage != PrepareLevel::None || block.when.is_some())?;
+        let AddedWorkload { instance, workload } = added;
+        let block = block_of(workload).filter(|_| !instance.agent.is_empty())?;
+        let (stage, has_condition) = (block.stage, block.when.is_some());
+        let is_prepared = || stage != PrepareLevel::None && !self.workloads.seen(added).instance.agent.is_empty();
         let on_failure = self.guarded.on_failure(Some(&block));
-        let (stage, has_condition, since) = (block.stage, block.when.is_some(), self.now());
-        let replaces = old.instance.agent == instance.agent && !instance.agent.is_empty();
-        replaces.then_some(StagedInstance { stage, has_condition, on_failure, since, report: None })
+        let instance = StagedInstance { stage, has_condition, on_failure, since: self.now(), report: None };
+        (has_condition || is_prepared()).then_some(instance)
     }
 
     /// After a start, these new forms wait again. All agents are away, and those that prepare are known with their hello.
@@ -435,11 +454,10 @@ impl ServerLoop {
             let staged = new.effective.as_ref().and_then(|added| self.stage_of(added));
             open.staging.pending.insert(name, Pending { new, staged });
         }
-        let agents: Vec<Name> = open.staging.agents().cloned().collect();
-        agents.iter().for_each(|agent| open.staging.agent_left(agent, self.now()));
+        self.note_absent(open);
     }
 
-    /// The added instances that are to be staged: those that replace one on the same agent, as far as that prepares.
+    /// The added instances that are to be staged, as far as their agents prepare.
     fn staged_of(&mut self, for_agents: &Difference, left: &BTreeSet<Name>) -> BTreeMap<Name, StagedInstance> {
         let mut staged = BTreeMap::new();
         for added in for_agents.added.iter().filter(|added| !left.contains(&added.instance.workload)) {
@@ -457,41 +475,18 @@ impl ServerLoop {
 
     /// Everything of an update is staged: carries it out.
     pub(super) fn carry_out_staged(&mut self, number: u64) {
-        let Some(open) = self.guarded.open.get_mut(&number) else { return };
-        let pending = std::mem::take(&mut open.staging).pending;
-        for (name, Pending { staged, .. }) in &pending {
+        let Some(open) = self.guarded.close(number) else { return };
+        for (name, Pending { staged, .. }) in &open.staging.pending {
             if let Some(report) = staged.as_ref().and_then(|staged| staged.report.as_ref()).filter(|it| it.is_final) {
                 let reason = report.reason.as_deref().unwrap_or_default();
                 log::warn!("Update {number} replaces '{name}' although it cannot be staged: {reason}");
             }
         }
-        (open.record.phase, open.record.was_switched) = (UpdatePhase::Trial, true);
-        let unit = open.record.unit.clone();
-        let was_sent = self.may_start(&unit);
-        let on_failures: BTreeMap<Name, OnFailure> = pending
-            .iter()
-            .map(|(name, pending)| (name.clone(), self.on_failure_of(pending.new.effective.as_ref())))
-            .collect();
-        let before = self.before(&unit, &on_failures);
-        if let Some(open) = self.guarded.open.get_mut(&number) {
-            open.record.note_before(&before);
-            open.record.was_sent |= was_sent;
-        }
-        self.store_and_wait(); // Before an agent receives anything of it.
-        let workloads = &self.workloads;
-        let rendered = pending.iter().map(|(name, pending)| (name, pending.new.rendered.as_ref()));
-        let rendered = Difference::to(workloads.before_hooks(), rendered);
-        let effective = pending.iter().map(|(name, pending)| (name, pending.new.effective.as_ref()));
-        let for_agents = Difference::to(workloads.before_modes(), effective);
-        let changed: BTreeSet<Name> = on_failures.into_keys().collect();
-        if let Some(before_hooks) = &mut self.workloads.before_hooks {
-            rendered.carry_out(before_hooks);
-        }
-        let (_, changes) = self.carry_out_in_mode(for_agents, Changes::default());
+        let api_version = self.workloads.desired.api_version.clone();
+        let change = StateChange { api_version, ..StateChange::default() };
+        let prepared = PreparedUpdate { change, ..PreparedUpdate::default() };
+        let (_, changes) = self.carry_out_update(open, prepared, &BTreeMap::new());
         self.publish(&changes);
-        self.begin_trial(number, &changed, &before);
         self.guarded.has_changed = true;
-        self.guarded.is_outdated = true;
-        self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
     }
 }

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 /// Judged by the defaults, and put back when it fails.
 pub const ROLLBACK: &str = "{ onFailure: ROLLBACK }";
+pub const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
 pub const HEALTHY: Duration = Duration::from_secs(10);
 pub const DEADLINE: Duration = Duration::from_secs(120);
 

@@ -5,7 +5,7 @@
 use super::trial::{Failure, LATE};
 use super::unit::Unit;
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::{CONDITION_INFO_MAX, STORE_WAIT, UPDATE_LOSSES};
+use crate::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -200,13 +200,13 @@ impl ServerLoop {
         }
     }
 
-    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take. A server that ends just after agents
+    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take, and as the server may. A server that ends just after agents
     /// have begun to switch would else begin with the staging again, and again if the switch is the reason.
     pub(super) fn store_and_wait(&mut self) {
-        if let Some(store) = &self.store {
-            store.store_and_wait(self.stored(), STORE_WAIT);
-            self.guarded.is_unsaved = false;
-        }
+        let Some(mut store) = self.store.take() else { return };
+        store.store_and_wait(self.stored());
+        self.store = Some(store);
+        self.guarded.is_unsaved = false;
     }
 
     /// Gives the desired state and all updates to the disk.

@@ -171,6 +171,7 @@ fn messages_from_the_server_arrive_unchanged() {
         ("usage", Node::map([("A", usage().node()), ("B", AgentUsage::missing("late").node())])),
         ("modes", modes()),
         ("timings", timings()),
+        ("warning", Node::text("of the start")),
     ]);
     let response = |content| FromServer::Response(Response { id: "id".into(), content });
     for message in [

@@ -95,6 +95,7 @@ const COMPLETE_STATE: &[Field] = &[
     field(1001, "modes", Kind::Message(MODES)),
     field(1002, "timings", Kind::Message(TIMINGS)),
     field(1003, "updates", Only(&Map(&Kind::Message(UPDATE)))),
+    field(1004, "warning", Text),
 ];
 /// The number of the first part that is sent only to who requests it by name.
 const FIRST_ON_REQUEST: u32 = 1000;

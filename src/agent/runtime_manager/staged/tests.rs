@@ -103,6 +103,27 @@ fn as_much_is_prepared_as_the_block_says_and_the_workload_allows() {
     }
 }
 
+/// A new workload, or one that moves to this node.
+#[test]
+fn what_is_not_there_yet_is_prepared_and_started_once_it_is_wanted() {
+    let mut rig = AgentRig::new();
+    stage(&mut rig, &[new()]);
+    rig.agent.pass(MINUTE);
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig)),
+        (vec!["create-only w".to_owned()], vec!["w CREATE".to_owned()])
+    );
+    rig.restart_agent_with(&[], |agent| agent.receive(FromServer::Prepare(vec![new()])));
+    assert_eq!(
+        (rig.engine.take_calls(), reports(&rig).last().cloned()),
+        (vec!["list".into()], Some("w CREATE".into()))
+    );
+    rig.add(&[new()]);
+    stage(&mut rig, &[]);
+    rig.agent.pass(MINUTE);
+    assert_eq!((rig.engine.take_calls(), running(&rig)), (vec!["start w".to_owned()], 1));
+}
+
 // [utest->swdd~agent-switches-to-prepared~1]
 #[test]
 fn a_switch_is_a_stop_and_a_start_and_the_old_container_goes_afterwards() {

@@ -1,6 +1,8 @@
 //! Guarded updates of a server with modes.
 
 use super::*;
+use crate::model::messages::PreparedInstance;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::ConfigItem;
 use crate::server::settings::ModeSettings;
 use crate::server::tests::desired;
@@ -94,12 +96,55 @@ fn a_way_back_that_modes_do_not_allow_any_more_is_stuck() {
 
 #[test]
 fn a_new_instance_outside_of_the_mode_is_not_staged() {
-    let capabilities = AgentCapabilities { prepares: true, tells_usage: false };
-    let mut rig = rig(None, &[one("map", "1", PARK), one("db", "1", DRIVE)], capabilities);
+    let mut rig = rig(None, &[one("map", "1", PARK), one("db", "1", DRIVE)], PREPARES);
     rig.apply(&[&one("map", "2", PARK)]).unwrap();
     rig.apply(&[&one("db", "2", PARK)]).unwrap();
     assert_eq!(rig.phases(), ["1 GOOD", "2 GOOD"]);
     assert!(!rig.cluster.take(rig.a).iter().any(is_prepare));
+}
+
+/// With other tags it is the same instance, and would stop.
+#[test]
+fn tags_that_take_a_workload_out_of_the_mode_wait_for_its_condition() {
+    const WHEN: &str = "{ when: { pathMissing: /lock } }";
+    let nav = |tags| workload("nav", "1", WHEN, tags);
+    let mut rig = rig(None, &[nav(DRIVE)], PREPARES);
+    let report = |unmet: Option<&str>| PreparedInstance {
+        instance: instance("nav", "1", WHEN),
+        level: Some(PrepareLevel::Image),
+        reason: None,
+        tries: 0,
+        is_final: false,
+        unmet: unmet.map(str::to_owned),
+    };
+    for (tags, is_in_force) in [(PARK, false), (DRIVE, true)] {
+        rig.apply(&[&nav(tags)]).unwrap();
+        rig.cluster.send(rig.a, ToServer::Prepared(vec![report(Some("/lock exists"))]));
+        let sent = rig.cluster.take(rig.a);
+        assert!(!sent.iter().any(|message| matches!(message, FromServer::UpdateWorkload(_))), "{tags}: {sent:?}");
+        assert_eq!(rig.phases().pop().map(|mut it| it.split_off(2)), Some("STAGING".to_owned()), "{tags}");
+        rig.cluster.send(rig.a, ToServer::Prepared(vec![report(None)]));
+        assert_eq!(rig.cluster.server.workloads.is_wanted(&report(None).instance), is_in_force, "{tags}");
+        assert_eq!(rig.plan().1.is_empty(), is_in_force, "{tags}");
+        rig.report(&report(None).instance, Phase::Removed);
+    }
+}
+
+/// Seed 880010497 of the simulation: it was sent to its agent by the switch and deleted at once, and what it needed to
+/// run waited for its end.
+#[test]
+fn what_a_request_deletes_is_not_started_by_the_switch_of_the_same_request() {
+    let mut rig = rig(None, &[one("db", "1", ""), workload("map", "1", "", PARK)], PREPARES);
+    rig.apply(&[&one("db", "2", ""), &workload("new", "1", "", "")]).unwrap();
+    assert_eq!(rig.phases(), ["1 STAGING"]);
+    rig.cluster.take_all();
+    let state = format!(
+        "{{ desiredState: {{ apiVersion: v1, configs: {{ mode: park }}, workloads: {{ {} }} }} }}",
+        one("db", "1", "")
+    );
+    let masks = ["desiredState.configs.mode", "desiredState.workloads.db", "desiredState.workloads.map"];
+    rig.cluster.update(&state, &masks).unwrap(); // Nothing is left to be staged.
+    assert_eq!((rig.phases().pop(), rig.plan()), (Some("2 TRIAL".to_owned()), (vec!["new".to_owned()], vec![])));
 }
 
 /// The failure of an essential workload is one of the update first; once that is undone it counts.

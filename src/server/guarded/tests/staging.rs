@@ -1,13 +1,15 @@
 //! Updates that are staged before they are carried out, with an agent that the test plays.
 
 use super::*;
-use crate::limits::UPDATE_AGENT_AWAY;
+use crate::limits::{STORE_WAIT, UPDATE_AGENT_AWAY, UPDATES_OPEN};
 use crate::model::messages::PreparedInstance;
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
+use crate::platform::clock::SystemClock;
 use crate::server::ServerLoop;
 
-const PREPARES: AgentCapabilities = AgentCapabilities { prepares: true, tells_usage: false };
+/// May only be replaced, or started, while a file is missing.
+const WHEN: &str = "{ when: { pathMissing: /lock } }";
 
 /// Two workloads that run on an agent which prepares.
 fn rig() -> Rig {
@@ -178,14 +180,78 @@ fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
 }
 
 #[test]
-fn who_cannot_prepare_is_updated_at_once_and_new_workloads_are_not_staged() {
+fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!(rig.phases(), ["1 TRIAL"]);
     let mut rig = self::rig();
-    rig.apply(&[&workload("new", "1", "{}", "")]).unwrap();
     rig.apply(&[&workload("web", "2", "{ stage: NONE }", NEEDS_DB)]).unwrap();
-    assert_eq!(rig.phases(), ["1 TRIAL", "2 TRIAL"]);
+    rig.apply(&[&workload("nobody", "1", WHEN, "").replace("agent: A", "agent: \"\"")]).unwrap();
+    assert_eq!(rig.phases(), ["1 TRIAL", "2 GOOD"]);
+}
+
+#[test]
+fn a_new_workload_that_may_not_start_yet_holds_back_what_is_changed_beside_it() {
+    let mut rig = rig();
+    rig.apply(&[&db("2"), &workload("nav", "1", WHEN, "")]).unwrap();
+    let nav = instance("nav", "1", WHEN);
+    rig.prepared(prepared(&db_instance("2")));
+    rig.prepared(PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&nav) });
+    assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec!["prepare db,nav".to_owned()]));
+    assert_eq!(rig.state(&nav), "Pending(Initial): 'update: /lock exists'");
+    let stored = rig.cluster.server.stored();
+    let mut server = ServerLoop::new();
+    server.set_clock(rig.clock.clone());
+    server.start_again_with(stored).unwrap();
+    rig.cluster = Cluster::default();
+    rig.cluster.server = server;
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let sent: Vec<String> = rig.sent().into_iter().filter(|it| !it.contains("WorkloadStates")).collect();
+    assert_eq!(sent, ["prepare db,nav", "hello old"], "it is waited for after a restart, too");
+    rig.prepared(prepared(&db_instance("2")));
+    rig.prepared(prepared(&nav));
+    assert_eq!(
+        (rig.phases(), rig.sent()),
+        (vec!["1 TRIAL".into()], vec!["update db,nav".into(), "prepare ".to_owned()])
+    );
+}
+
+#[test]
+fn a_move_waits_until_the_other_agent_has_prepared_it_and_its_condition_holds_there() {
+    for (update, has_condition) in [(WHEN, true), ("{}", false)] {
+        let on = |agent: &str| workload("nav", "1", update, "").replace("agent: A", &format!("agent: {agent}"));
+        let mut rig = Rig::with_agent(&[on("A")], PREPARES);
+        let b = rig.cluster.agent_with("B", PREPARES);
+        rig.cluster.take_all();
+        rig.apply(&[&on("B")]).unwrap();
+        let there = InstanceName { agent: "B".into(), ..instance("nav", "1", update) };
+        assert_eq!((rig.sent(), rig.state(&there)), (vec![], "Pending(Initial): 'update: stages CREATE'".to_owned()));
+        assert!(rig.cluster.take(b).iter().any(is_prepare));
+        if has_condition {
+            let unmet = PreparedInstance { unmet: Some("/lock exists".to_owned()), ..prepared(&there) };
+            rig.cluster.send(b, ToServer::Prepared(vec![unmet]));
+            assert_eq!(rig.state(&there), "Pending(Initial): 'update: /lock exists'");
+        }
+        assert_eq!((rig.phases(), rig.sent()), (vec!["1 STAGING".to_owned()], vec![]), "the old one runs on");
+        rig.cluster.send(b, ToServer::Prepared(vec![prepared(&there)]));
+        assert_eq!(
+            (rig.phases(), rig.plan().1),
+            (vec!["1 TRIAL".to_owned()], vec![instance("nav", "1", update).to_string()])
+        );
+    }
+}
+
+#[test]
+fn a_move_to_an_agent_that_is_away_waits_for_it_where_its_consent_is_needed() {
+    for (update, phase) in [(WHEN, "1 STAGING"), ("{}", "1 TRIAL")] {
+        let nav = workload("nav", "1", update, "");
+        let mut rig = Rig::with_agent(std::slice::from_ref(&nav), PREPARES);
+        rig.apply(&[&nav.replace("agent: A", "agent: B")]).unwrap();
+        rig.wait(UPDATE_AGENT_AWAY * 100);
+        assert_eq!((rig.phases(), rig.read(1, "waitsFor")), (vec![phase.to_owned()], r#"["agent B"]"#.to_owned()));
+        rig.cluster.agent("B");
+        assert_eq!(rig.phases(), ["1 TRIAL"], "it cannot prepare");
+    }
 }
 
 #[test]
@@ -262,7 +328,7 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
     rig.apply(&[&db("3"), &workload("new", "1", ROLLBACK, "")]).unwrap();
     assert_eq!(
         (rig.phases(), rig.sent()),
-        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db".to_owned()])
+        (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db,new".to_owned()])
     );
     rig.wait(DEADLINE * 2);
     assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is not judged");
@@ -387,4 +453,22 @@ fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
     rig.prepared(failed(&new(7), 3, true));
     assert_eq!(rig.phases(), ["1 UNDONE"]);
     assert_eq!(rig.state(&new(7)), "");
+}
+
+// [utest->swdd~server-waits-little-for-its-disk~1]
+#[test]
+fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
+    let names: Vec<String> = (0..UPDATES_OPEN).map(|number| format!("w{number}")).collect();
+    let entries = |image: &str| names.iter().map(|name| workload(name, image, ROLLBACK, "")).collect::<Vec<_>>();
+    let mut rig = Rig::with_agent(&entries("1"), PREPARES);
+    entries("2").iter().for_each(|entry| _ = rig.apply(&[entry]).unwrap());
+    let (store, _states) = StateStore::hanging();
+    rig.cluster.server.set_store(store);
+    let begin = SystemClock.now();
+    let reports = names.iter().map(|name| prepared(&instance(name, "2", ROLLBACK))).collect();
+    rig.cluster.send(rig.a, ToServer::Prepared(reports));
+    let waited = SystemClock.now().saturating_duration_since(begin);
+    assert!(rig.phases().iter().all(|phase| phase.ends_with("TRIAL")), "{:?}", rig.phases());
+    // A wait for each would be at least 8 s.
+    assert!(waited >= STORE_WAIT && waited < 8 * STORE_WAIT, "{waited:?}");
 }
