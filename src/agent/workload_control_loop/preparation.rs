@@ -144,14 +144,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did something.
     pub(super) fn prepare(&mut self) -> bool {
         let now = self.context.clock.now();
-        let target = self.preparation.as_ref().map_or(PrepareLevel::None, |wanted| self.most(wanted));
-        let is_unwanted = |next: &Prepared| {
-            !is_wanted(next, self.preparation.as_ref(), target) && !self.is_about_to_start(&next.added)
-        };
-        if self.next.as_ref().is_some_and(is_unwanted) {
-            self.next.take().into_iter().for_each(|next| self.discard(next));
+        if self.discard_unwanted() {
             return true;
         }
+        let target = self.target();
         let Some(wanted) = self.preparation.clone() else { return false };
         if self.given.is_some() || self.is_about_to_start(&wanted.added) {
             return false;

@@ -71,6 +71,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(cause) = self.lifecycle.invalid().map(str::to_owned) {
             return self.fail_for_good(&cause);
         }
+        self.discard_unwanted();
         self.add_surplus(self.slot.take_surplus()); // They may have come just now.
         if self.removal.blocks_start() {
             self.stage = Stage::BehindRemoval(start);
