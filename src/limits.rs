@@ -62,12 +62,8 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 /// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
 pub const LOG_RECORD_MAX: usize = 8 * 1024;
 const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
-/// Log lines that one source may cause within [`LOG_SOURCE_TIME`].
+/// Log lines that one source may cause in a minute.
 pub const LOG_SOURCE_LINES: u64 = 20;
-/// Period in which the lines of one source are counted.
-pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
-/// Sources with a count of their own, more than a cluster has; all others share the lines of one.
-pub const LOG_SOURCES: usize = 256;
 
 // ------------------------------------------------------------------- queues
 
