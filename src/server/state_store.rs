@@ -126,9 +126,9 @@ impl StateStore {
             return;
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-        self.waited(begin, SystemClock.now().saturating_duration_since(begin));
+        self.waited(begin, SystemClock.now());
         if is_late && may_log("states that are not stored in time") {
-            log::warn!("The state was not stored within {limit:?}; going on without waiting for the disk.");
+            log::warn!("The disk has not stored the state in time; going on without waiting for it.");
         }
     }
 
@@ -139,10 +139,9 @@ impl StateStore {
         STORE_WAIT.saturating_sub(missing / STORE_WAIT_REGAINED)
     }
 
-    /// The server has waited for `time`.
-    fn waited(&mut self, begin: Instant, time: Duration) {
-        let from = self.wait_regained.map_or(begin, |at| at.max(begin));
-        self.wait_regained = Some(from + time * STORE_WAIT_REGAINED);
+    fn waited(&mut self, begin: Instant, end: Instant) {
+        let from = self.wait_regained.map_or(end, |at| at.max(end));
+        self.wait_regained = Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
     }
 
     fn put(&self, write: StateWrite) {
@@ -541,7 +540,7 @@ mod tests {
             let mut now = Duration::ZERO;
             while now < 3 * period {
                 let time = store.wait_left(start + now).min(slowness);
-                store.waited(start + now, time);
+                store.waited(start + now, start + now + time);
                 waits.push((now, time));
                 now += time + Duration::from_millis(20);
             }
