@@ -14,7 +14,6 @@ use crate::model::names::hash_id;
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::folder_lock;
-use crate::platform::logging::may_log;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use serde::Deserialize;
@@ -127,7 +126,7 @@ impl StateStore {
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
         self.waited(begin, SystemClock.now());
-        if is_late && may_log("states that are not stored in time") {
+        if is_late {
             log::warn!("The disk has not stored the state in time; going on without waiting for it.");
         }
     }
