@@ -8,7 +8,7 @@
 //! out, and at most a second in ten; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
-use crate::limits::{STACK_LARGE, STORE_RETRY, STORE_WAIT, STORE_WAIT_REGAINED, STORED_DEPTH_MAX};
+use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -23,6 +23,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
+pub const STORE_WAIT: Duration = Duration::from_millis(500);
+/// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
+const STORE_WAIT_REGAINED: u32 = 20;
 
 /// The state that was stored last.
 pub const FILE: &str = "desired-state.json";
