@@ -589,10 +589,6 @@ pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 pub const UPDATES_ENDED: usize = 16;
 /// What was before them, in bytes of JSON, newest first, of either: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
-/// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
-pub const STORE_WAIT: Duration = Duration::from_millis(500);
-/// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
-pub const STORE_WAIT_REGAINED: u32 = 20;
 /// An agent that is away for so long is not waited for before an update is carried out.
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 /// Starts of the server and losses of agents after which an update has failed: it may be their reason.
