@@ -183,6 +183,7 @@ END
 put 0755 "$changed" "$uninstall"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 
+# shellcheck disable=SC2016
 printf 'installed in %s; to remove it: %s%s\n' "$destdir$prefix" "${destdir:+DESTDIR='$destdir' }" "$destdir$uninstall"
 for name in server agent; do
     wants "$name" || continue
