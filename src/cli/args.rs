@@ -174,7 +174,7 @@ pub enum Verb {
                       ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
     /// Print how long the starts of workloads took and what they waited for
-    #[command(after_help = "Columns, in seconds; empty where a time is not known:\n  \
+    #[command(after_help = "Columns, in seconds; empty where a time is not known, '>' where it still grows:\n  \
                       WAITED      from the first report that it waits until it was started\n  \
                       WAITED FOR  the dependency that was met last\n  \
                       PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
