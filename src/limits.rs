@@ -716,9 +716,10 @@ pub const PREPARE_MAX_HIGHEST: usize = 64;
 pub const PREPARED_PATHS_WAIT: Duration = Duration::from_millis(50);
 /// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
 pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
-/// Reason of a preparation that failed, as it is shown, in bytes; with the rest it fits into [`CONDITION_INFO_MAX`].
-pub const PREPARE_REASON_MAX: usize = 160;
-const _: () = assert!(PREPARE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
+/// Reason of a failed engine call in states, in bytes; the log has the whole output. With what is written around it, it fits
+/// into [`CONDITION_INFO_MAX`].
+pub const ENGINE_REASON_MAX: usize = 200;
+const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
 /// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer;
 /// a path blocks one. While all are blocked, only what names no paths is prepared, and what is prepared is created anew.
 pub const PREPARED_PATHS_THREADS: usize = 8;

@@ -13,7 +13,7 @@ use crate::agent::folder_removal::remove_folder;
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::start_slots::PreparationSlot;
 use crate::agent::workload_files::write_files;
-use crate::limits::{PREPARE_REASON_MAX, PREPARING_PATHS_WAIT, REMOVAL_MAX, START_SLOT_MAX};
+use crate::limits::{PREPARING_PATHS_WAIT, REMOVAL_MAX, START_SLOT_MAX};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
@@ -139,6 +139,9 @@ impl<C: Clock> PreparationJob<C> {
             Task::Remove { removal, folder } => self.remove(&removal, folder),
         };
         self.slot = None;
+        if let Err(JobFailure { cause, cancelled: false, .. }) = &result {
+            log::info!("The preparation of workload '{}' failed. Error: '{cause}'", self.workload);
+        }
         let report = JobReport { workload: self.workload, number: self.number, result };
         let _ = self.context.reports.send(SchedulerEvent::Prepared(report)); // Gone only at the end.
     }
@@ -289,10 +292,9 @@ fn wrong_file(cause: String) -> JobFailure {
 
 fn failure(error: &RuntimeError) -> JobFailure {
     JobFailure {
-        cause: error.to_string(),
-        reason: error.reason(PREPARE_REASON_MAX),
         is_final: matches!(error, RuntimeError::Unsupported(_)),
         cancelled: *error == RuntimeError::Cancelled,
         search: matches!(error, RuntimeError::Cancelled | RuntimeError::TimedOut(_)),
+        ..JobFailure::for_now(error.to_string())
     }
 }

@@ -16,7 +16,6 @@ pub mod prepared;
 pub mod record;
 
 use super::backoff::retry_delay;
-use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -556,8 +555,7 @@ impl Preparations {
                     Doing::RemoveAt(at) => Some((*at, name)),
                     _ => None,
                 });
-                let mut state = ExecutionState::with_info(Phase::StoppingDeleteFailed, failure.cause);
-                state.cut_info(ADDITIONAL_INFO_MAX);
+                let state = ExecutionState::with_info(Phase::StoppingDeleteFailed, failure.reason);
                 return instances.into_iter().map(|instance| WorkloadState::new(instance, state.clone())).collect();
             }
         }

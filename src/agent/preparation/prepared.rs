@@ -7,6 +7,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
+use crate::runtime::command::reason;
 use std::sync::Arc;
 
 /// A container that was created and not started.
@@ -72,9 +73,9 @@ pub enum JobDone {
 /// Why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFailure {
-    /// The engine's own reason, at most [`crate::limits::ADDITIONAL_INFO_MAX`] bytes as of other calls.
+    /// The whole text, for the log.
     pub cause: String,
-    /// The same in one line, at most [`crate::limits::PREPARE_REASON_MAX`] bytes.
+    /// The reason in it, for states: see [`reason`].
     pub reason: String,
     /// Only an update helps.
     pub is_final: bool,
@@ -88,8 +89,6 @@ impl JobFailure {
     /// Another try may succeed.
     #[must_use]
     pub fn for_now(cause: String) -> Self {
-        let mut reason = cause.clone();
-        reason.truncate(reason.floor_char_boundary(crate::limits::PREPARE_REASON_MAX));
-        Self { cause, reason, is_final: false, cancelled: false, search: false }
+        Self { reason: reason(&cause), cause, is_final: false, cancelled: false, search: false }
     }
 }

@@ -6,7 +6,7 @@ use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::preparation::Wanted;
 use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::settings::unsupported_runtime;
-use crate::limits::{CONDITION_INFO_MAX, PREPARE_REASON_MAX};
+use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
@@ -78,7 +78,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut is_final = progress.has_given_up && level.is_none();
         if !self.engines.contains_key(&workload.runtime) {
             let mut reason = unsupported_runtime(&workload.runtime);
-            reason.truncate(reason.floor_char_boundary(PREPARE_REASON_MAX));
+            reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
             (failure, is_final) = (Some((reason, 0)), true);
         }
         let is_done = level.is_some() || is_final;

@@ -12,7 +12,7 @@ use crate::agent::preparation::host_paths;
 use crate::agent::preparation::prepared::PreparedContainer;
 use crate::agent::start_slots::StartSlot;
 use crate::agent::workload_files::file_paths;
-use crate::limits::{CREATE_AGE_INTERVAL, PREPARE_REASON_MAX, PREPARED_PATHS_WAIT, START_SLOT_MAX};
+use crate::limits::{CREATE_AGE_INTERVAL, PREPARED_PATHS_WAIT, START_SLOT_MAX};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, NewContainer, RuntimeError};
@@ -135,7 +135,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                         RuntimeError::TimedOut(_) => self.expect_leftovers(),
                         _ => {} // The connector has removed it.
                     }
-                    error.reason(PREPARE_REASON_MAX)
+                    error.reason()
                 }
             },
         };

@@ -10,7 +10,6 @@ use crate::agent::backoff::retry_delay;
 use crate::agent::events::send_state;
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::{Engine, Listed, Strays};
-use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -99,7 +98,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// As a create that failed, but what was to be started stays so.
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
-        self.on_create_failed(start, &error.to_string());
+        self.on_create_failed(start, &error.to_string(), &error.reason());
         let given_up_at = self.others.iter().map(|other| other.until).min();
         if let Stage::RetryAt(at, again @ Start::New) = &mut self.stage {
             *again = start;
@@ -119,8 +118,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
-        let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
-        info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX));
+        let info = format!("Waiting for '{runtime}', which may have a container of it: {}", error.reason());
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
@@ -203,7 +201,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     continue;
                 };
                 warn!("Could not remove a container of workload '{}' that is too many: '{error}'", instance.workload);
-                self.report_stray(&instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()));
+                self.report_stray(&instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
                 failed = Some((runtime.clone(), error));
                 left.push((instance, id));
             }

@@ -63,7 +63,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let new = match self.prepare(workload) {
             Ok(new) => new,
             Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
-            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause),
+            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause, &cause),
         };
         self.restarts.starting(self.context.clock.now());
         match self.call_engine(start, &new, slot) {
@@ -76,7 +76,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(RuntimeError::Unsupported(cause)) => self.fail_for_good(&cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
             Err(error @ (RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_))) => {
-                self.on_create_failed(start, &error.to_string());
+                self.on_create_failed(start, &error.to_string(), &error.reason());
             }
             Err(error) => {
                 match error {
@@ -85,7 +85,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     _ => {}
                 }
                 self.container = None;
-                self.on_create_failed(start, &error.to_string());
+                self.on_create_failed(start, &error.to_string(), &error.reason());
             }
         }
     }
@@ -141,9 +141,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
+    /// The log gets the whole `cause`, the state the `reason` in it.
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
-    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str) {
+    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
         let now = self.context.clock.now();
         if start == Start::Revival {
@@ -157,12 +158,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.context.retry_limit.is_some_and(|limit| retry > limit) {
             warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
-            self.report(ExecutionState::no_more_retries(cause));
+            self.report(ExecutionState::no_more_retries(reason));
             self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
-        self.report(ExecutionState::retry_starting(retry, cause));
+        self.report(ExecutionState::retry_starting(retry, reason));
         self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
     }
 
