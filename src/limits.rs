@@ -62,12 +62,8 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 /// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
 pub const LOG_RECORD_MAX: usize = 8 * 1024;
 const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
-/// Log lines that one source may cause within [`LOG_SOURCE_TIME`].
+/// Log lines that one source may cause in a minute.
 pub const LOG_SOURCE_LINES: u64 = 20;
-/// Period in which the lines of one source are counted.
-pub const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
-/// Sources with a count of their own, more than a cluster has; all others share the lines of one.
-pub const LOG_SOURCES: usize = 256;
 
 // ------------------------------------------------------------------- queues
 
@@ -593,10 +589,6 @@ pub const UPDATES_OPEN_OF_WORKLOADS: usize = 12;
 pub const UPDATES_ENDED: usize = 16;
 /// What was before them, in bytes of JSON, newest first, of either: it is written with each desired state.
 pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
-/// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
-pub const STORE_WAIT: Duration = Duration::from_millis(500);
-/// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
-pub const STORE_WAIT_REGAINED: u32 = 20;
 /// An agent that is away for so long is not waited for before an update is carried out.
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 /// Starts of the server and losses of agents after which an update has failed: it may be their reason.
@@ -724,9 +716,10 @@ pub const PREPARE_MAX_HIGHEST: usize = 64;
 pub const PREPARED_PATHS_WAIT: Duration = Duration::from_millis(50);
 /// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
 pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
-/// Reason of a preparation that failed, as it is shown, in bytes; with the rest it fits into [`CONDITION_INFO_MAX`].
-pub const PREPARE_REASON_MAX: usize = 160;
-const _: () = assert!(PREPARE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
+/// Reason of a failed engine call in states, in bytes; the log has the whole output. With what is written around it, it fits
+/// into [`CONDITION_INFO_MAX`].
+pub const ENGINE_REASON_MAX: usize = 200;
+const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
 /// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer;
 /// a path blocks one. While all are blocked, only what names no paths is prepared, and what is prepared is created anew.
 pub const PREPARED_PATHS_THREADS: usize = 8;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs ank-server, ank-agent and ank with services, settings, manual pages and completions on a system without
 # packages. Nothing is enabled or started, existing settings are kept. A second run updates. To remove everything it
-# installed, run <prefix>/bin/ank-uninstall.sh.
+# installed, run the command that it prints at the end: <prefix>/bin/ank-uninstall.sh.
 #
 #   cross/package/install.sh [-t server|agent|both|none] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
 #
@@ -145,6 +145,15 @@ list=$(printf '%s\n%s' "$before" "$list" | sed '/^$/d' | sort -u)
 # Removes what install.sh has installed. Settings in /etc/ankaios, the state in /var/lib/ankaios and the user stay, and
 # workloads go on running. DESTDIR names an image of a system to remove it from.
 DESTDIR=${DESTDIR-}
+END
+    printf "folder='%s'\n" "$prefix/bin"
+    cat <<'END'
+# Otherwise that of an image would remove what this machine has.
+if ! [ "$(cd -- "$(dirname -- "$0")" && pwd -P)" = "$(cd -- "$DESTDIR$folder" 2>/dev/null && pwd -P)" ]; then
+    echo "error: '$0' is not in '$DESTDIR$folder', where it was installed; nothing was removed" >&2
+    echo "hint: for an image of a system, name its root folder: DESTDIR=<folder> $0" >&2
+    exit 1
+fi
 if ! [ -w "$(dirname -- "$0")" ]; then
     echo "error: '$0' cannot be removed; run it as root" >&2
     exit 1
@@ -174,7 +183,8 @@ END
 put 0755 "$changed" "$uninstall"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 
-printf 'installed in %s; to remove it: %s\n' "$destdir$prefix" "$destdir$uninstall"
+# shellcheck disable=SC2016
+printf 'installed in %s; to remove it: %s%s\n' "$destdir$prefix" "${destdir:+DESTDIR='$destdir' }" "$destdir$uninstall"
 for name in server agent; do
     wants "$name" || continue
     again="$([ -z "$before" ] || echo ", or restart what runs")"

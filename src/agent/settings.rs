@@ -11,8 +11,8 @@ use crate::model::version::VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
-    ConfigFile, ControlMessageSize, MessageSize, PemKeys, PemPaths, Pems, SettingsError, decide_security,
-    insecure_flag, readable_key_warning,
+    ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, PemPaths, Pems, SettingsError,
+    decide_security, insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -21,7 +21,6 @@ use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,17 +89,16 @@ struct Keys {
     #[serde(default)]
     tags: BTreeMap<String, String>,
     /// Seconds; 0 has no limit.
-    create_timeout: Option<u64>,
-    retry_limit: Option<u32>,
+    create_timeout: Option<Number<0, NUMBER_MAX>>,
+    retry_limit: Option<Number<0, NUMBER_MAX>>,
     restart_backoff: Option<bool>,
     rerun_finished: Option<Rerun>,
-    max_parallel_starts: Option<usize>,
+    max_parallel_starts: Option<Number<1, NUMBER_MAX>>,
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
-    #[serde(default, deserialize_with = "prepare_max")]
-    prepare_max: Option<usize>,
-    /// Seconds, at least 1.
-    listing_interval: Option<NonZeroU32>,
+    prepare_max: Option<Number<0, { PREPARE_MAX_HIGHEST as u64 }>>,
+    /// Seconds.
+    listing_interval: Option<Number<1, NUMBER_MAX>>,
     #[serde(default)]
     max_message_size: MessageSize,
     #[serde(default)]
@@ -116,13 +114,6 @@ fn prepare_level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrepareLe
     let level = PrepareLevel::ALL.iter().find(|level| level.as_str().to_lowercase() == text);
     let unknown = || D::Error::custom(format!("unknown value '{text}', expected 'none', 'image', 'create' or 'init'"));
     level.copied().ok_or_else(unknown)
-}
-
-fn prepare_max<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
-    let number = i64::deserialize(deserializer)?;
-    let max = usize::try_from(number).ok().filter(|max| *max <= PREPARE_MAX_HIGHEST);
-    let error = || D::Error::custom(format!("{number} found, expected a number from 0 to {PREPARE_MAX_HIGHEST}"));
-    max.map(Some).ok_or_else(error)
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -282,30 +273,34 @@ fn combine(
     let name = checked_name(options.name.or(keys.name).unwrap_or_default(), &name_place)?;
     let folder_place = place("run_folder", options.run_folder.is_some() || keys.run_folder.is_none());
     let folder = run_folder(options.run_folder.or(keys.run_folder), &name, &folder_place, machine)?;
-    let runtimes = enabled_runtimes(keys.runtimes, &mut warnings)?;
+    let runtimes = enabled_runtimes(keys.runtimes, &place("runtimes", false), &mut warnings)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     // [impl->swdd~agent-fails-on-missing-file-paths-and-insecure-cli-arguments~1]
     let url_place = place("server_url", options.server_url.is_some() || keys.server_url.is_none());
     let url = options.server_url.or(keys.server_url);
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
-    let parsed = ServerUrl::parse(url);
-    let security = if parsed.as_ref().map_or_else(|_| url.starts_with("unix:"), ServerUrl::is_socket) {
-        Security::Insecure // The permissions of the socket protect it. A wrong path is reported below.
+    // Before the certificates: an address without scheme says nothing about them.
+    let wrong = |error| {
+        let schemes = "Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
+        other("Failed to create communications client.", format!("{error}{url_place} {schemes}"))
+    };
+    let parsed = ServerUrl::parse(url).map_err(wrong)?;
+    let security = if parsed.is_socket() {
+        Security::Insecure // The permissions of the socket protect it.
     } else {
         let (security, warning) = decide_security(insecure, pems);
         warnings.extend(warning.map(str::to_owned));
         security.map_err(|error| without_tls(url, error))?
     };
-    let wrong = |error| other("Failed to create communications client.", format!("{error}{url_place}"));
-    let parsed = parsed.map_err(wrong)?;
     let url = protected(parsed, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
     let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
         (Rerun::Boot, Some(boot)) => RerunFinished::EndedBefore(boot),
         _ => RerunFinished::Always,
     };
-    let parallel_starts = keys.max_parallel_starts.unwrap_or_else(|| PARALLEL_STARTS_MIN.max(2 * machine.cores));
+    let parallel_starts =
+        keys.max_parallel_starts.map_or_else(|| PARALLEL_STARTS_MIN.max(2 * machine.cores), |starts| starts.0 as usize);
     Ok(AgentSettings {
         name,
         url,
@@ -313,17 +308,15 @@ fn combine(
         folder,
         tags,
         runtimes,
-        create_timeout: keys.create_timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs),
-        retry_limit: Some(keys.retry_limit.unwrap_or(RETRY_LIMIT)).filter(|limit| *limit > 0),
+        create_timeout: keys.create_timeout.filter(|limit| limit.0 > 0).map(|limit| Duration::from_secs(limit.0)),
+        retry_limit: Some(keys.retry_limit.map_or(RETRY_LIMIT, |limit| limit.0 as u32)).filter(|limit| *limit > 0),
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         rerun,
         parallel_starts,
         prepare: keys.prepare,
-        prepare_max: keys.prepare_max.unwrap_or(PREPARE_MAX),
+        prepare_max: keys.prepare_max.map_or(PREPARE_MAX, |max| max.0 as usize),
         cores: machine.cores,
-        listing_interval: keys
-            .listing_interval
-            .map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(u64::from(seconds.get()))),
+        listing_interval: keys.listing_interval.map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(seconds.0)),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
@@ -360,7 +353,7 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
         return Err(wrong(text));
     }
     if !has_name_characters(&name) {
-        let text = format!("Agent name '{name}' is invalid. It must match '[a-zA-Z0-9_-]+'.");
+        let text = format!("Agent name '{name}' is invalid. It may have letters, digits, '_' and '-'.");
         return Err(wrong(&text));
     }
     if name.len() > NAME_MAX {
@@ -395,22 +388,20 @@ fn protected(url: ServerUrl, security: &Security, warnings: &mut Vec<String>) ->
 
 fn enabled_runtimes(
     configured: Option<Vec<String>>,
+    place: &str,
     warnings: &mut Vec<String>,
 ) -> Result<BTreeSet<&'static str>, SettingsError> {
     let Some(configured) = configured else { return Ok(RUNTIMES.into()) };
-    let mut enabled = BTreeSet::new();
-    for name in configured {
-        match RUNTIMES.iter().find(|runtime| **runtime == name) {
-            Some(runtime) => {
-                enabled.insert(*runtime);
-            }
-            None => warnings.push(format!("Configured runtime '{name}' is not supported.")),
-        }
-    }
+    let enabled: BTreeSet<_> =
+        RUNTIMES.into_iter().filter(|runtime| configured.iter().any(|it| it == runtime)).collect();
+    let unknown = configured.iter().filter(|name| !RUNTIMES.contains(&name.as_str()));
+    let unknown: Vec<String> = unknown.map(|name| unsupported_runtime(name)).collect();
     if enabled.is_empty() {
-        let text = format!("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}");
+        let unknown = if unknown.is_empty() { "The list is empty".to_owned() } else { unknown.join("; ") };
+        let text = format!("No valid runtimes configured{place}. {unknown}");
         return Err(other("Invalid runtime configuration", text));
     }
+    warnings.extend(unknown.into_iter().map(|text| format!("{text}{place}")));
     Ok(enabled)
 }
 

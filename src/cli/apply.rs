@@ -5,7 +5,7 @@
 use super::args::ManifestArguments;
 use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
-use super::state_input::hint_of_unreadable;
+use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::{Update, read_file};
 use crate::limits::YAML_FILE_MAX;
 use crate::model::complete_state::{DesiredState, Rendering};
@@ -62,7 +62,8 @@ fn not_read(name: &str, error: &io::Error) -> CommandError {
         let hint = "check the path; '-' as the first manifest means standard input";
         return CommandError::input(format!("File '{name}' not found!"), hint);
     }
-    CommandError::input(format!("Cannot read '{name}': {error}"), "a manifest is a file of YAML or JSON text")
+    let hint = hint_of_unread(error, "a manifest is a file of YAML or JSON text");
+    CommandError::input(format!("Cannot read '{name}': {error}"), hint)
 }
 
 /// Objects of all manifests by name, with the manifest they come from.

@@ -15,7 +15,7 @@ use clap::{
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{parse_duration, parse_interval, parse_tag, parse_time, parse_until, path};
+use values::{parse_duration, parse_interval, parse_number, parse_tag, parse_time, parse_until, path};
 
 mod values;
 
@@ -60,7 +60,7 @@ pub struct Common {
     #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
     /// Milliseconds to wait for a response of the server [default: 3000]
-    #[arg(long, global = true, value_name = "MS")]
+    #[arg(long, global = true, value_name = "MS", value_parser = parse_number::<u64>)]
     pub response_timeout: Option<u64>,
     /// Print debug messages on standard error
     #[arg(short, long, global = true)]
@@ -147,7 +147,7 @@ pub enum Verb {
     )]
     Rollback {
         /// Number of the update, as 'ank get updates' shows it
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = parse_number::<u64>)]
         id: Option<u64>,
     },
     /// Print what workloads wrote to their standard output and error
@@ -174,7 +174,7 @@ pub enum Verb {
                       ank graph -o dot | dot -Tsvg > graph.svg")]
     Graph(GraphArguments),
     /// Print how long the starts of workloads took and what they waited for
-    #[command(after_help = "Columns, in seconds; empty where a time is not known:\n  \
+    #[command(after_help = "Columns, in seconds; empty where a time is not known, '>' where it still grows:\n  \
                       WAITED      from the first report that it waits until it was started\n  \
                       WAITED FOR  the dependency that was met last\n  \
                       PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
@@ -320,7 +320,7 @@ pub struct EventsArguments {
     #[arg(short = 'c', long)]
     pub include_current_state: bool,
     /// End after this many events; the current state of '-c' is none
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
     /// End when this field has this value; '*' stands for every name at its place
     #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
@@ -420,7 +420,7 @@ pub struct LogsArguments {
     #[arg(short, long)]
     pub follow: bool,
     /// Lines from the end; -1 means all
-    #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = parse_number::<i32>)]
     pub tail: i32,
     /// Begin each line with the name of the workload, also when there is only one
     #[arg(short = 'n', long = "names")]

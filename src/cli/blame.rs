@@ -29,20 +29,21 @@ pub fn print(
     }
     let is_wanted = |start: &&Start| names.is_empty() || names.iter().any(|name| **name == *start.instance.workload);
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
-    wanted.sort_by_key(|start| (Reverse(start.total()), start.instance.clone()));
+    let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));
+    wanted.sort_by_key(|start| (Reverse(total(start)), start.instance.clone()));
     let text = match format {
-        BlameFormat::Table => table(&wanted).text(output.width(), TooWide::Cut),
+        BlameFormat::Table => table(&wanted, starts.now).text(output.width(), TooWide::Cut),
         BlameFormat::Json => json(&starts, &wanted),
         BlameFormat::Svg => chart::svg(&starts, &wanted),
     };
     Ok(output.result(&text)?)
 }
 
-fn table(wanted: &[&Start]) -> Table<8> {
-    let waited = column(wanted, Start::waited);
-    let start = column(wanted, Start::start);
-    let ready = column(wanted, Start::ready);
-    let total = column(wanted, Start::total);
+fn table(wanted: &[&Start], now: u64) -> Table<8> {
+    let waited = column(wanted, now, Start::waited, |start| start.waiting);
+    let start = column(wanted, now, Start::start, |start| start.starting);
+    let ready = column(wanted, now, Start::ready, |start| start.started);
+    let total = column(wanted, now, Start::total, Start::begin);
     let durations = waited.into_iter().zip(start).zip(ready.into_iter().zip(total));
     let row = |(one, ((waited, start), (ready, total))): (&&Start, _)| {
         let (name, agent) = (one_line(&one.instance.workload), one_line(&one.instance.agent));
@@ -54,9 +55,18 @@ fn table(wanted: &[&Start]) -> Table<8> {
     }
 }
 
-/// The cells of a column with durations: their points stand below each other.
-fn column(wanted: &[&Start], duration: impl Fn(&Start) -> Option<u64>) -> Vec<String> {
-    let cells: Vec<String> = wanted.iter().map(|start| duration(start).map(seconds).unwrap_or_default()).collect();
+/// The cells of a column with durations: their points stand below each other. `>` marks what goes on at `now`, since `from`.
+fn column(
+    wanted: &[&Start],
+    now: u64,
+    duration: impl Fn(&Start) -> Option<u64>,
+    from: impl Fn(&Start) -> Option<u64>,
+) -> Vec<String> {
+    let cell = |start: &&Start| match duration(start) {
+        Some(duration) => seconds(duration),
+        None => start.so_far(from(start), now).map_or_else(String::new, |so_far| format!(">{}", seconds(so_far))),
+    };
+    let cells: Vec<String> = wanted.iter().map(cell).collect();
     let widest = cells.iter().map(String::len).max().unwrap_or_default();
     cells.into_iter().map(|cell| format!("{cell:>widest$}")).collect()
 }
@@ -98,7 +108,7 @@ fn json(starts: &Starts, wanted: &[&Start]) -> String {
 mod tests {
     use super::*;
     use crate::cli::tests::{Step, play};
-    use crate::cli::timings::tests::{assert_documented, chain, example};
+    use crate::cli::timings::tests::{assert_documented, chain, example, state};
     use crate::model::node::Node;
 
     fn printed(names: &[&str], format: BlameFormat, state: Node) -> Result<String, String> {
@@ -114,18 +124,37 @@ mod tests {
         let place = state.at_mut(&["timings", "instances", "A", "db", "1"]).unwrap();
         place.as_map_mut().unwrap().insert("prepared".to_owned(), Node::text("INIT"));
         let expected = "\
-WORKLOAD NAME   AGENT   WAITED   WAITED FOR   PREPARED   START   READY   TOTAL
-web             A       1.779    db                      0.248           2.050
-db              A       0.499    disk         INIT       0.279   1.000   1.800
-disk            A                                        0.500           0.520
-lone            A                                        0.370           0.400
-setup           A                                        0.275           0.300
-late            A
+WORKLOAD NAME   AGENT   WAITED   WAITED FOR   PREPARED   START    READY   TOTAL
+web             A       1.779    db                       0.248            2.050
+db              A       0.499    disk         INIT        0.279   1.000    1.800
+late            A                                        >0.990           >1.000
+disk            A                                         0.500            0.520
+lone            A                                         0.370            0.400
+setup           A                                         0.275            0.300
 ";
         let text = printed(&[], BlameFormat::Table, state).unwrap();
         assert_eq!(text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect::<String>(), expected);
         let text = printed(&["disk", "late"], BlameFormat::Table, chain()).unwrap();
-        assert_eq!(text.lines().map(|line| &line[..4]).collect::<Vec<_>>(), ["WORK", "disk", "late"]);
+        assert_eq!(text.lines().map(|line| &line[..4]).collect::<Vec<_>>(), ["WORK", "late", "disk"]);
+    }
+
+    #[test]
+    fn what_waits_or_is_not_ready_had_no_time_and_was_the_last() {
+        let state = state(&[
+            ("accepted", [Some(0), None, None, None, None, None]),
+            ("runs", [Some(0), None, Some(20), None, Some(520), None]),
+            ("unready", [Some(0), None, Some(4_000), Some(4_500), None, None]),
+            ("waits", [Some(0), Some(1_000), None, None, None, None]),
+        ]);
+        let text = printed(&[], BlameFormat::Table, state).unwrap();
+        let expected = "\
+WORKLOAD NAME   AGENT   WAITED   WAITED FOR   PREPARED   START   READY    TOTAL
+unready         A                                        0.500   >4.500   >9.000
+waits           A       >8.000                                            >9.000
+runs            A                                        0.500             0.520
+accepted        A
+";
+        assert_eq!(text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect::<String>(), expected);
     }
 
     #[test]

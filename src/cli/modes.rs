@@ -77,16 +77,21 @@ pub fn show(link: &mut impl ServerLink, format: TableFormat, output: &mut Output
     if let Some(cause) = &modes.cause {
         output.warn(one_line(cause));
     }
-    if format == TableFormat::Json {
-        let message = state.get(PART).cloned().unwrap_or_default();
-        return Ok(output.result(&state_text(&message, Format::Json))?);
-    }
-    let row = |mode: &String| {
+    let count = |mode: &String| {
         let mut workloads: Vec<&str> =
             named(&state, "effectiveState").filter(|(_, named)| named == mode).map(|(name, _)| name).collect();
         workloads.dedup(); // One that names it twice.
+        workloads.len()
+    };
+    if format == TableFormat::Json {
+        let mut message = state.get(PART).cloned().unwrap_or_default();
+        let counts = modes.known.iter().map(|mode| (mode.as_str(), Node::Number(count(mode) as u64)));
+        message.as_map_mut().map(|map| map.insert("workloads", Node::map(counts)));
+        return Ok(output.result(&state_text(&message, Format::Json))?);
+    }
+    let row = |mode: &String| {
         let is_current = modes.current.as_ref() == Some(mode);
-        [one_line(mode), if is_current { "yes".to_owned() } else { String::new() }, workloads.len().to_string()]
+        [one_line(mode), if is_current { "yes".to_owned() } else { String::new() }, count(mode).to_string()]
     };
     let table = Table { headings: ["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
     Ok(output.result(&table.text(output.width(), TooWide::Cut))?)

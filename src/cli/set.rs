@@ -21,7 +21,8 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
     let (file, masks) = masks_and_file.split_last().map_or(("", masks_and_file), |(file, masks)| (file, masks));
     let text = read_file(file).map_err(|error| {
         let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
-        CommandError::input(text, "the last argument is the file with the new state; '-' reads from standard input")
+        let general = "the last argument is the file with the new state; '-' reads from standard input";
+        CommandError::input(text, state_input::hint_of_unread(&error, general))
     })?;
     update_from(masks, file, &text, delete_missing, output)
 }

@@ -6,7 +6,9 @@ use super::args::Common;
 use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::table::one_line;
-use crate::platform::settings::{self, ConfigError, ConfigFile, MessageSize, PemKeys, PemPaths, Pems, VERSION_LINE};
+use crate::platform::settings::{
+    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, PemPaths, Pems, VERSION_LINE,
+};
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -64,7 +66,7 @@ pub struct Waiting {
 /// Keys of `ank.conf`, at the top, in the table `default` or in one of a context.
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
-    response_timeout: Option<u64>,
+    response_timeout: Option<Number<0, NUMBER_MAX>>,
     verbose: Option<bool>,
     quiet: Option<bool>,
     no_wait: Option<bool>,
@@ -121,7 +123,10 @@ impl CliSettings {
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
         warn_of_other_server(server_url, common, keys, output);
         let (url, security) = connection(server_url, common, file.pems, keys, &file.url_place, output)?;
-        let response_timeout = common.response_timeout.or(keys.response_timeout).unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
+        let response_timeout = common
+            .response_timeout
+            .or(keys.response_timeout.map(|timeout| timeout.0))
+            .unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
         Ok(Self {
             url,
             security,

@@ -9,6 +9,7 @@ use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
 use crate::model::yaml::{Document, Yaml, YamlError};
+use std::io::{self, ErrorKind};
 
 /// The file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub fn read(text: &str) -> Result<StateInput, StateInputError> {
     Ok(StateInput { state: read.tree, warnings: read.unknown.iter().map(ToString::to_string).collect() })
 }
 
-/// What to do about a `text` that is no YAML because of `error`: `general`, unless a tab stands there.
+/// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
 #[must_use]
 pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
     let Some(at) = error.location else { return general.to_owned() };
@@ -63,7 +64,19 @@ pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> Strin
     if line.trim_start_matches(' ').starts_with('\t') {
         return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
     }
-    general.to_owned()
+    format!("check line {} and those before it: indentation, quotes and brackets", at.line)
+}
+
+/// What to do about a file that cannot be read because of `error`: `general`, unless it is something else than a file, or
+/// may not be read.
+#[must_use]
+pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
+    match error.kind() {
+        ErrorKind::IsADirectory => "it is a folder; name the files in it",
+        ErrorKind::PermissionDenied => "check the permissions of the file and of the folders that it is in",
+        ErrorKind::InvalidData => "the file must be text in UTF-8",
+        _ => general,
+    }
 }
 
 #[cfg(test)]

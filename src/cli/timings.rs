@@ -205,6 +205,13 @@ impl Start {
     pub fn total(&self) -> Option<u64> {
         between(self.begin(), self.done_at())
     }
+
+    /// How long it takes already at `now`, since `from`; `None` when it is done, or has not begun.
+    #[must_use]
+    pub fn so_far(&self, from: Option<u64>, now: u64) -> Option<u64> {
+        let goes_on = self.waiting.or(self.starting).is_some() && self.running.or(self.ended).is_none();
+        between(from.filter(|_| goes_on), Some(now))
+    }
 }
 
 /// Milliseconds as seconds with three decimals.

@@ -14,6 +14,7 @@ use super::table::{Table, TooWide, one_line};
 use crate::limits::{TOP_INTERVAL_FIRST, TOP_INTERVAL_WATCH};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::model::usage::DISCONNECTED;
 use crate::platform::clock::Clock;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -47,7 +48,7 @@ struct Values {
     uptime: Option<u64>,
 }
 
-/// A workload instance of a connected agent.
+/// A workload instance that is assigned to an agent.
 struct Line<'s> {
     instance: &'s InstanceName,
     row: &'s Row,
@@ -133,13 +134,16 @@ impl Top<'_> {
         self.arguments.agent.as_ref().is_none_or(|wanted| wanted == agent)
     }
 
-    /// Warns about agents without a sample, once for each reason. Returns whether it did.
+    /// Warns about agents without a sample, once for each reason; also those that are not connected but have workloads.
+    /// Returns whether it did.
     fn warn_of_missing(&self, state: &Node, warned: &mut BTreeSet<(String, String)>, output: &mut Output<'_>) -> bool {
         let before = warned.len();
-        for (agent, usage) in entries(state.get("usage")).filter(|(agent, _)| self.is_shown(agent)) {
-            if let Some(reason) = usage.get("missing").and_then(Node::as_text)
-                && warned.insert((agent.to_owned(), reason.to_owned()))
-            {
+        let missing = entries(state.get("usage"))
+            .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
+        let away = entries(state.get("workloadStates"))
+            .filter(|(agent, workloads)| !workloads.is_empty_container() && state.at(&["agents", agent]).is_none());
+        for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
+            if !agent.is_empty() && self.is_shown(agent) && warned.insert((agent.to_owned(), reason.to_owned())) {
                 output.warn(format_args!("what agent '{agent}' uses is unknown: {reason}"));
             }
         }
@@ -172,8 +176,7 @@ impl Top<'_> {
     /// The instances that are shown, in their order.
     fn lines<'s>(&self, before: &Node, state: &'s Node, rows: &'s BTreeMap<InstanceName, Row>) -> Vec<Line<'s>> {
         let filter = self.filter();
-        let is_connected = |agent: &str| state.at(&["agents", agent]).is_some();
-        let shown = rows.iter().filter(|(one, row)| is_connected(&one.agent) && filter.accepts(one, row));
+        let shown = rows.iter().filter(|(one, row)| !one.agent.is_empty() && filter.accepts(one, row));
         let line = |(instance, row): (&'s InstanceName, &'s Row)| {
             let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
             let usage = state.at(&path);

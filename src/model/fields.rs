@@ -248,7 +248,19 @@ impl Text {
         }
     }
 
-    /// What is wrong with `text`, in the words of a validator of JSON schemas.
+    /// What a text that does not match [`Self::pattern`] should be.
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Any | Self::Quoted => "",
+            Self::Version => "v1",
+            Self::Name => "letters, digits, '_' and '-'",
+            Self::Agent => "letters, digits, '_', '-' and templates as {{config}}",
+            Self::Mask => "names or '*', separated by '.'",
+            Self::NamePattern => "letters, digits, '_', '-' and at most one '*'",
+        }
+    }
+
+    /// What is wrong with `text`.
     ///
     /// # Errors
     /// It is too short, too long, or does not match the pattern.
@@ -257,7 +269,7 @@ impl Text {
             Some(_) if text.is_empty() => Err("\"\" is shorter than 1 character".to_owned()),
             Some(max) if text.chars().count() > max => Err(format!("\"{text}\" is longer than {max} characters")),
             _ if self.matches(text) => Ok(()),
-            _ => Err(format!("\"{text}\" does not match \"{}\"", self.pattern().unwrap_or_default())),
+            _ => Err(format!("\"{text}\" is not valid, expected {}", self.expected())),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
 //! Owns: how many lines each source has caused, and the source of what each thread does at the moment.
 
-use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES, LOG_SOURCE_TIME, LOG_SOURCES};
+use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES};
 use crate::model::names::{Name, excerpt};
 use crate::model::shown_text::printable;
 use crate::platform::clock::{Clock, SystemClock};
@@ -22,6 +22,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
 const DEFAULT_FILTER: &str = "info,grpcio=warn";
+/// Period in which the lines of one source are counted.
+const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
+/// Sources with a count of their own, more than a cluster has; all others share the lines of one.
+const LOG_SOURCES: usize = 256;
 /// The source of log lines of the gRPC library, which do not name their cause.
 const LIBRARY: &str = "the gRPC library";
 /// How the modules of all programs begin.
@@ -94,8 +98,8 @@ thread_local! {
 }
 
 /// Until the returned value is dropped, each line that this thread logs counts for `name`: whoever can cause such lines
-/// as often as it likes, as an address, an agent, a workload. Of each source [`LOG_SOURCE_LINES`] are written within
-/// [`LOG_SOURCE_TIME`], and one more notes that further ones are left out. Without a source, or with an empty one, lines
+/// as often as it likes, as an address, an agent, a workload. Of each source [`LOG_SOURCE_LINES`] are written in a
+/// minute, and one more notes that further ones are left out. Without a source, or with an empty one, lines
 /// count for their place in the code. Levels that are not on by default are not counted.
 pub fn log_source(name: impl Into<Name>) -> LogSource {
     LogSource { outer: SOURCE.replace(name.into()), of_thread: PhantomData }

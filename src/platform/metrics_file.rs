@@ -6,6 +6,7 @@
 //! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
 
 use crate::limits::{METRICS_INTERVAL, METRICS_INTERVAL_HIGHEST_S, STACK_SMALL};
+use crate::platform::settings::Number;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde::Deserialize;
@@ -42,7 +43,7 @@ impl TryFrom<String> for MetricsPath {
 
 /// Value of the key `metrics_interval`, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u64")]
+#[serde(from = "Number<1, METRICS_INTERVAL_HIGHEST_S>")]
 pub struct MetricsInterval(Duration);
 
 impl Default for MetricsInterval {
@@ -51,14 +52,9 @@ impl Default for MetricsInterval {
     }
 }
 
-impl TryFrom<u64> for MetricsInterval {
-    type Error = String;
-
-    fn try_from(seconds: u64) -> Result<Self, String> {
-        if (1..=METRICS_INTERVAL_HIGHEST_S).contains(&seconds) {
-            return Ok(Self(Duration::from_secs(seconds)));
-        }
-        Err(format!("1 to {METRICS_INTERVAL_HIGHEST_S} seconds are expected"))
+impl From<Number<1, METRICS_INTERVAL_HIGHEST_S>> for MetricsInterval {
+    fn from(Number(seconds): Number<1, METRICS_INTERVAL_HIGHEST_S>) -> Self {
+        Self(Duration::from_secs(seconds))
     }
 }
 

@@ -12,8 +12,8 @@ use crate::limits::{
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use clap::error::{ContextKind, ContextValue};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,6 +29,35 @@ pub const VERSION_LINE: &str = "begin the file with: version = \"v1\"";
 pub const INSECURE_AND_PEMS: &str =
     "Insecure and secure flags specified at the same time. Defaulting to secure communication.";
 
+/// A whole number in a config file, from `LOW` to `HIGH`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Number<const LOW: u64, const HIGH: u64>(pub u64);
+
+impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Number<LOW, HIGH> {
+    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        number.deserialize_i64(Range::<LOW, HIGH>)
+    }
+}
+
+/// Reads a [`Number`]: an error names what is expected, not a type of the language.
+struct Range<const LOW: u64, const HIGH: u64>;
+
+impl<const LOW: u64, const HIGH: u64> Visitor<'_> for Range<LOW, HIGH> {
+    type Value = Number<LOW, HIGH>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "a whole number from {LOW} to {HIGH}")
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        let found = u64::try_from(number).ok().filter(|number| (LOW..=HIGH).contains(number));
+        found.map(Number).ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+}
+
+/// The highest value of numbers without a limit of their own.
+pub const NUMBER_MAX: u64 = u32::MAX as u64;
+
 /// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes, from 4 MiB
 /// ([`FOREIGN_MESSAGE_MAX`]) to 1 GiB ([`MESSAGE_MAX_HIGHEST`]). Has to be the same for all programs of a cluster, or
 /// the lowest one counts for what the server sends, and its own for what it receives.
@@ -42,8 +71,9 @@ impl Default for MessageSize {
 }
 
 impl<'de> Deserialize<'de> for MessageSize {
-    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        message_size(number, FOREIGN_MESSAGE_MAX).map(Self)
+    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        Number::<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }>::deserialize(number)
+            .map(|bytes| Self(bytes.0 as usize))
     }
 }
 
@@ -59,18 +89,10 @@ impl Default for ControlMessageSize {
 }
 
 impl<'de> Deserialize<'de> for ControlMessageSize {
-    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        message_size(number, CONTROL_MESSAGE_MAX_LOWEST).map(Self)
+    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        Number::<{ CONTROL_MESSAGE_MAX_LOWEST as u64 }, { MESSAGE_MAX_HIGHEST as u64 }>::deserialize(number)
+            .map(|bytes| Self(bytes.0 as usize))
     }
-}
-
-fn message_size<'de, D: serde::Deserializer<'de>>(number: D, lowest: usize) -> Result<usize, D::Error> {
-    let bytes = usize::deserialize(number)?;
-    if (lowest..=MESSAGE_MAX_HIGHEST).contains(&bytes) {
-        return Ok(bytes);
-    }
-    let text = format!("a message size of {lowest} to {MESSAGE_MAX_HIGHEST} bytes is expected");
-    Err(serde::de::Error::custom(text))
 }
 
 /// The config file cannot be used.
@@ -432,7 +454,11 @@ pub enum PemError {
 pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
     let failed = |source| PemError::Open { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777; // Also no set-id bits.
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
+    }
+    let mode = metadata.permissions().mode() & 0o7777; // Also no set-id bits.
     if !kind.allows(mode) {
         return Err(PemError::Mode { path: path.to_owned(), kind, mode });
     }

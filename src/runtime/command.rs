@@ -6,7 +6,7 @@
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Masked;
 use super::{CallWatch, RuntimeError};
-use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX};
+use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX, ENGINE_REASON_MAX};
 use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -138,7 +138,7 @@ impl<'a> EngineCall<'a> {
         watch: &mut dyn CallWatch,
         more_time: impl FnOnce() -> Option<Duration>,
     ) -> Result<EngineOutput, RuntimeError> {
-        let quoted = self.quoted();
+        let (program, quoted) = (self.program, self.quoted());
         log::debug!("Executing {quoted}");
         let mut record = self.record_in.and_then(|children| children.announce(self.program));
         let call = ChildCall {
@@ -155,7 +155,7 @@ impl<'a> EngineCall<'a> {
             kill_grace: ENGINE_KILL_GRACE,
         };
         let started = |pid| record.iter_mut().for_each(|record| record.started(pid));
-        let mut end = call.run(watch, started, more_time).map_err(|error| not_started(&error, &quoted))?;
+        let mut end = call.run(watch, started, more_time).map_err(|error| not_started(&error, program, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
@@ -165,15 +165,21 @@ impl<'a> EngineCall<'a> {
     }
 }
 
-/// The text of an error without the call that is quoted in it.
+/// The cause in the text of an error, without the call and without what the engine wrote before, at most
+/// [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may write a hint behind it; or else
+/// the last line.
 #[must_use]
-pub fn without_call(text: &str) -> &str {
-    let ends = [". Execution of '", ". Could not spawn command '"];
-    ends.iter().find_map(|end| text.rfind(end)).map_or(text, |end| &text[..end])
+pub fn reason(text: &str) -> String {
+    let text = text.rfind(". Execution of '").map_or(text, |call| &text[..call]);
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let error = lines().rfind(|line| line.starts_with("Error:"));
+    let mut reason = error.or_else(|| lines().next_back()).unwrap_or_default().to_owned();
+    reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
+    reason
 }
 
-fn not_started(error: &io::Error, call: &str) -> RuntimeError {
-    let text = format!("Error: '{error}'. Could not spawn command {call}.");
+fn not_started(error: &io::Error, program: &str, call: &str) -> RuntimeError {
+    let text = format!("Error: '{program}' cannot be started: {error}. Execution of {call}");
     match error.kind() {
         ErrorKind::NotFound => RuntimeError::NotInstalled(text),
         _ => RuntimeError::NotStarted(text),
@@ -196,7 +202,9 @@ fn outcome(end: ChildEnd, call: String, partial: bool) -> Result<EngineOutput, R
         }
         (Ending::Cancelled, _) => Err(RuntimeError::Cancelled),
         (Ending::TimedOut(limit), _) => {
-            let said = if error_output.is_empty() { String::new() } else { format!(" It said: '{error_output}'.") };
+            // In one line: a line of its own could be taken for the reason.
+            let output = error_output.lines().collect::<Vec<_>>().join("; ");
+            let said = if output.is_empty() { String::new() } else { format!(" It said: '{output}'.") };
             Err(RuntimeError::TimedOut(format!("No answer within {limit:?}.{said} Execution of {call}")))
         }
     }

@@ -121,16 +121,10 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// The reason for people who know which call it was: the last line of what the engine wrote, cut to `max` bytes. Podman
-    /// writes a hint behind some of its errors; the reason is the error then.
+    /// As [`command::reason`].
     #[must_use]
-    pub fn reason(&self, max: usize) -> String {
-        let text = self.to_string();
-        let lines = || command::without_call(&text).lines().map(str::trim).filter(|line| !line.is_empty());
-        let error = lines().rfind(|line| line.starts_with("Error: "));
-        let mut reason = error.or_else(|| lines().next_back()).unwrap_or_default().to_owned();
-        reason.truncate(reason.floor_char_boundary(max));
-        reason
+    pub fn reason(&self) -> String {
+        command::reason(&self.to_string())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::validation::NAME_RULE;
 use crate::model::version::VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, PemKeys, PemPaths, Pems, SettingsError, decide_security,
+    ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, PemPaths, Pems, SettingsError, decide_security,
     insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
@@ -125,7 +125,7 @@ struct SocketMode(u32);
 
 impl<'de> Deserialize<'de> for SocketMode {
     fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let mode = u32::deserialize(number)?;
+        let mode = u32::deserialize(number).unwrap_or_default();
         // A decimal 660 is a mistake for octal, and would open the socket in another way.
         if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
             return Ok(Self(mode));
@@ -140,7 +140,7 @@ pub struct HookEntry {
     /// Name of the program, and of the hook in messages.
     pub name: String,
     /// Hooks with a lower number run first; 0 to 255.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "prio")]
     pub prio: u8,
     /// Folder of the program.
     #[serde(default = "default_hooks_folder")]
@@ -176,8 +176,11 @@ fn default_hook_timeout() -> u16 {
 }
 
 fn at_least_one<'de, D: serde::Deserializer<'de>>(number: D) -> Result<u16, D::Error> {
-    let seconds = u16::deserialize(number)?;
-    (seconds > 0).then_some(seconds).ok_or_else(|| serde::de::Error::custom("a hook needs at least 1 second"))
+    Number::<1, { u16::MAX as u64 }>::deserialize(number).map(|seconds| seconds.0 as u16)
+}
+
+fn prio<'de, D: serde::Deserializer<'de>>(number: D) -> Result<u8, D::Error> {
+    Number::<0, { u8::MAX as u64 }>::deserialize(number).map(|prio| prio.0 as u8)
 }
 
 fn default_hooks_folder() -> PathBuf {
@@ -306,6 +309,21 @@ fn combine(
     };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
+    for hook in &mutating_hooks {
+        let program = hook.path.join(&hook.name);
+        if !program.is_file() {
+            let program = program.display();
+            warnings.push(format!(
+                "The hook '{program}' does not exist; updates that change workloads are refused until it does."
+            ));
+        }
+    }
+    if let Some(folder) = keys.state_dir.as_ref().filter(|folder| !folder.exists()) {
+        let folder = folder.display();
+        warnings.push(format!(
+            "The state_dir '{folder}' does not exist and is made; there is no state of an earlier server."
+        ));
+    }
     Ok(ServerSettings {
         startup_manifest: options.startup_manifest.or(keys.startup_manifest),
         addresses,

@@ -8,7 +8,7 @@
 //! out, and at most a second in ten; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
-use crate::limits::{STACK_LARGE, STORE_RETRY, STORE_WAIT, STORE_WAIT_REGAINED, STORED_DEPTH_MAX};
+use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -23,6 +23,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
+pub const STORE_WAIT: Duration = Duration::from_millis(500);
+/// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
+const STORE_WAIT_REGAINED: u32 = 20;
 
 /// The state that was stored last.
 pub const FILE: &str = "desired-state.json";
@@ -125,9 +130,9 @@ impl StateStore {
             return;
         }
         let is_late = wait.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-        self.waited(begin, SystemClock.now().saturating_duration_since(begin));
+        self.waited(begin, SystemClock.now());
         if is_late {
-            log::warn!("The state was not stored within {limit:?}; going on without waiting for the disk.");
+            log::warn!("The disk has not stored the state in time; going on without waiting for it.");
         }
     }
 
@@ -138,10 +143,9 @@ impl StateStore {
         STORE_WAIT.saturating_sub(missing / STORE_WAIT_REGAINED)
     }
 
-    /// The server has waited for `time`.
-    fn waited(&mut self, begin: Instant, time: Duration) {
-        let from = self.wait_regained.map_or(begin, |at| at.max(begin));
-        self.wait_regained = Some(from + time * STORE_WAIT_REGAINED);
+    fn waited(&mut self, begin: Instant, end: Instant) {
+        let from = self.wait_regained.map_or(end, |at| at.max(end));
+        self.wait_regained = Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
     }
 
     fn put(&self, write: StateWrite) {
@@ -540,7 +544,7 @@ mod tests {
             let mut now = Duration::ZERO;
             while now < 3 * period {
                 let time = store.wait_left(start + now).min(slowness);
-                store.waited(start + now, time);
+                store.waited(start + now, start + now + time);
                 waits.push((now, time));
                 now += time + Duration::from_millis(20);
             }

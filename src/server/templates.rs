@@ -20,6 +20,7 @@ use handlebars::{
 use serde_json::Value;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -202,7 +203,7 @@ impl Templates {
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
-        let text = |error: EngineError| error.to_string().trim_end().to_owned();
+        let text = |error: EngineError| render_error(&error);
         take_steps(&self.steps_left, cost::of_compiling(template)).map_err(text)?;
         let mut compiled = Template::compile(template).map_err(|error| syntax_error(&error))?;
         let steps = Pricing::new(values.size).prepare(&mut compiled)?;
@@ -218,8 +219,21 @@ impl Templates {
 
 /// The error and place of a template. The engine's own text quotes the lines around it, which may hold secrets.
 fn syntax_error(error: &TemplateError) -> String {
-    let place = error.pos().map_or_else(String::new, |(line, column)| format!(" at line {line}, column {column}"));
-    format!("Template error: {}{place}", error.reason())
+    template_error(error.reason(), error.pos())
+}
+
+/// As [`syntax_error`], of a template with values.
+fn render_error(error: &EngineError) -> String {
+    let place = error.line_no.zip(error.column_no);
+    match error.reason() {
+        RenderErrorReason::MissingVariable(Some(name)) => template_error(format!("no config defines '{name}'"), place),
+        reason => template_error(reason, place),
+    }
+}
+
+fn template_error(reason: impl Display, place: Option<(usize, usize)>) -> String {
+    let place = place.map_or_else(String::new, |(line, column)| format!(" at line {line}, column {column}"));
+    format!("Template error: {}{place}", reason.to_string().trim_end())
 }
 
 /// The fields of a workload that may be templates.

@@ -264,10 +264,14 @@ pub struct FakeConnector {
 }
 
 /// The text of every failure.
-pub const FAILURE: &str = "Error: the engine says no. Execution of 'fake \"call\"'";
+pub const FAILURE: &str = "Error: the engine says no";
+
+fn failure() -> String {
+    format!("a line\n{FAILURE}. Execution of 'fake \"call\"'")
+}
 
 fn failed() -> RuntimeError {
-    RuntimeError::Failed(FAILURE.to_owned())
+    RuntimeError::Failed(failure())
 }
 
 /// Whether the call is to end now.
@@ -313,7 +317,7 @@ impl RuntimeConnector for FakeConnector {
         let in_use = world.containers.values().any(has_name);
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
-            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
                 // As the trait says, a failed create leaves nothing of its instance behind.
@@ -445,7 +449,7 @@ impl RuntimeConnector for FakeConnector {
         match fault {
             Some(Fault::Unsupported) => return Err(RuntimeError::Unsupported("it will never work".to_owned())),
             Some(Fault::LeavesHalfDone) => return Err(failed()),
-            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             _ => {}
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
@@ -509,7 +513,7 @@ impl RuntimeConnector for FakeConnector {
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
         match self.engine.world().begin(Call::List, "list".to_owned()) {
-            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(FAILURE.to_owned())),
+            Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(_) => return Err(failed()),
             None => {}
         }

@@ -3,6 +3,7 @@
 //!
 //! Thread: the one of the test.
 
+use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
 use super::modes;
 use super::wishes::Before;
@@ -115,7 +116,9 @@ impl Guards {
         let Some(workload) = server.view().desired.workloads.get(name) else { return false };
         let instance = modes::own_instance(name, workload, server.has_modes());
         let is_asked = !instance.agent.is_empty() && !self.foreign.contains(&instance.agent);
-        workload.runtime_config.contains(" when: ") && is_asked && !self.permitted.contains(&instance)
+        // Other runtimes know no block.
+        let has_condition = RUNTIMES.contains(&&*workload.runtime) && workload.runtime_config.contains(" when: ");
+        has_condition && is_asked && !self.permitted.contains(&instance)
     }
 
     /// What is shown of those updates of which the last event has changed something, for a trace.

@@ -371,6 +371,25 @@ fn install_sh_removes_also_what_a_run_with_other_options_has_installed() {
 }
 
 #[test]
+fn the_uninstaller_of_an_image_removed_what_the_host_has_when_it_was_called_as_printed() {
+    let image = scratch::folder("image");
+    let said = install(image.path(), &["--init", "none", "-t", "none", "--prefix", "/opt/ankaios-of-image"]);
+    let installed = files_below(image.path());
+    let script = image.path().join("opt/ankaios-of-image/bin/ank-uninstall.sh");
+    let output = Command::new("sh").arg(&script).env_remove("DESTDIR").output().expect("there is a shell");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && error.contains("nothing was removed\nhint: for an image "),
+        "{output:?}"
+    );
+    assert_eq!(files_below(image.path()), installed);
+    let (_, printed) = said.trim_end().rsplit_once("to remove it: ").expect("it names a command");
+    let output = Command::new("sh").args(["-c", printed]).output().expect("there is a shell");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(files_below(image.path()), BTreeSet::from(["etc/ankaios/ank.conf".to_owned()]));
+}
+
+#[test]
 fn install_sh_installs_nothing_when_it_is_called_wrongly() {
     let image = scratch::folder("image");
     for (arguments, expected) in [

@@ -84,8 +84,8 @@ fn failed_create_is_retried_and_says_how_often_and_why() {
     assert_eq!(recorder.states_until("w1", "Running(Ok)"), ["Pending(Starting)", "Running(Ok)"]);
     let infos: Vec<String> = recorder.changes().into_iter().map(|change| change.info).collect();
     for number in 1..=3 {
-        let beginning = format!("Retry {number}: Error: boom. Execution of 'podman \"run\" ");
-        assert!(infos.iter().any(|info| info.starts_with(&beginning)), "no '{beginning}' in {infos:#?}");
+        let expected = format!("Retry {number}: Error: boom");
+        assert!(infos.contains(&expected), "no '{expected}' in {infos:#?}");
     }
     assert_eq!(cluster.workload("w1").map(|row| row.info).as_deref(), Some(""));
 }
@@ -100,7 +100,7 @@ fn retries_end_at_the_limit_and_an_update_begins_anew() {
     cluster.engine.script(&json!([{ "command": "run", "image": "run", "exit": 125, "stderr": "Error: boom\n" }]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
     let row = cluster.wait_for_state("w1", "Pending(StartingFailed)");
-    assert!(row.info.starts_with("No more retries: Error: boom. Execution of 'podman \"run\""), "{row:?}");
+    assert_eq!(row.info, "No more retries: Error: boom");
     assert_eq!(count(&cluster, "run", "w1."), 3, "one attempt and two retries");
     cluster.apply(&manifest(&[workload("w1", "run:latest")]));
     cluster.wait_for("the new instance runs", || {

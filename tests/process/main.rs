@@ -21,6 +21,7 @@ mod control;
 mod cycles;
 mod dependencies;
 mod diff;
+mod docs;
 mod engine_calls;
 mod engine_faults;
 mod fake_engine;

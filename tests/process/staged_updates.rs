@@ -96,6 +96,28 @@ fn nothing_stops_before_everything_is_staged_and_permitted_not_over_restarts_eit
 }
 
 #[test]
+fn a_move_and_a_new_workload_are_prepared_and_wait_for_the_condition_of_the_one_that_moves() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    cluster.run(&[workload("nav", "run")]);
+    let (lock, (pid, _)) = (cluster.write("lock", ""), cluster.engine.only_container("nav"));
+    let when = format!("when: {{ pathMissing: {} }}", lock.display());
+    let from = cluster.engine.calls().len();
+    cluster.apply(&manifest(&[staged("nav", &when).on("agent_B"), staged("new", "")]));
+    wait_for_info(&cluster, "nav", &format!("update: {} exists", lock.display()));
+    wait_for_info(&cluster, "new", "update: waits for nav");
+    assert_eq!(changes(&cluster, from), ["create", "create"]);
+    let running = cluster.engine.containers().into_iter().filter(|one| one["State"] == "running");
+    assert_eq!(running.map(|one| one["Pid"].clone()).collect::<Vec<_>>(), [pid]);
+    fs::remove_file(lock).expect("own folder is writable");
+    wait_for_phase(&cluster, "GOOD");
+    cluster.wait_for_all(2, "Running(Ok)");
+    wait_until("the old one is removed", || changes(&cluster, from).contains(&"rm".to_owned()));
+    let mut changes = changes(&cluster, from);
+    changes.sort();
+    assert_eq!(changes, ["create", "create", "rm", "start", "start", "stop"]);
+}
+
+#[test]
 fn what_an_agent_cannot_stage_is_shown_and_tried_again() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("web", "run")]);

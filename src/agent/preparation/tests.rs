@@ -110,7 +110,7 @@ fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
         rig.sent();
         far(&mut rig, Phase::Running);
         assert_eq!(rig.engine.take_calls(), ["start w", "create w"]);
-        let failed = "w Pending(Starting): 'Retry 1: Error: the engine says no. Execution of 'fake \"call\"''";
+        let failed = "w Pending(Starting): 'Retry 1: Error: the engine says no'";
         assert_eq!(rig.sent(), [TRIGGERED, failed]);
         rig.agent.pass(Duration::from_millis(500));
         assert_eq!((rig.engine.take_calls(), rig.engine.containers().len()), (vec!["create w".to_owned()], 1));
@@ -284,7 +284,7 @@ fn a_delete_of_what_is_prepared_removes_it_and_then_reports_the_end() {
     rig.engine.take_calls();
     rig.engine.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
     only_delete(&mut rig, &added);
-    let stuck = "w Stopping(DeleteFailed): 'Error: the engine says no. Execution of 'fake \"call\"''";
+    let stuck = "w Stopping(DeleteFailed): 'Error: the engine says no'";
     assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["delete w".to_owned()], vec![stuck.to_owned()]));
     let folder = rig.folder.path().join(added.instance.folder());
     rig.agent.pass(MINUTE);

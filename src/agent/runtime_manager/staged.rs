@@ -5,7 +5,7 @@
 use super::{Existing, RuntimeManager, WorkloadThreads};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::wish_slot::{Preparation, Surplus};
-use crate::limits::{CONDITION_INFO_MAX, PREPARE_REASON_MAX};
+use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
@@ -81,7 +81,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut is_final = report.is_some_and(|report| report.is_final);
         if !self.context.engines.contains_key(&workload.runtime) {
             let mut reason = unsupported_runtime(&workload.runtime);
-            reason.truncate(reason.floor_char_boundary(PREPARE_REASON_MAX));
+            reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
             (failure, is_final) = (Some((reason, 0)), true);
         }
         let is_done = level.is_some() || is_final;

@@ -31,7 +31,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn try_delete(&mut self, after: AfterDelete) {
         let deleted = if self.only_stops(&after) { self.stop_old() } else { self.delete_container(&after) };
         if let Err(error) = deleted {
-            return self.on_delete_failed(after, &error.to_string());
+            return self.on_delete_failed(after, &error);
         }
         self.unwatch();
         self.container = None;
@@ -168,11 +168,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// run for ever unnoticed.
     // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
     // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
-    fn on_delete_failed(&mut self, after: AfterDelete, cause: &str) {
+    fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {
         let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
         let verb = if replaced { "update" } else { "stop" };
-        warn!("Could not {verb} workload '{}': '{cause}'", self.instance.workload);
-        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, cause));
+        warn!("Could not {verb} workload '{}': '{error}'", self.instance.workload);
+        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
         self.report(state);
         self.failed_deletes = self.failed_deletes.saturating_add(1);
         let at = self.context.clock.now() + retry_delay(self.failed_deletes, &mut self.random);

@@ -15,12 +15,13 @@ use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{SlotRequest, StartSlot, StartSlots, Use};
 use crate::agent::wish_slot::Preparation;
-use crate::limits::{PREPARE_REASON_MAX, START_SLOT_MAX};
+use crate::limits::START_SLOT_MAX;
 use crate::model::messages::AddedWorkload;
 use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
 use crate::runtime::{NewContainer, RuntimeError};
+use log::info;
 use std::time::Instant;
 
 /// An engine call under way.
@@ -111,7 +112,7 @@ impl Prepared {
     fn failed(&mut self, error: &RuntimeError, retry_limit: Option<u32>, now: Instant, random: &mut fastrand::Rng) {
         self.level = PrepareLevel::None;
         self.failures = self.failures.saturating_add(1);
-        self.reason = error.reason(PREPARE_REASON_MAX);
+        self.reason = error.reason();
         self.note = format!("{PREPARE_PREFIX}{}", self.reason);
         let is_final = matches!(error, RuntimeError::Unsupported(_));
         self.has_given_up = is_final || retry_limit.is_some_and(|limit| self.failures > limit);
@@ -250,6 +251,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 prepared.unsure = false; // It is searched now.
                 self.remove_unused(&prepared.added, container, true, None, None);
             }
+        }
+        if error != RuntimeError::Cancelled {
+            let name = &prepared.added.instance.workload;
+            info!("The preparation of workload '{name}' failed. Error: '{error}'");
         }
         let retry_limit = self.preparation.as_ref().and_then(|wanted| wanted.retry_limit);
         prepared.failed(&error, retry_limit, self.context.clock.now(), &mut self.random);

@@ -199,7 +199,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             if *role != Role::Old {
                 self.report_removal(
                     instance,
-                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.to_string()),
+                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()),
                 );
                 failed = Some((runtime.clone(), error));
             }

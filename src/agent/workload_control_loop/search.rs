@@ -8,7 +8,6 @@ use super::{Connector, Leftovers, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::{Listed, Surplus};
-use crate::limits::ADDITIONAL_INFO_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::Name;
 use crate::model::workload::Workload;
@@ -98,7 +97,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// As a create that failed, but what was to be started stays so.
     fn on_search_failed(&mut self, start: Start, error: &RuntimeError) {
-        self.on_create_failed(start, &error.to_string());
+        self.on_create_failed(start, &error.to_string(), &error.reason());
         let given_up_at = self.others.iter().map(|(_, until)| *until).min();
         if let Stage::RetryAt(at, again @ Start::New) = &mut self.stage {
             *again = start;
@@ -118,8 +117,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
-        let mut info = format!("Waiting for '{runtime}', which may have a container of it: {error}");
-        info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX));
+        let info = format!("Waiting for '{runtime}', which may have a container of it: {}", error.reason());
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }

@@ -16,7 +16,7 @@ use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{StartSlot, Use};
 use crate::agent::workload_files::write_files;
 use crate::limits::{
-    ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARE_REASON_MAX, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX,
+    ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX,
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
@@ -114,7 +114,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let new = match self.make_ready(&workload) {
             Ok(new) => new,
             Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
-            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause),
+            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause, &cause),
         };
         let step = self.container.clone().map_or(CallStep::Run, CallStep::Start);
         self.call_engine(start, Kind::Plain, step, new, slot);
@@ -277,13 +277,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     RuntimeError::TimedOut(_) => self.expect_leftovers(),
                     _ => {} // The connector has removed it.
                 }
-                self.create_anew(start, &error.reason(PREPARE_REASON_MAX), slot);
+                self.create_anew(start, &error.reason(), slot);
             }
             // The engine was not called, so a container that was to be started again is still there to be removed.
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
             RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) => {
-                self.on_create_failed(start, &error.to_string());
+                self.on_create_failed(start, &error.to_string(), &error.reason());
             }
             _ => {
                 match error {
@@ -292,7 +292,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     _ => {}
                 }
                 self.container = None;
-                self.on_create_failed(start, &error.to_string());
+                self.on_create_failed(start, &error.to_string(), &error.reason());
             }
         }
     }
@@ -309,9 +309,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle_started(Origin::Created);
     }
 
+    /// The log gets the whole `cause`, the state the `reason` in it.
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
-    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str) {
+    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
         let now = self.context.clock.now();
         if start == Start::Revival {
@@ -325,12 +326,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.context.retry_limit.is_some_and(|limit| retry > limit) {
             warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
-            self.report(ExecutionState::no_more_retries(cause));
+            self.report(ExecutionState::no_more_retries(reason));
             self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
             return;
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
-        self.report(ExecutionState::retry_starting(retry, cause));
+        self.report(ExecutionState::retry_starting(retry, reason));
         self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
     }
 

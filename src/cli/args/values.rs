@@ -10,11 +10,17 @@ use crate::model::fields::selects_nothing;
 use crate::model::nearest::nearest;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Any path, also an empty one: opening it then fails with an error that names the option's file.
 pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// A whole number, with an error that names no type of the language.
+pub(super) fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a whole number".to_owned())
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.
@@ -61,7 +67,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => return Err("expected a whole number of seconds, or one with ms, s, m or h".to_owned()),
     };
-    let number: u64 = number.parse().map_err(|_| "expected a whole number".to_owned())?;
+    let number: u64 = parse_number(number)?;
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 

@@ -42,9 +42,9 @@ enum Stage {
 impl Stage {
     const ALL: [(Self, &'static str, &'static str); 5] = [
         (Self::Accepted, "accepted", "#8a8f98"),
-        (Self::Waited, "waited", "#c8ccd2"),
-        (Self::Start, "start", "#3b76c4"),
-        (Self::Ready, "ready", "#edae49"),
+        (Self::Waited, "waits", "#c8ccd2"),
+        (Self::Start, "starts", "#3b76c4"),
+        (Self::Ready, "not ready", "#edae49"),
         (Self::Running, "running", "#5fa777"),
     ];
 
@@ -81,15 +81,16 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the first to the last event of `starts`, and a little more.
-    fn of(starts: &[&Start]) -> Self {
+    /// From the first to the last event of `starts`, and a little more; to `now` when one of them goes on.
+    fn of(starts: &[&Start], now: u64) -> Self {
         let moments = || {
             let of_one = |start: &&Start| stages(start).into_iter().flat_map(|(_, from, to)| [Some(from), to]);
             starts.iter().flat_map(of_one).flatten()
         };
         let from = moments().min().unwrap_or_default();
         let to = moments().max().unwrap_or_default().max(from + 1);
-        Self { from, to: to + (to - from).div_ceil(REST) }
+        let goes_on = starts.iter().any(|start| start.so_far(Some(0), now).is_some());
+        Self { from, to: if goes_on { now.max(to) } else { to + (to - from).div_ceil(REST) } }
     }
 
     fn x(&self, at: u64) -> f64 {
@@ -116,7 +117,7 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     let mut rows = wanted.to_vec();
     let or_last = |at: Option<u64>| at.unwrap_or(u64::MAX);
     rows.sort_by_key(|start| (or_last(start.begin()), or_last(start.starting), start.instance.clone()));
-    let axis = Axis::of(&rows);
+    let axis = Axis::of(&rows, starts.now);
     let bottom = TOP + ROW * rows.len() as f64;
     let mut chart = Chart { text: String::new(), axis, bottom };
     let height = bottom + BOTTOM;
@@ -310,6 +311,17 @@ mod tests {
             let (expected, end) = (x(from), x(to));
             assert!((begin - expected).abs() < 0.1 && (begin + width - end).abs() < 0.2, "{stage:?}: {begin} {width}");
         }
+    }
+
+    #[test]
+    fn the_chart_ended_at_the_last_event_although_something_waited() {
+        let svg = drawn(&state(&[
+            ("runs", [Some(0), None, Some(10), None, Some(1_000), None]),
+            ("waits", [Some(0), Some(3_000), None, None, None, None]),
+        ]));
+        let [(begin, width)] = bars(&svg, Stage::Waited)[..] else { panic!("{svg}") };
+        assert!((begin - LEFT - (RIGHT - LEFT) / 3.0).abs() < 0.1, "now is at 9 s: {svg}");
+        assert!((begin + width - RIGHT).abs() < 0.2 && svg.contains(">not ready<"), "{svg}");
     }
 
     #[test]

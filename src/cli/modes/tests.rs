@@ -39,7 +39,8 @@ park    yes       1        \n";
     assert!(played.err.contains("it failed"), "{}", played.err);
     let json: serde_json::Value = serde_json::from_str(&played.out).unwrap();
     let expected = serde_json::json!({
-        "configItem": "mode", "current": "park", "known": ["drive", "limp", "park"], "cause": "it failed"
+        "configItem": "mode", "current": "park", "known": ["drive", "limp", "park"], "cause": "it failed",
+        "workloads": {"drive": 2, "limp": 0, "park": 1}
     });
     assert_eq!(json, expected);
 }

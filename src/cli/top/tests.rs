@@ -86,25 +86,41 @@ fn shown(words: &str, steps: impl IntoIterator<Item = Step>) -> (String, String)
 }
 
 const HEADING: &str =
-    "WORKLOAD NAME   AGENT     EXECUTION STATE   CPU      MEMORY    PEAK      PIDS   RESTARTS   UPTIME\n";
+    "WORKLOAD NAME   AGENT     EXECUTION STATE     CPU      MEMORY    PEAK      PIDS   RESTARTS   UPTIME\n";
+const AWAY: &str = "warn: what agent 'agent_C' uses is unknown: disconnected\n";
+const LATE: &str = "warn: what agent 'agent_B' uses is unknown: no answer within 1 s\n";
 
 #[test]
 fn the_table_shows_shares_between_two_samples_sums_and_nodes() {
     let (out, err) = shown("", two());
     let rows = "\
-new             agent_A   Running(Ok)       50.0%    2.0MiB    -         -      0          0s
-web             agent_A   Running(Ok)       12.3%    41.0MiB   64.0MiB   4      1          1h2m
-done            agent_A   Succeeded(Ok)     -        -         -         -      0          -
-far             agent_B   Running(Ok)       -        -         -         -      -          -
-(workloads)     agent_A                     62.3%    43.0MiB   -         4      1          -
-(node)          agent_A                     150.0%   1.5GiB    -         -      -          -
-(workloads)     agent_B                     -        -         -         -      -          -
-(node)          agent_B                     -        -         -         -      -          -
+new             agent_A   Running(Ok)         50.0%    2.0MiB    -         -      0          0s
+web             agent_A   Running(Ok)         12.3%    41.0MiB   64.0MiB   4      1          1h2m
+done            agent_A   Succeeded(Ok)       -        -         -         -      0          -
+far             agent_B   Running(Ok)         -        -         -         -      -          -
+gone            agent_C   AgentDisconnected   -        -         -         -      -          -
+(workloads)     agent_A                       62.3%    43.0MiB   -         4      1          -
+(node)          agent_A                       150.0%   1.5GiB    -         -      -          -
+(workloads)     agent_B                       -        -         -         -      -          -
+(node)          agent_B                       -        -         -         -      -          -
 ";
     assert_eq!(out, format!("{HEADING}{rows}"));
-    assert_eq!(err, "warn: what agent 'agent_B' uses is unknown: no answer within 1 s\n");
+    assert_eq!(err, format!("{LATE}{AWAY}"));
     let read = &top("", None, two()).server.reads;
     assert_eq!(*read, vec![["usage", "workloadStates", "agents"]; 2]);
+}
+
+#[test]
+fn workloads_of_an_agent_that_is_not_connected_were_left_out_without_a_word() {
+    for (words, warning) in [("gone", AWAY), ("-a agent_C", AWAY), ("-a agent_A", "")] {
+        let (out, err) = shown(words, two());
+        assert_eq!(
+            out.contains("gone            agent_C   AgentDisconnected   -"),
+            !warning.is_empty(),
+            "{words}: {out}"
+        );
+        assert!(err.ends_with(warning) && (err.is_empty() == warning.is_empty()), "{words}: {err}");
+    }
 }
 
 #[test]
@@ -115,16 +131,16 @@ fn filters_and_keys_choose_rows_and_their_order() {
         names.filter(|name| !name.starts_with('(')).collect::<Vec<_>>().join(" ")
     };
     for (words, expected) in [
-        ("-s cpu", "new web done far"),
-        ("-s memory", "web new done far"),
-        ("--sort peak", "web done far new"),
-        ("-s pids", "web done far new"),
-        ("-s restarts", "web done new far"),
-        ("-s uptime", "web new done far"),
-        ("-s name", "done far new web"),
+        ("-s cpu", "new web done far gone"),
+        ("-s memory", "web new done far gone"),
+        ("--sort peak", "web done far gone new"),
+        ("-s pids", "web done far gone new"),
+        ("-s restarts", "web done new far gone"),
+        ("-s uptime", "web new done far gone"),
+        ("-s name", "done far gone new web"),
         ("-a agent_B", "far"),
         ("web far", "web far"),
-        ("-a agent_C", ""),
+        ("-a agent_C", "gone"),
     ] {
         assert_eq!(order(words), expected, "{words}");
     }
@@ -155,7 +171,7 @@ fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
     let missing = || Step::State(cluster(&[("agent_A", AgentUsage::missing(NO_ANSWER))]));
     assert_eq!(cpu(missing(), at(5, Some(9))), "-");
     let (_, err) = shown("web", [missing(), silence(), at(5, Some(9))]);
-    assert_eq!(err, "warn: what agent 'agent_A' uses is unknown: no answer within 1 s\n");
+    assert_eq!(err, format!("warn: what agent 'agent_A' uses is unknown: no answer within 1 s\n{AWAY}"));
 }
 
 #[test]
@@ -202,11 +218,11 @@ fn a_watched_table_is_redrawn_and_each_warning_comes_once() {
     ];
     let played = top("-w --interval 30s", Some(|| (200, 50)), steps);
     assert!(played.result.is_err(), "the script ends");
-    assert_eq!(played.err, "warn: what agent 'agent_B' uses is unknown: no answer within 1 s\n");
+    assert_eq!(played.err, format!("{AWAY}{LATE}"));
     assert_eq!(played.out.matches("WORKLOAD NAME").count(), 3);
-    assert_eq!(played.out.matches("\x1b[9A").count(), 1, "below the warning the frame begins anew: {:?}", played.out);
+    assert_eq!(played.out.matches("\x1b[10A").count(), 1, "below the warning the frame begins anew: {:?}", played.out);
     let small = top("-w", Some(|| (40, 5)), two());
-    assert!(small.out.contains("and 6 more lines\x1b[K\n"), "{:?}", small.out);
+    assert!(small.out.contains("and 7 more lines\x1b[K\n"), "{:?}", small.out);
     assert!(small.out.lines().all(|line| line.len() < 50), "{:?}", small.out);
 }
 

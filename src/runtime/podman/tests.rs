@@ -126,9 +126,7 @@ fn a_missing_engine_is_not_asked_to_clean_up() {
     let mut engine = Engine::answering(&[]);
     engine.connector.cli = EngineCli::new("no-such-engine", engine.script.children());
     let text = failed(engine.create());
-    assert!(
-        text.starts_with("Error: 'No such file or directory (os error 2)'. Could not spawn command 'no-such-engine ")
-    );
+    assert!(text.starts_with("Error: 'no-such-engine' cannot be started: No such file or directory"), "{text}");
 }
 
 #[test]
@@ -160,7 +158,7 @@ fn a_container_without_a_known_id_was_forgotten_when_the_engine_could_not_be_ask
     let mut engine = Engine::answering(&["echo garbage; rm \"$dir/engine\""]);
     let result = engine.create();
     let Err(RuntimeError::Failed(text)) = result else { panic!("a container may be there: {result:?}") };
-    assert!(text.contains("Could not spawn command"), "{text}");
+    assert!(text.contains("cannot be started"), "{text}");
 }
 
 #[test]

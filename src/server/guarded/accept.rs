@@ -31,8 +31,8 @@ use std::time::SystemTime;
 pub(super) struct Before {
     /// Workloads whose instance was running.
     ran: BTreeSet<Name>,
-    /// Instances that are replaced.
-    instances: BTreeMap<Name, InstanceName>,
+    /// What is about to be replaced, unless hooks leave it as it is.
+    in_force: BTreeMap<Name, AddedWorkload>,
     /// Running workloads that need one that is touched, with what follows when they fail.
     dependents: BTreeMap<Name, OnFailure>,
 }
@@ -378,10 +378,10 @@ impl ServerLoop {
             }
         }
         dependents.retain(|name, _| runs(name));
-        let instance = |name: &Name| Some((name.clone(), workloads.effective.get(name)?.instance.clone()));
+        let in_force = |name: &Name| Some((name.clone(), workloads.effective.get(name)?.clone()));
         Before {
             ran: changed.keys().filter(|name| runs(name)).cloned().collect(),
-            instances: changed.keys().filter_map(instance).collect(),
+            in_force: changed.keys().filter_map(in_force).collect(),
             dependents,
         }
     }
@@ -394,10 +394,14 @@ impl ServerLoop {
         let mut candidates = Vec::new();
         for name in changed {
             let candidate = self.candidate(name, ran(name), None).map(|candidate| {
+                let (old, state) = (before.in_force.get(name), self.workloads.states.get(&candidate.instance));
+                if old.is_some_and(|old| self.workloads.effective.get(name) == Some(old)) {
+                    return Candidate { state: state.cloned(), ..candidate }; // It goes on.
+                }
                 // The end of one that was never started is not reported when the same instance goes on waiting.
-                let state = self.workloads.states.get(&candidate.instance).map(|state| state.phase);
-                let was_started = !matches!(state, None | Some(Phase::PendingInitial | Phase::PendingWaitingToStart));
-                let keeps_name = was_started && before.instances.get(name) == Some(&candidate.instance);
+                let phase = state.map(|state| state.phase);
+                let was_started = !matches!(phase, None | Some(Phase::PendingInitial | Phase::PendingWaitingToStart));
+                let keeps_name = was_started && old.is_some_and(|old| old.instance == candidate.instance);
                 Candidate { keeps_name, ..candidate }
             });
             candidates.push((name.clone(), candidate));

@@ -230,6 +230,20 @@ fn one_that_may_stay_is_kept_when_it_failed_and_the_others_are_waited_for() {
     rig.apply(&[&keep("a", "2")]).unwrap(); // Only what was undone is refused.
 }
 
+/// Its end would be waited for, which nobody reports.
+#[test]
+fn what_hooks_leave_as_it_is_runs_on_and_is_healthy() {
+    let mut rig = Rig::new(&[db("1")]);
+    rig.cluster.hook();
+    let commander = rig.cluster.commander();
+    let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db("2"));
+    rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &["desiredState.workloads.db"]));
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(Some(WorkloadPlan::default()))));
+    assert_eq!(rig.phases(), ["1 TRIAL"]);
+    rig.wait(HEALTHY);
+    assert_eq!((rig.phases(), rig.cluster.take(rig.a).len()), (vec!["1 GOOD".to_owned()], 0));
+}
+
 #[test]
 fn what_is_not_scheduled_is_not_judged() {
     let mut rig = Rig::new(&[]);

@@ -1,7 +1,7 @@
 //! Updates that are staged, of a whole agent that is driven event by event, with a fake engine.
 
 use crate::agent::events::SchedulerEvent;
-use crate::limits::PREPARE_REASON_MAX;
+use crate::limits::ENGINE_REASON_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
 use crate::model::workload::{AddCondition, RestartPolicy};
@@ -240,7 +240,7 @@ fn failures_are_reported_and_tried_again_as_often_as_creates() {
     stage(&mut rig, &[new()]);
     let failed = reports(&rig);
     assert!(failed.last().is_some_and(|report| report.starts_with("w '") && report.ends_with("' 1")), "{failed:?}");
-    assert!(failed[0].len() < PREPARE_REASON_MAX + 10);
+    assert!(failed[0].len() < ENGINE_REASON_MAX + 10);
     rig.agent.pass(MINUTE);
     assert_eq!(reports(&rig).last().map(String::as_str), Some("w CREATE"));
 
