@@ -177,15 +177,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Removes what is prepared and neither to be prepared nor to be started. Returns whether there was something.
     pub(super) fn discard_unwanted(&mut self) -> bool {
         let target = self.target();
-        let is_unwanted = |next: &mut Prepared| {
+        let is_unwanted = |next: &&Prepared| {
             !is_wanted(next, self.preparation.as_ref(), target) && !self.is_about_to_start(&next.added)
         };
-        let mut next = self.next.take();
-        let unwanted = next.take_if(is_unwanted);
-        self.next = next;
-        let is_some = unwanted.is_some();
-        unwanted.into_iter().for_each(|unwanted| self.discard(unwanted));
-        is_some
+        if self.next.as_ref().filter(is_unwanted).is_none() {
+            return false;
+        }
+        self.next.take().into_iter().for_each(|unwanted| self.discard(unwanted));
+        true
     }
 
     /// How far this may be prepared beside what there is.
