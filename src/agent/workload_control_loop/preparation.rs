@@ -137,6 +137,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// When [`Self::prepare`] has something to do by itself.
     pub(super) fn preparation_due(&self) -> Option<Instant> {
+        self.prepared_now()?;
         let next = self.next.as_ref()?;
         let call = next.call.as_ref().filter(|_| !matches!(next.cpu, Place::None));
         next.retry_at.into_iter().chain(call.map(|call| call.since + START_SLOT_MAX)).min()
@@ -149,10 +150,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return true;
         }
         let target = self.target();
-        let Some(wanted) = self.preparation.clone() else { return false };
-        if self.given.is_some() || self.is_about_to_start(&wanted.added) {
-            return false;
-        }
+        let Some(wanted) = self.prepared_now().cloned() else { return false };
         let mut next = self.next.take().unwrap_or_else(|| Prepared::new(wanted.added.clone()));
         let step = self.next_step(&mut next, target, now);
         let worked = step.is_some();
@@ -167,6 +165,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let told = (next.call.is_none() && self.tell(&next, target)) || worked;
         self.next = Some(next);
         told
+    }
+
+    /// What is to be prepared, unless its start comes first.
+    fn prepared_now(&self) -> Option<&Preparation> {
+        let is_started = |wanted: &&Preparation| self.given.is_some() || self.is_about_to_start(&wanted.added);
+        self.preparation.as_ref().filter(|wanted| !is_started(wanted))
     }
 
     /// How far to prepare what is to be prepared.
