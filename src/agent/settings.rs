@@ -29,6 +29,7 @@ pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
 /// The runtimes that the config file may name.
 pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
 const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
+const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
 
 /// The options of `ank-agent`.
 #[derive(Debug, Parser)]
@@ -282,8 +283,8 @@ fn combine(
     let url = url.as_deref().unwrap_or(DEFAULT_SERVER_URL);
     // Before the certificates: an address without scheme says nothing about them.
     let wrong = |error| {
-        let schemes = "Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
-        other("Failed to create communications client.", format!("{error}{url_place} {schemes}"))
+        let schemes = if url.starts_with("unix:") { "" } else { SCHEMES };
+        other("Failed to create communications client.", format!("{error}{schemes}{url_place}"))
     };
     let parsed = ServerUrl::parse(url).map_err(wrong)?;
     let security = if parsed.is_socket() {
@@ -397,8 +398,8 @@ fn enabled_runtimes(
     let unknown = configured.iter().filter(|name| !RUNTIMES.contains(&name.as_str()));
     let unknown: Vec<String> = unknown.map(|name| unsupported_runtime(name)).collect();
     if enabled.is_empty() {
-        let unknown = if unknown.is_empty() { "The list is empty".to_owned() } else { unknown.join("; ") };
-        let text = format!("No valid runtimes configured{place}. {unknown}");
+        let unknown: String = unknown.iter().map(|text| format!(". {text}")).collect();
+        let text = format!("No valid runtimes configured. Supported runtimes: {RUNTIMES:?}{unknown}{place}");
         return Err(other("Invalid runtime configuration", text));
     }
     warnings.extend(unknown.into_iter().map(|text| format!("{text}{place}")));

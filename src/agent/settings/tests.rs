@@ -92,7 +92,11 @@ fn every_key_of_the_config_file_is_used() {
     assert_eq!((metrics.path, metrics.interval), ("/run/a.prom".to_owned().try_into().unwrap(), Number(7).into()));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
-    assert!(settings.warnings.contains(&"Configured runtime 'x' is not supported.".to_owned()));
+    let unsupported = format!(
+        "Unsupported Runtime 'x'; there are 'podman', 'containerd', 'podman-kube' ('{}', line 6: 'runtimes')",
+        rig.config(&config)
+    );
+    assert!(settings.warnings.contains(&unsupported), "{:?}", settings.warnings);
     assert_eq!(rig.settings(&config.replace("= 90", "= 0"), "").create_timeout, None);
 }
 
@@ -137,7 +141,7 @@ fn fatal_errors_have_the_documented_texts() {
         (
             "runtimes = []",
             "-k -n A",
-            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]'",
+            "Invalid runtime configuration: 'No valid runtimes configured. Supported runtimes: [\"podman\", \"containerd\", \"podman-kube\"]",
         ),
         ("runtimes = ['docker']", "-k -n A", "Invalid runtime configuration: '"),
         ("", "-n A", "Missing certificate files: 'Either provide mTLS config via the '--ca_pem"),
@@ -181,7 +185,10 @@ fn a_wrong_value_of_the_config_file_is_told_with_its_place() {
         assert!(error.ends_with(&format!(" ('{}', {line})'", rig.config("").as_str())), "{config}: {error}");
     }
     let error = rig.error("name = 'A'\nserver_url = 'http://here'", "-k -s there");
-    assert!(error.ends_with("format: 'there'.'"), "{error}");
+    assert!(
+        error.ends_with("format: 'there'. Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>'"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -193,8 +200,8 @@ fn checks_are_made_in_the_documented_order() {
         ("runtimes = []", "-s x -n a.b -r /none", "Error encountered while checking agent name!"),
         ("runtimes = []", "-s x -n a -r /none", "Run folder creation failed. Cannot continue without run folder."),
         ("runtimes = []", "-s x -n a", "Invalid runtime configuration"),
-        ("", "-s x -n a", "Missing certificate files"),
-        ("", "-s x -n a -k", "Failed to create communications client."),
+        ("", "-s x -n a", "Failed to create communications client."),
+        ("", "-s http://x -n a", "Missing certificate files"),
     ] {
         assert!(rig.error(config, arguments).starts_with(what), "{arguments}");
     }

@@ -197,10 +197,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             };
             warn!("Could not remove {which} of workload '{}', trying again: '{error}'", instance.workload);
             if *role != Role::Old {
-                self.report_removal(
-                    instance,
-                    ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()),
-                );
+                self.report_removal(instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
                 failed = Some((runtime.clone(), error));
             }
             self.removal.failures = self.removal.failures.saturating_add(1);

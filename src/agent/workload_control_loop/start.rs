@@ -15,9 +15,7 @@ use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{StartSlot, Use};
 use crate::agent::workload_files::write_files;
-use crate::limits::{
-    ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX,
-};
+use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::workload::Workload;

@@ -106,7 +106,7 @@ fn wrong_manifests_give_the_documented_texts() {
         (String::new(), "Manifest schema validation failed:\n'a.yaml' is empty"),
         (
             "apiVersion: v2".to_owned(),
-            "Manifest schema validation failed:\n'/apiVersion': \"v2\" does not match \"^v1$\" (a.yaml, line 1 column 13)",
+            "Manifest schema validation failed:\n'/apiVersion': \"v2\" is not valid, expected v1 (a.yaml, line 1 column 13)",
         ),
         (
             workload(", restartPolicy: x, tags: {a: 1}"),
@@ -193,7 +193,7 @@ fn tabs_before_a_key_are_named_as_what_is_wrong() {
         hint("apiVersion: v1\nworkloads:\n\tw:\n\t\tagent: A\n"),
         "tabs cannot indent in YAML; line 3 begins with one, use blanks"
     );
-    assert_eq!(hint("a: ["), "a manifest is one YAML or JSON document");
+    assert_eq!(hint("a: ["), "check line 2 and those before it: indentation, quotes and brackets");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("--response-timeout -1 get state", "error: unexpected argument '-1' found"),
         (
             "--response-timeout soon get state",
-            "error: invalid value 'soon' for '--response-timeout <MS>': invalid digit found in string",
+            "error: invalid value 'soon' for '--response-timeout <MS>': expected a whole number",
         ),
         (
             "apply f --wait-timeout 5x",
@@ -123,7 +123,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("get events -o text", "error: invalid value 'text' for '-o <FORMAT>'"),
         ("log a", "error: unrecognized subcommand 'log'"),
         ("logs -f -f a", "error: the argument '--follow' cannot be used multiple times"),
-        ("logs -t x a", "error: invalid value 'x' for '--tail <N>': invalid digit found in string"),
+        ("logs -t x a", "error: invalid value 'x' for '--tail <N>': expected a whole number"),
         (
             "logs --since 10m a",
             "error: invalid value '10m' for '--since <TIME>': expected a time as in RFC 3339, for example \
@@ -134,7 +134,7 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("apply f --rollback --no-wait", "error: the argument '--no-wait' cannot be used with '--rollback'"),
         ("--no-wait apply f --rollback", "error: the argument '--no-wait' cannot be used with '--rollback'"),
         ("apply f --dry-run --force", "error: the argument '--dry-run' cannot be used with '--force'"),
-        ("rollback x", "error: invalid value 'x' for '[ID]': invalid digit found in string"),
+        ("rollback x", "error: invalid value 'x' for '[ID]': expected a whole number"),
         ("rollback 1 2", "error: unexpected argument '2' found"),
         ("get update -o json", "error: unexpected argument '-o' found"),
         ("apply f --dry-run --rollback", "error: the argument '--dry-run' cannot be used with '--rollback'"),

@@ -20,7 +20,7 @@ impl Cluster {
     }
 
     /// What the hooks were asked, if anything.
-    pub(super) fn asked(&self) -> Option<WorkloadPlan> {
+    pub(in crate::server) fn asked(&self) -> Option<WorkloadPlan> {
         self.plans.try_recv().ok()
     }
 
