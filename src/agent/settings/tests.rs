@@ -152,7 +152,11 @@ fn fatal_errors_have_the_documented_texts() {
              or deactivate mTLS with the '--insecure' option! Missing: '--ca_pem', '--crt_pem', '--key_pem'. The URL \
              'http://there:1' needs '--insecure''",
         ),
-        ("", "-k -n A -s server", "Failed to create communications client.: 'Wrong server address format: 'server'.'"),
+        (
+            "",
+            "-k -n A -s server",
+            "Failed to create communications client.: 'Wrong server address format: 'server'. Write it as http",
+        ),
         ("", "-k -n A --ca_pem /does/not/exist", "Failed to load certificate files!: '"),
         ("ca_pem = 'a'\nca_pem_content = 'b'", "-k", "Config file could not be parsed: 'Conflicting certificates: "),
         ("rerun_finished = 'never'", "-k -n A", not_parsed),
