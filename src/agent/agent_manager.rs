@@ -261,8 +261,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::Prepared(report) => {
-                let state = self.runtime.prepared(report, &self.store);
-                self.report(state.into_iter().collect());
+                let reports = self.runtime.prepared(report, &self.store);
+                self.report(reports);
             }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.

@@ -227,8 +227,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             Some(added) => self.note_wanted(added),
             None => self.note_unwanted(&change.name),
         }
+        let is_new = replaced.as_ref().is_none_or(|replaced| replaced.new != change.new);
+        if is_new {
+            self.scheduler.unstaged.remove(&change.name);
+        }
         let mut reports = self.gone(&change, replaced.as_ref());
         if let Some(change) = self.refine(change, replaced, store, &mut reports) {
+            if is_new && self.is_to_be_staged(&change) {
+                self.scheduler.unstaged.insert(change.name.clone(), None);
+            }
             let decision = self.scheduler.decide(change, store);
             reports.extend(self.execute_all(decision));
         }

@@ -29,7 +29,7 @@ struct Staged {
 }
 
 /// How far the block `update` wants the instance to be prepared.
-fn stage_of(added: &AddedWorkload) -> PrepareLevel {
+pub fn stage_of(added: &AddedWorkload) -> PrepareLevel {
     let config = added.workload.config();
     let block = config.usable_lifecycle().and_then(|lifecycle| lifecycle.update.as_ref());
     block.map_or(PrepareLevel::None, |block| block.stage)

@@ -9,6 +9,7 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// What is wanted of one workload from now on.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +75,8 @@ pub struct WorkloadScheduler {
     waiters: BTreeMap<String, BTreeSet<Name>>,
     /// The workloads that may not run whatever their dependencies do, and why.
     pub(super) withheld: BTreeMap<Name, String>,
+    /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
+    pub(super) unstaged: BTreeMap<Name, Option<Instant>>,
     /// How far they are prepared, of those that have something to show.
     notes: BTreeMap<Name, String>,
 }
@@ -93,6 +96,12 @@ impl WorkloadScheduler {
             // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
             // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
             decision.report(&deleted.instance, Phase::StoppingWaitingToStop);
+            return self.put(change);
+        }
+        if let Some(new) = change.new.as_ref().filter(|_| self.is_unstaged(&change)) {
+            if change.deleted.as_ref().is_some_and(|deleted| deleted.instance != new.instance) {
+                decision.reports.push(self.waiting_to_start(&new.instance));
+            }
             return self.put(change);
         }
         let deleted = change.deleted.take();
@@ -142,6 +151,22 @@ impl WorkloadScheduler {
         decision
     }
 
+    /// The old instance of `workload` need not run on any more until the new one is staged.
+    pub fn release_unstaged(&mut self, workload: &Name, store: &WorkloadStateStore) -> Decision {
+        let mut decision = Decision::default();
+        if self.unstaged.remove(workload).is_some()
+            && self.queue.get(workload).is_some_and(|waiting| self.is_ready(waiting, store))
+            && let Some(waiting) = self.take(workload)
+        {
+            self.go_on(waiting, store, &mut decision);
+        }
+        decision
+    }
+
+    fn is_unstaged(&self, change: &Change) -> bool {
+        change.deleted.is_some() && self.unstaged.contains_key(&change.name)
+    }
+
     /// What is shown of an instance that waits to be started.
     pub fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
         let parts = [self.withheld.get(&instance.workload), self.notes.get(&instance.workload)];
@@ -162,7 +187,7 @@ impl WorkloadScheduler {
 
     fn is_ready(&self, change: &Change, store: &WorkloadStateStore) -> bool {
         match (&change.deleted, &change.new) {
-            (Some(deleted), _) => self.may_stop(deleted, change.withheld, store),
+            (Some(deleted), _) => !self.is_unstaged(change) && self.may_stop(deleted, change.withheld, store),
             (None, Some(new)) => self.may_start(new, store),
             (None, None) => true,
         }

@@ -3,9 +3,10 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::{Existing, RuntimeManager, WorkloadThreads};
+use super::{Existing, RuntimeManager, WorkloadObject, WorkloadThreads};
 use crate::agent::events::PreparationReport;
 use crate::agent::preparation::record::Record;
+use crate::agent::staging::stage_of;
 use crate::agent::wish_slot::{Preparation, Surplus};
 use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{Phase, WorkloadState};
@@ -67,14 +68,18 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// A control loop reports how far it has prepared something. Returns states to report.
-    pub fn prepared(&mut self, report: PreparationReport, store: &WorkloadStateStore) -> Option<WorkloadState> {
+    pub fn prepared(&mut self, report: PreparationReport, store: &WorkloadStateStore) -> Vec<WorkloadState> {
         let name = report.added.instance.workload.clone();
-        let object = self.objects.get_mut(&name)?;
-        object.preparation.as_ref().filter(|wanted| wanted.added == report.added)?;
         // What is staged is shown by the server.
         let note = if self.staged_preparation(&name).is_some() { String::new() } else { report.note.clone() };
-        self.objects.get_mut(&name)?.prepared = Some(report);
-        self.show_preparation(&name, note, store)
+        let object = self.objects.get_mut(&name);
+        let is_wanted = |object: &&mut WorkloadObject| {
+            object.preparation.as_ref().is_some_and(|wanted| wanted.added == report.added)
+        };
+        let Some(object) = object.filter(is_wanted) else { return Vec::new() };
+        object.prepared = Some(report.clone());
+        let shown = self.show_preparation(&name, note, store);
+        shown.into_iter().chain(self.stages_before_stop(&report, store)).collect()
     }
 
     /// Each workload that waits, or is staged, may be prepared differently now.
@@ -95,10 +100,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         // What was staged for an update that is carried out now, and waits for others, is kept.
         let before = self.objects.get(name).and_then(|object| object.preparation.as_ref());
         let before = before.filter(|before| before.added == *added).map(|before| before.level);
-        let level = self.requested(added).max(before.unwrap_or_default());
+        let is_unstaged = self.scheduler.unstaged.contains_key(name);
+        let stage = if is_unstaged { stage_of(added) } else { PrepareLevel::None };
+        let retry_limit = is_unstaged.then(|| self.context.retry_limit.unwrap_or(u32::MAX));
+        let level = self.requested(added).max(before.unwrap_or_default()).max(stage);
         // A create would fail without the paths of a precondition, and an `init` would pin mounts.
         let level = if self.conditions.reason(name).is_some() { level.min(PrepareLevel::Image) } else { level };
-        (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit: None })
+        (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit })
     }
 
     /// Whether the engine is there and has said what an earlier agent has left.

@@ -3,9 +3,15 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::{Existing, RuntimeManager, WorkloadThreads};
+use crate::agent::events::PreparationReport;
 use crate::agent::settings::unsupported_runtime;
+use crate::agent::staging::stage_of;
 use crate::agent::wish_slot::{Preparation, Surplus};
+use crate::agent::workload_scheduler::Change;
+use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
@@ -13,6 +19,10 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use log::warn;
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// For so long the old instance runs on after the new one could not be staged, so that the server can undo the update.
+const UNDONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// These are all instances to be staged from now on.
@@ -90,6 +100,58 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), instance.clone());
         PreparedInstance { instance, level, reason, tries, is_final, unmet }
+    }
+
+    /// Whether the old instance runs on until the new one is staged. It is already when the server has let this agent stage
+    /// it; an agent that was away then does it now.
+    // [impl->swdd~agent-stages-updates~1]
+    pub(super) fn is_to_be_staged(&self, Change { name, new, deleted, withheld }: &Change) -> bool {
+        let Some(added) = new.as_ref().filter(|_| deleted.is_some() && !withheld) else { return false };
+        let object = self.live(name);
+        let report = object.and_then(|object| object.prepared.as_ref()).filter(|report| report.added == *added);
+        stage_of(added) > PrepareLevel::None
+            && object.is_some()
+            && report.is_none_or(|report| report.done.is_none() && !report.is_final)
+            && self.may_prepare(added)
+            && !self.conditions.is_inactive(name)
+    }
+
+    /// What follows from a report about what is to be staged before the old instance stops. Returns states to report.
+    pub(super) fn stages_before_stop(
+        &mut self,
+        report: &PreparationReport,
+        store: &WorkloadStateStore,
+    ) -> Vec<WorkloadState> {
+        let instance = &report.added.instance;
+        let name = &instance.workload;
+        let Some(until) = self.scheduler.unstaged.get_mut(name) else { return Vec::new() };
+        if report.done.is_some() {
+            let decision = self.scheduler.release_unstaged(name, store);
+            return self.execute_all(decision);
+        }
+        if !report.is_final || until.is_some() {
+            return Vec::new();
+        }
+        *until = Some(self.context.clock.now() + UNDONE_WITHIN);
+        let reason = report.failure.as_ref().map(|(reason, _)| reason.as_str()).unwrap_or_default();
+        let state = ExecutionState::with_info(Phase::PendingStartingFailed, format!("{CANNOT_BE_STAGED}{reason}"));
+        vec![WorkloadState::new(instance.clone(), state)]
+    }
+
+    /// Lets old instances stop whose new ones could not be staged, which nobody has taken back. Returns states to report.
+    pub(super) fn release_unstaged(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
+        let now = self.context.clock.now();
+        let due = self.scheduler.unstaged.iter().filter(|(_, until)| until.is_some_and(|until| until <= now));
+        let due: Vec<Name> = due.map(|(name, _)| name.clone()).collect();
+        let mut reports = Vec::new();
+        for name in due {
+            let _source = log_source(name.clone());
+            warn!("Replacing workload '{name}' although its new instance cannot be prepared.");
+            let decision = self.scheduler.release_unstaged(&name, store);
+            self.touched.insert(name);
+            reports.extend(self.execute_all(decision));
+        }
+        reports
     }
 
     /// What is to be prepared of a workload for an update, unless it was carried out meanwhile.

@@ -28,7 +28,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// When [`Self::refresh_conditions`] wants to be called next.
     #[must_use]
     pub fn conditions_due(&self) -> Option<Instant> {
-        self.conditions.due()
+        self.scheduler.unstaged.values().copied().flatten().chain(self.conditions.due()).min()
     }
 
     /// Evaluates the conditions of what is wanted now; it is not started while it may not run.
@@ -78,7 +78,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         self.conditions.refresh(self.context.clock.now());
         self.touched.extend(self.staging.names().cloned()); // A staged instance may be created now, or not any more.
-        self.withhold(store)
+        let mut reports = self.release_unstaged(store);
+        reports.extend(self.withhold(store));
+        reports
     }
 
     /// Stops workloads that may not run any more, their dependents first, and releases those that may run again.

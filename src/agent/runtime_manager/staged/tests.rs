@@ -352,6 +352,67 @@ fn an_agent_that_comes_back_after_the_switch_takes_what_it_has_staged() {
 }
 
 #[test]
+fn an_agent_that_was_away_while_others_staged_prepares_before_it_stops() {
+    let mut rig = rig();
+    rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+    rig.agent.hello(&[new()]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "stop w", "start w", "delete w"]);
+
+    let mut restarted = self::rig();
+    restarted.restart_agent_with(&[new()], |_| {});
+    restarted.agent.pass(MINUTE);
+    assert_eq!(restarted.engine.take_calls(), ["list", "create-only w", "delete w", "start w"]);
+
+    let mut unstaged = self::rig();
+    let new = wanted_with("w", &block("new", "{ stage: NONE }"), |_| {});
+    unstaged.agent.hello(std::slice::from_ref(&new));
+    assert_eq!(unstaged.engine.take_calls(), ["delete w", "create w"]);
+}
+
+#[test]
+fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute_to_be_taken_back() {
+    let failing = || {
+        let mut rig = rig();
+        rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+        rig.agent.hello(&[new()]);
+        assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+        let sent = rig.sent();
+        assert_eq!(
+            sent.last().map(String::as_str),
+            Some("w Pending(StartingFailed): 'cannot be staged: it will never work'")
+        );
+        rig
+    };
+    let mut taken_back = failing();
+    taken_back.agent.pass(MINUTE / 2);
+    taken_back.agent.hello(&[old()]);
+    taken_back.agent.pass(MINUTE);
+    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec![], 1));
+    assert_eq!(taken_back.engine.only().1.instance, old().instance);
+
+    let mut stays = failing();
+    stays.agent.pass(MINUTE / 2);
+    assert_eq!((stays.engine.take_calls(), running(&stays)), (vec![], 1));
+    stays.agent.pass(MINUTE);
+    assert_eq!(stays.engine.take_calls(), ["delete w", "create w"]);
+}
+
+/// On a link that comes and goes nothing was ever staged.
+#[test]
+fn a_lost_connection_touches_nothing_that_is_staged() {
+    let mut rig = rig();
+    stage(&mut rig, &[new()]);
+    forget(&rig);
+    for _ in 0..3 {
+        rig.agent.manager.on_event(SchedulerEvent::ServerGone);
+        stage(&mut rig, &[new()]);
+        rig.agent.hello(&[old()]);
+        rig.agent.pass(MINUTE);
+        assert_eq!((rig.engine.take_calls(), rig.engine.containers().len()), (vec![], 2));
+    }
+}
+
+#[test]
 fn the_next_agent_keeps_what_is_still_to_be_staged_and_removes_what_is_not() {
     let mut rig = rig();
     stage(&mut rig, &[new()]);
