@@ -387,7 +387,7 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
     taken_back.agent.pass(MINUTE / 2);
     taken_back.agent.hello(&[old()]);
     taken_back.agent.pass(MINUTE);
-    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec![], 1));
+    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec!["find w".to_owned()], 1));
     assert_eq!(taken_back.engine.only().1.instance, old().instance);
 
     let mut stays = failing();
