@@ -26,6 +26,8 @@ pub struct Accepted {
     pub added: Vec<InstanceName>,
     /// Instances that end.
     pub deleted: Vec<InstanceName>,
+    /// States received before the server accepted, oldest first.
+    pub earlier: Vec<WorkloadState>,
 }
 
 /// The server as the commands use it.
@@ -36,7 +38,7 @@ pub trait ServerLink {
     /// No response in time, no connection, or a refusal.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
-    /// Changes the parts that `masks` name. States received before the server accepted are dropped: they may be older
+    /// Changes the parts that `masks` name. States received before the server accepted are no next ones: they may be older
     /// than the update.
     ///
     /// # Errors
@@ -271,8 +273,8 @@ impl ServerLink for Session {
         let update = UpdateState { new_state: Some(Ok(new_state)), masks };
         match self.request(RequestContent::UpdateState(update))? {
             ResponseContent::UpdateStateSuccess { added, deleted } => {
-                self.kept.clear();
-                Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)? })
+                let earlier = std::mem::take(&mut self.kept);
+                Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
             }
             ResponseContent::Error(text) => Err(CommandError::Refused(text)),
             _ => Err(CommandError::Unexpected),

@@ -201,7 +201,7 @@ pub fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
 /// The response that these instances start and end.
 pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
     let all = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
-    Accepted { added: all(added), deleted: all(deleted) }
+    Accepted { added: all(added), deleted: all(deleted), earlier: Vec::new() }
 }
 
 /// The complete state in which `instances` run with podman, in the given phases.

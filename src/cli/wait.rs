@@ -73,7 +73,7 @@ pub struct WaitState {
     added: BTreeSet<InstanceName>,
     /// Added instances that are outstanding.
     starting: BTreeSet<InstanceName>,
-    /// Deleted instances that are outstanding.
+    /// Deleted instances that are outstanding, and added ones of which an older one of the same name has to end first.
     ending: BTreeSet<InstanceName>,
     /// Instances that have started and must prove that they work.
     on_trial: BTreeSet<InstanceName>,
@@ -108,20 +108,24 @@ impl WaitState {
         let mut state = Self {
             added: accepted.added.iter().cloned().collect(),
             starting: accepted.added.iter().cloned().collect(),
-            ending: accepted.deleted.iter().cloned().collect(),
+            ending: BTreeSet::new(),
             on_trial: BTreeSet::new(),
             connected: rows::entries(now.get("agents")).map(|(name, _)| name.into()).collect(),
             rows,
             reported: BTreeMap::new(),
             reasons,
         };
-        // An instance that had not begun to start and keeps its id has nothing to end, and no end is reported.
-        let begun = |instance: &InstanceName| {
-            let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart].map(|phase| phase.to_string());
-            remembered.get(instance).is_none_or(|row| !waiting.contains(&row.state))
+        // Whether the update replaces it, or an earlier one stops it still: one end is due of an older one of the same name.
+        // One that had not begun to start has nothing to end.
+        let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
+        let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::Removed, Phase::AgentDisconnected];
+        let has_older = |instance: &InstanceName| match earlier.get(instance) {
+            Some(phase) => !waiting.contains(phase),
+            None => remembered.get(instance).is_some_and(|row| waiting.iter().all(|it| it.to_string() != row.state)),
         };
-        let Self { added, ending, .. } = &mut state;
-        ending.retain(|instance| !added.contains(instance) || begun(instance));
+        let ends = |instance: &InstanceName| !state.added.contains(instance) || has_older(instance);
+        let ending = accepted.added.iter().chain(&accepted.deleted).filter(|instance| ends(instance)).cloned();
+        state.ending = ending.collect();
         // An instance that the server does not list any more was removed before.
         for instance in state.ending.clone().into_iter().filter(|instance| !there.contains(instance)) {
             state.on_state(&WorkloadState::new(instance, ExecutionState::plain(Phase::Removed)));
@@ -148,11 +152,12 @@ impl WaitState {
         let Some(row) = self.rows.get_mut(instance) else { return };
         row.update(state);
         self.reported.insert(instance.clone(), state.clone());
-        if ends_start(state.phase) || state.is_inactive() {
-            self.starting.remove(instance);
-        }
         if matches!(state.phase, Phase::Removed | Phase::AgentDisconnected) {
             self.ending.remove(instance);
+        }
+        // Until the older one of the same name has ended, states are about that.
+        if (ends_start(state.phase) || state.is_inactive()) && !self.ending.contains(instance) {
+            self.starting.remove(instance);
         }
     }
 

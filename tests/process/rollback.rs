@@ -112,3 +112,27 @@ fn an_update_that_the_server_refuses_is_not_undone() {
     assert_eq!((output.code, output.stdout.as_str()), (1, ""));
     assert!(output.stderr.starts_with("error: Command failed: 'SetState failed with: '"), "{}", output.stderr);
 }
+
+/// The bad one is set back without waiting, and applied again before it has ended.
+#[test]
+fn an_update_right_after_it_was_set_back_was_not_judged() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let good = manifest(&[workload("web", "run")]);
+    cluster.apply(&good);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let before = desired(&cluster);
+    cluster.write("bad.yaml", &manifest(&[workload("web", "run").config("commandArgs: [bad]")]));
+    cluster.ank(&["apply", "bad.yaml"]).success();
+    let (_, old) = cluster.engine.only_container("web");
+    cluster.engine.script(&serde_json::json!([{ "command": "stop", "workload": "web", "times": 1, "delay_ms": 2000 }]));
+    cluster.ank_with_input(&["apply", "--no-wait", "-"], &good).success();
+    let mut update = cluster.start_ank(&["apply", "--rollback", "bad.yaml"]);
+    wait_until("the bad one runs again", || {
+        cluster.engine.containers_of("web").iter().any(|one| one["Id"] != *old && one["Pid"] != 0)
+    });
+    cluster.engine.finish("web", 7);
+    wait_until("ank ends", || !update.is_running());
+    let expected = "warn: the update failed: web: Failed(ExecFailed): 'Exit code: '7''\n";
+    assert!(update.stderr().starts_with(expected), "{}{}", update.stdout(), update.stderr());
+    assert_eq!(desired(&cluster), before);
+}

@@ -6,7 +6,7 @@ use super::{Context, Objects};
 use crate::cli::error::{CliError, CommandError, ExitCode};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
-use crate::cli::wait::trial::ClientTrial;
+use crate::cli::wait::trial::{ClientTrial, effective_mask};
 use crate::cli::wait::{self, Settled, WaitEnd, WaitState};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
@@ -22,8 +22,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         before: &Node,
         mut state: WaitState,
     ) -> Result<ExitCode, CliError> {
-        let effective =
-            ClientTrial::names(accepted, before).into_iter().map(|name| format!("effectiveState.workloads.{name}"));
+        let effective = ClientTrial::names(accepted, before).into_iter().map(|name| effective_mask(&name));
         let masks: Vec<String> = objects.masks.iter().cloned().chain(effective).collect();
         let sent = self.read(&masks)?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.clock.now());

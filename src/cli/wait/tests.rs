@@ -51,6 +51,33 @@ fn an_instance_in_both_lists_must_go_and_come_back() {
     assert!(state.is_settled());
 }
 
+/// It was set back without waiting, and applied again before it had ended.
+#[test]
+fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
+    let begin = |earlier: &[Phase]| {
+        let complete = state(&["A"], &[("w", "1", "A", Phase::Running)]);
+        let mut accepted = accepted(&["w.1.A"], &[]);
+        accepted.earlier = earlier.iter().map(|phase| reported("w.1.A", *phase, "")).collect();
+        WaitState::new(&accepted, &complete, &complete)
+    };
+    let mut state = begin(&[]);
+    for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::Removed] {
+        state.on_states(&[reported("w.1.A", phase, "")]);
+        assert!(!state.is_settled(), "{phase}");
+    }
+    state.on_states(&[reported("w.1.A", Phase::PendingStarting, "")]);
+    state.on_states(&[reported("w.1.A", Phase::FailedExecFailed, "")]);
+    assert!(state.is_settled());
+    assert_eq!(state.failures(), [&instance("w.1.A")]);
+    // What ended before the update was accepted does not end once more.
+    let mut state = begin(&[Phase::StoppingRequestedAtRuntime, Phase::Removed]);
+    state.on_states(&[reported("w.1.A", Phase::Running, "")]);
+    assert!(state.is_settled());
+    let mut state = begin(&[Phase::Removed, Phase::PendingStarting]);
+    state.on_states(&[reported("w.1.A", Phase::Running, "")]);
+    assert!(!state.is_settled(), "it was started again before");
+}
+
 #[test]
 fn no_end_is_awaited_of_what_had_only_waited_to_start() {
     for (before, ends) in [

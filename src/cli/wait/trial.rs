@@ -6,7 +6,7 @@ use super::{Goal, Progress, WaitState};
 use crate::cli::error::CliError;
 use crate::cli::reasons;
 use crate::cli::rows;
-use crate::cli::session::Accepted;
+use crate::cli::session::{Accepted, ServerLink};
 use crate::limits::UPDATE_LOSSES;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::{self, OnFailure, Terms};
@@ -24,8 +24,11 @@ const RUNNING: &str = "Running(Ok)";
 #[derive(Debug)]
 pub struct ClientTrial {
     trial: Trial,
-    /// Instances with the names of old ones, whose ends are reported before anything about the new ones.
-    keep_names: BTreeSet<InstanceName>,
+    /// Workloads of which an end was reported: of an older instance of the same name, of one that is made anew, or others
+    /// have deleted or replaced it.
+    doubtful: BTreeSet<Name>,
+    /// The effective state that is judged.
+    effective: Node,
     /// Agents that are not connected.
     away: BTreeSet<Name>,
     losses: u32,
@@ -61,7 +64,8 @@ impl ClientTrial {
     pub fn new(accepted: &Accepted, before: &Node, wait: &mut WaitState, effective: &Node, now: Instant) -> Self {
         let mut new = Self {
             trial: Trial::default(),
-            keep_names: accepted.added.iter().filter(|instance| wait.ending.contains(instance)).cloned().collect(),
+            doubtful: BTreeSet::new(),
+            effective: effective.clone(),
             away: BTreeSet::new(),
             losses: 0,
             longest_deadline: Duration::ZERO,
@@ -74,7 +78,7 @@ impl ClientTrial {
         let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
         let added = accepted.added.iter().filter(|instance| !instance.agent.is_empty()).map(|instance| Candidate {
             ran: names.contains(&instance.workload),
-            keeps_name: new.keep_names.contains(instance),
+            keeps_name: wait.ending.contains(instance),
             is_present: wait.connected.contains(&instance.agent),
             ..candidate(instance, effective)
         });
@@ -158,13 +162,17 @@ impl ClientTrial {
         if self.away.remove(agent) {
             self.trial.agent_came(agent, now);
         }
-        if state.phase == Phase::Removed && !self.keep_names.remove(instance) {
-            self.trial.remove(&instance.workload);
-            self.gone.insert(instance.workload.clone());
-            return Vec::new();
+        if state.phase == Phase::Removed {
+            self.doubtful.insert(instance.workload.clone());
         }
         self.trial.report(instance, state, now).into_iter().collect()
     }
+}
+
+/// The mask of a workload as its agent gets it.
+#[must_use]
+pub fn effective_mask(name: &str) -> String {
+    format!("effectiveState.workloads.{name}")
 }
 
 /// How an instance is judged, by its workload in the effective state.
@@ -185,7 +193,7 @@ fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
     }
 }
 
-impl<L> Goal<L> for ClientTrial {
+impl<L: ServerLink> Goal<L> for ClientTrial {
     fn on_states(&mut self, wait: &WaitState, states: &[WorkloadState], now: Instant) {
         let missed = self.trial.tick(now); // What was due before these states.
         self.take(missed, wait);
@@ -195,9 +203,21 @@ impl<L> Goal<L> for ClientTrial {
         }
     }
 
-    fn check(&mut self, wait: &mut WaitState, _: &mut L, now: Instant) -> Result<Progress, CliError> {
+    fn check(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
         let missed = self.trial.tick(now);
         self.take(missed, wait);
+        if !self.doubtful.is_empty() {
+            let doubtful = std::mem::take(&mut self.doubtful);
+            let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
+            let state = link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
+            for name in doubtful {
+                let path = ["effectiveState", "workloads", &name];
+                if state.at(&path) != self.effective.at(&path) {
+                    self.trial.remove(&name);
+                    self.gone.insert(name);
+                }
+            }
+        }
         if self.failure.is_some() || (self.trial.is_quiet() && wait.ending.is_empty()) {
             return Ok(Progress::Reached);
         }

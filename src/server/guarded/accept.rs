@@ -398,11 +398,12 @@ impl ServerLoop {
                 if old.is_some_and(|old| self.workloads.effective.get(name) == Some(old)) {
                     return Candidate { state: state.cloned(), ..candidate }; // It goes on.
                 }
-                // The end of one that was never started is not reported when the same instance goes on waiting.
-                let phase = state.map(|state| state.phase);
-                let was_started = !matches!(phase, None | Some(Phase::PendingInitial | Phase::PendingWaitingToStart));
-                let keeps_name = was_started && old.is_some_and(|old| old.instance == candidate.instance);
-                Candidate { keeps_name, ..candidate }
+                // A state that it has already is that of an older one of the same name, which this update replaces or an earlier
+                // one stops still. The end of one that was never started is not reported when it goes on waiting, and an agent
+                // that comes back begins with what it has.
+                let phase = state.map_or(Phase::PendingInitial, |state| state.phase);
+                let is_of_none = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::AgentDisconnected];
+                Candidate { keeps_name: !is_of_none.contains(&phase), ..candidate }
             });
             candidates.push((name.clone(), candidate));
         }

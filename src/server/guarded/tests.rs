@@ -213,6 +213,31 @@ fn an_update_whose_instances_stay_healthy_is_good_and_costs_two_writes() {
     assert_eq!((read(&mut rig, "keptIn"), read(&mut rig, "losses")), ("DISK".to_owned(), "0".to_owned()));
 }
 
+/// It was set back, and applied again before its agent had ended it.
+#[test]
+fn late_reports_of_an_older_instance_counted_for_the_new_one() {
+    for (is_deleted, late) in [(false, Phase::Running), (true, Phase::Running), (false, Phase::FailedExecFailed)] {
+        let mut rig = Rig::new(&[db("1")]);
+        rig.apply(&[&db("2")]).unwrap();
+        rig.report(&db_instance("1"), Phase::Removed);
+        rig.report(&db_instance("2"), Phase::Running);
+        let back = if is_deleted { "db: ~".to_owned() } else { db("1") };
+        rig.apply(&[&back]).unwrap();
+        rig.apply(&[&db("2")]).unwrap();
+        assert_eq!(rig.phases(), ["1 WITHDRAWN", "2 TRIAL"], "{late} {is_deleted}");
+        rig.report(&db_instance("2"), late);
+        rig.wait(HEALTHY);
+        assert_eq!(rig.read(2, "phase"), "TRIAL", "{late} {is_deleted}");
+        for phase in [Phase::StoppingRequestedAtRuntime, Phase::Removed, Phase::PendingStarting, Phase::Running] {
+            rig.report(&db_instance("2"), phase);
+        }
+        rig.wait(HEALTHY - Duration::from_secs(1));
+        assert_eq!(rig.read(2, "phase"), "TRIAL");
+        rig.wait(Duration::from_secs(1));
+        assert_eq!(rig.read(2, "phase"), "GOOD");
+    }
+}
+
 #[test]
 fn one_that_may_stay_is_kept_when_it_failed_and_the_others_are_waited_for() {
     let keep = |name: &str, image: &str| workload(name, image, "{}", "");

@@ -165,6 +165,7 @@ fn objects_that_others_changed_meanwhile_stay() {
 fn an_update_that_others_replaced_before_it_was_judged_is_neither_good_nor_undone() {
     let mut steps = begun();
     steps.extend([broadcast("web.2.A", Phase::Running, ""), broadcast("web.2.A", Phase::Removed, "")]);
+    steps.push(Step::State(Node::empty()));
     let ran = run(steps);
     assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::Failed, 1));
     let error = "error: others deleted or replaced 'web' meanwhile; all else of the update is in force\nhint: ";

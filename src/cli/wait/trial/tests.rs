@@ -1,7 +1,7 @@
 //! When an update is good and when it has failed, with reports at given times.
 
 use super::*;
-use crate::cli::tests::{accepted, instance, let_need, reported, state};
+use crate::cli::tests::{ScriptedServer, Step, accepted, instance, let_need, reported, state};
 use crate::model::complete_state::execution_state_node;
 use crate::platform::clock::{Clock, SystemClock};
 
@@ -17,6 +17,8 @@ struct Rig {
     wait: WaitState,
     trial: ClientTrial,
     begin: Instant,
+    /// What is in force.
+    effective: Node,
 }
 
 /// The effective state: names with restart policy and block `update`.
@@ -45,7 +47,7 @@ impl Rig {
         let begin = SystemClock.now();
         let mut wait = WaitState::new(changes, before, &now);
         let trial = ClientTrial::new(changes, before, &mut wait, effective, begin);
-        Self { wait, trial, begin }
+        Self { wait, trial, begin, effective: effective.clone() }
     }
 
     /// One new workload `w` on agent `A`.
@@ -61,12 +63,13 @@ impl Rig {
         let states = [reported(name, phase, info)];
         self.wait.on_states(&states);
         let now = self.at(second);
-        Goal::<()>::on_states(&mut self.trial, &self.wait, &states, now);
+        Goal::<ScriptedServer>::on_states(&mut self.trial, &self.wait, &states, now);
     }
 
     fn check(&mut self, second: f32) -> Verdict {
         let now = self.at(second);
-        match self.trial.check(&mut self.wait, &mut (), now).unwrap() {
+        let mut server = ScriptedServer::new([Step::State(self.effective.clone())]);
+        match self.trial.check(&mut self.wait, &mut server, now).unwrap() {
             Progress::Reached => self.trial.failure().map_or(Verdict::Good, |why| Verdict::Failed(why.to_owned())),
             Progress::Open { again } => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
@@ -169,6 +172,35 @@ fn reports_about_the_old_instance_of_the_same_name_do_not_count() {
     assert_eq!(rig.check(2.0), failed("w: Failed(ExecFailed): 'Exit code: '1''"));
 }
 
+/// It was set back without waiting, and applied again before it had ended.
+#[test]
+fn the_late_end_of_an_older_instance_was_taken_for_that_of_the_new_one() {
+    let before = state(&["A"], &[("w", "1", "A", Phase::PendingInitial), ("w", "2", "A", Phase::Running)]);
+    let changes = accepted(&["w.2.A"], &["w.1.A"]);
+    let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[("w", "NEVER", "{}")]));
+    rig.report(1.0, "w.1.A", Phase::Removed, "");
+    rig.report(1.0, "w.2.A", Phase::Running, "");
+    assert_eq!(rig.check(11.0), Verdict::Open(120.0), "what runs is the older one");
+    rig.report(12.0, "w.2.A", Phase::Removed, "");
+    assert_eq!(rig.check(12.0), Verdict::Open(120.0));
+    rig.report(13.0, "w.2.A", Phase::FailedExecFailed, "Exit code: '1'");
+    assert_eq!(rig.check(13.0), failed("w: Failed(ExecFailed): 'Exit code: '1''"));
+    assert!(rig.trial.gone().is_empty());
+}
+
+/// A restart that makes a new container reports the end of the old one.
+#[test]
+fn a_restart_was_taken_for_a_delete_by_others() {
+    let mut rig = Rig::of_one("ALWAYS", "{ deadlineMs: 30000 }");
+    for second in [1.0, 2.0] {
+        rig.report(second, "w.1.A", Phase::FailedExecFailed, "Exit code: '1'");
+        rig.report(second, "w.1.A", Phase::Removed, "");
+        assert_eq!(rig.check(second), Verdict::Open(30.0));
+    }
+    rig.report(3.0, "w.1.A", Phase::PendingStarting, "");
+    assert_eq!(rig.check(30.0), failed("w: not healthy within 30 s: Pending(Starting)"));
+}
+
 #[test]
 fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
     let rules = effective(&[("w", "NEVER", "{}"), ("v", "NEVER", "{ healthyMs: 0 }")]);
@@ -176,6 +208,7 @@ fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
     rig.report(1.0, "w.1.A", Phase::Removed, "");
     rig.report(1.0, "w.2.A", Phase::Running, "");
     rig.report(2.0, "w.2.A", Phase::Removed, "");
+    rig.effective = effective(&[("v", "NEVER", "{ healthyMs: 0 }")]);
     assert_eq!(rig.check(2.0), Verdict::Open(120.0));
     assert!(rig.trial.gone().contains("w"));
     rig.report(3.0, "v.2.A", Phase::Running, "");
@@ -289,7 +322,7 @@ fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));
     let now = rig.at(0.0);
-    let progress = rig.trial.check(&mut rig.wait, &mut (), now).unwrap();
+    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), now).unwrap();
     assert_eq!(progress, Progress::Open { again: None });
     rig.report(1.0, "old.1.A", Phase::Removed, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
