@@ -21,4 +21,11 @@ case ${1-} in
         fi
         ;;
 esac
+# What is shipped says of which commit it is. Not for other builds: each commit would compile everything again.
+case " $* " in
+    *' --release '*)
+        ANKAIOS_COMMIT=${ANKAIOS_COMMIT-$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true)}
+        export ANKAIOS_COMMIT
+        ;;
+esac
 exec "${ANKAIOS_CARGO:-cargo}" "$@"

@@ -513,8 +513,6 @@ pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
 pub const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
 /// A YAML text of this many bytes after its aliases is read while no other such text is.
 pub const YAML_ALONE_FROM: usize = 256 * 1024;
-/// Workloads of a dependency cycle that an error names: the first and the last ones.
-pub const CYCLE_SHOWN_MAX: usize = 10;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 

@@ -7,7 +7,7 @@ use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::shown_text::without_passwords;
-use crate::model::version::VERSION;
+use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
@@ -35,7 +35,7 @@ const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> 
 #[derive(Debug, Parser)]
 #[command(
     name = "ank-agent",
-    version = VERSION,
+    version = SHOWN_VERSION.as_str(),
     about = "The Ankaios agent: runs the workloads of one node for the server and reports their states."
 )]
 struct Arguments {

@@ -4,7 +4,7 @@
 
 use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine};
-use ankaios_lite::model::version::VERSION;
+use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::logging::{self, fatal};
 use ankaios_lite::platform::memory;
 use ankaios_lite::platform::program::{self, Exit};
@@ -60,7 +60,8 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     };
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display();
     log::info!(
-        "ank-agent {VERSION} '{}', server: '{}', TLS: {tls}, folder: '{}', config file: '{config}'",
+        "ank-agent {} '{}', server: '{}', TLS: {tls}, folder: '{}', config file: '{config}'",
+        *SHOWN_VERSION,
         settings.name,
         settings.url,
         settings.folder.display()

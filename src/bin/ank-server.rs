@@ -6,7 +6,7 @@ use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLI
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::fields::reader::UnknownKey;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
-use ankaios_lite::model::version::VERSION;
+use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::clock::SystemClock;
 use ankaios_lite::platform::logging::{self, fatal, with_causes};
 use ankaios_lite::platform::memory;
@@ -147,7 +147,8 @@ fn serve(
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     let addresses: Vec<String> = endpoint.addresses().iter().map(ToString::to_string).collect();
     let addresses = addresses.join("' and '");
-    log::info!("ank-server {VERSION} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
+    let version = &*SHOWN_VERSION;
+    log::info!("ank-server {version} listens on '{addresses}', TLS: {tls}, config file: '{config}'");
 
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");

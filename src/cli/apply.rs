@@ -43,6 +43,14 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
+/// Reads manifests as one desired state.
+///
+/// # Errors
+/// A manifest cannot be read or used.
+pub fn desired_state(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<DesiredState, CliError> {
+    merged(&read_inputs(&arguments.manifests)?, arguments, output)
+}
+
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
 /// then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>, CommandError> {
@@ -71,6 +79,18 @@ type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
 
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+    let desired = merged(inputs, arguments, output)?;
+    let config_masks = desired.configs.keys().map(|name| format!("desiredState.configs.{name}"));
+    let workload_masks = desired.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+    let masks: Vec<String> = config_masks.chain(workload_masks).collect();
+    let new_state = match arguments.delete {
+        true => Node::empty(),
+        false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
+    };
+    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
+}
+
+fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<DesiredState, CliError> {
     let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
     let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
     for input in inputs {
@@ -87,19 +107,11 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_
             put(&mut configs, "configs", name, input, config)?;
         }
     }
-    let config_masks = configs.keys().map(|name| format!("desiredState.configs.{name}"));
-    let workload_masks = workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
-    let masks: Vec<String> = config_masks.chain(workload_masks).collect();
-    let desired = DesiredState {
+    Ok(DesiredState {
         workloads: workloads.into_iter().map(|(name, (_, workload))| (name, workload)).collect(),
         configs: configs.into_iter().map(|(name, (_, config))| (name, config)).collect(),
         ..DesiredState::default()
-    };
-    let new_state = match arguments.delete {
-        true => Node::empty(),
-        false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
-    };
-    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
+    })
 }
 
 fn put<'i, K: Ord + Display, T>(

@@ -6,12 +6,11 @@
 //! before the command, the state in `get workloads`, so after a command the server needs its long form.
 
 use crate::model::nearest::nearest;
+use crate::model::version::SHOWN_VERSION;
 use crate::platform::settings::naming_variable;
 use clap::builder::BoolValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{
-    Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
-};
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +18,8 @@ use values::{parse_duration, parse_interval, parse_number, parse_tag, parse_time
 
 mod values;
 
+/// Help pages: examples before the options.
+const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
 /// Id of the argument that repeats `--server-url` after a command.
 const SERVER_URL_AFTER: &str = "server_url_after";
@@ -27,10 +28,11 @@ const SERVER_URL_AFTER: &str = "server_url_after";
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "ank",
-    version,
+    version = SHOWN_VERSION.as_str(),
     about = "Applies manifests to an Ankaios cluster and shows its workloads",
     arg_required_else_help = true,
     subcommand_required = true,
+    help_template = PAGE,
     after_help = "Examples:\n  ank apply cluster.yaml        start its workloads and wait\n  \
                   ank get workloads             show all workloads\n  \
                   ank get state desiredState    show the desired state\n\n\
@@ -39,7 +41,7 @@ const SERVER_URL_AFTER: &str = "server_url_after";
 )]
 pub struct Arguments {
     /// URL of the server [default: https://127.0.0.1:25551]
-    #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE)]
+    #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE, hide_short_help = true)]
     pub server_url: Option<String>,
     /// Options that may also stand after the command.
     #[command(flatten)]
@@ -54,52 +56,52 @@ pub struct Arguments {
 #[command(next_help_heading = EVERYWHERE)]
 pub struct Common {
     /// Config file [default: ~/.config/ankaios/ank.conf or /etc/ankaios/ank.conf]
-    #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(short = 'x', long, global = true, value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub ank_config: Option<PathBuf>,
     /// Use the table [contexts.<NAME>] of the config file in place of [default]
-    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME")]
+    #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME", hide_short_help = true)]
     pub context: Option<String>,
     /// Milliseconds to wait for a response of the server [default: 3000]
-    #[arg(long, global = true, value_name = "MS", value_parser = parse_number::<u64>)]
+    #[arg(long, global = true, value_name = "MS", value_parser = parse_number::<u64>, hide_short_help = true)]
     pub response_timeout: Option<u64>,
     /// Print debug messages on standard error
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true)]
     pub verbose: bool,
     /// Override `verbose` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_verbose: bool,
     /// Print results, warnings and errors only
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true)]
     pub quiet: bool,
     /// Override `quiet` of the config file
     #[arg(long, global = true, hide = true)]
     pub no_quiet: bool,
     /// Do not wait for workloads after a change
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub no_wait: bool,
     /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub wait: bool,
     /// Give up waiting after this time, for example 90s or 5m, and exit with 4
-    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub wait_timeout: Option<Duration>,
     /// Exit with 3 when a workload of the change failed
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
-    #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    #[arg(short = 'k', long, global = true, env = "ANK_INSECURE", num_args = 0, value_parser = BoolValueParser::new(), default_missing_value = "true", value_name = "BOOL", hide_short_help = true)]
     pub insecure: Option<bool>,
     /// Override `insecure` of the config file and of the environment
     #[arg(long, global = true, hide = true)]
     pub no_insecure: bool,
     /// CA certificate that signed the server's certificate
-    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub ca_pem: Option<PathBuf>,
     /// Own certificate
-    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub crt_pem: Option<PathBuf>,
     /// Own private key
-    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath)]
+    #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub key_pem: Option<PathBuf>,
 }
 
@@ -138,6 +140,16 @@ pub enum Verb {
                       ank diff -o json web.yaml        for scripts"
     )]
     Diff(DiffArguments),
+    /// Check manifests as far as that needs no server, for example in a build pipeline
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. What may be in \
+                      the cluster already is a warning: workloads and configs that others refer to. Templates are \
+                      rendered by the server, so what they lead to is not checked.\n\n\
+                      Examples:\n  ank validate web.yaml db.yaml\n  \
+                      ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it"
+    )]
+    Validate(ValidateArguments),
     /// Put back what a guarded update has changed
     #[command(
         after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
@@ -195,6 +207,19 @@ pub enum Verb {
                       ank top -o json web db             for scripts"
     )]
     Top(TopArguments),
+    /// Print the script that completes command lines in a shell
+    #[command(
+        arg_required_else_help = true,
+        after_help = "The script asks 'ank' for candidates, so it knows the names in the cluster.\n\n\
+                      Examples:\n  source <(ank completion bash)        in this shell; in ~/.bashrc for all\n  \
+                      source <(ank completion zsh)         in ~/.zshrc, after 'compinit'\n  \
+                      ank completion fish | source         in ~/.config/fish/config.fish"
+    )]
+    Completion {
+        /// The shell
+        #[arg(value_name = "SHELL", value_parser = ["bash", "zsh", "fish", "elvish", "powershell"])]
+        shell: String,
+    },
 }
 
 /// What `get` shows.
@@ -220,13 +245,13 @@ pub enum Get {
     )]
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
-    #[command(visible_alias = "agents")]
+    #[command(visible_alias = "agents", after_help = "Example:\n  ank get agents")]
     Agent,
     /// A list of the configs that templates can use
-    #[command(visible_alias = "configs")]
+    #[command(visible_alias = "configs", after_help = "Example:\n  ank get configs")]
     Config,
     /// A table of guarded updates: those that are open and the last that have ended
-    #[command(visible_alias = "updates")]
+    #[command(visible_alias = "updates", after_help = "Example:\n  ank get updates")]
     Update,
     /// Changes of the state as they happen, until interrupted
     #[command(
@@ -267,14 +292,22 @@ pub enum Set {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Delete {
     /// Stop workloads and remove them from the desired state; unknown names are no error
-    #[command(visible_alias = "workloads", arg_required_else_help = true)]
+    #[command(
+        visible_alias = "workloads",
+        arg_required_else_help = true,
+        after_help = "Example:\n  ank delete workload web db"
+    )]
     Workload {
         /// Names of workloads
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
     /// Remove configs from the desired state; unknown names are no error
-    #[command(visible_alias = "configs", arg_required_else_help = true)]
+    #[command(
+        visible_alias = "configs",
+        arg_required_else_help = true,
+        after_help = "Example:\n  ank delete config ports"
+    )]
     Config {
         /// Names of configs
         #[arg(value_name = "NAME", required = true)]
@@ -377,6 +410,17 @@ pub struct ManifestArguments {
     /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
     #[arg(long)]
     pub ignore_modes: bool,
+    /// Manifests; '-' as the first reads one from standard input
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub manifests: Vec<String>,
+}
+
+/// Options of `validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArguments {
+    /// Assign all workloads of the manifests to this agent
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
@@ -626,7 +670,7 @@ impl Verb {
             Self::Graph(_) => "print the graph",
             Self::Blame(_) => "print the start times",
             Self::Top(_) => "show usage",
-            Self::Apply(_) | Self::Diff(_) => return None,
+            Self::Apply(_) | Self::Diff(_) | Self::Validate(_) | Self::Completion { .. } => return None,
         })
     }
 }
@@ -639,10 +683,9 @@ impl Arguments {
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         // First without the environment, or its values would count as words: no help where the command is missing.
-        let first = parsed_command().mut_args(without_environment).try_get_matches_from(&words);
+        let first = command().mut_args(without_environment).try_get_matches_from(&words);
         first.map_err(|error| with_tip(error, &words))?;
-        let matches =
-            parsed_command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
+        let matches = command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
         match &arguments.command {
@@ -700,7 +743,7 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
 
 /// An error of the command below the top that `path` leads to, with its usage line.
 fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
-    let mut whole = parsed_command().mut_args(without_environment);
+    let mut whole = command().mut_args(without_environment);
     whole.build(); // Or the usage line would lack the names of the commands above.
     let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));
     found.map_or_else(|| clap::Error::raw(kind, text), |command| command.error(kind, text))
@@ -711,13 +754,6 @@ fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
 pub fn command() -> Command {
     let command = Arguments::command();
     command.mut_subcommands(with_server_url)
-}
-
-/// [`command`] with help pages as they are documented: `-h` prints the same as `--help`.
-fn parsed_command() -> Command {
-    let help = Arg::new("help").short('h').long("help").help("Print help").action(ArgAction::HelpShort).global(true);
-    let help = help.help_heading(None::<&'static str>);
-    command().disable_help_flag(true).arg(help)
 }
 
 /// Names the environment variable of an option in its help, without taking the option from it.
@@ -734,7 +770,7 @@ fn environment(name: &str) -> String {
     format!("[env: {name}={}]", value.to_string_lossy())
 }
 
-/// Adds `--server-url` to a command and those below it.
+/// Adds `--server-url` to a command and those below it, and what help pages look like.
 fn with_server_url(command: Command) -> Command {
     let argument = Arg::new(SERVER_URL_AFTER)
         .long("server-url")
@@ -742,8 +778,9 @@ fn with_server_url(command: Command) -> Command {
         .help(format!("URL of the server [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
         .value_hint(ValueHint::Url)
         .help_heading(EVERYWHERE)
+        .hide_short_help(true)
         .display_order(0); // First in the list, where it is before the command.
-    command.arg(argument).mut_subcommands(with_server_url)
+    command.help_template(PAGE).arg(argument).mut_subcommands(with_server_url)
 }
 
 /// The URL of the server: the innermost `--server-url` after a command, or the one before it.

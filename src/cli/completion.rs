@@ -1,4 +1,4 @@
-//! Shell completion: `COMPLETE=bash|zsh|fish|elvish|powershell ank` prints the script, which then calls the same
+//! Shell completion: `ank completion SHELL`, or `COMPLETE=SHELL ank`, prints the script, which then calls the same
 //! program for candidates.
 //!
 //! Thread: `main`. Takes: the words typed so far, with their options for the connection. Gives: names in the state of
@@ -18,13 +18,14 @@ use crate::model::shown_text::acts_on_terminal;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::env::Shells;
 use crossbeam_channel::never;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
 /// Runtimes that agents have.
-const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
+pub(super) const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
 /// Prints the script or candidates when a shell requests them. Returns whether it did.
 ///
@@ -32,6 +33,18 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// The shell is unknown, or standard output cannot be written.
 pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
+}
+
+/// The script for `shell`, the same as `COMPLETE=<shell> ank` prints.
+///
+/// # Errors
+/// It cannot be written.
+pub fn script(shell: &str) -> io::Result<String> {
+    let mut script = Vec::new();
+    if let Some(completer) = Shells::builtins().completer(shell) {
+        completer.write_registration("COMPLETE", "ank", "ank", "ank", &mut script)?;
+    }
+    Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
 /// The command tree. Options are offered where one is begun or nothing else can stand: twenty of them would hide the

@@ -33,6 +33,7 @@ pub mod top;
 pub mod unified;
 pub mod update;
 pub mod updates;
+pub mod validate;
 pub mod wait;
 
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
@@ -47,8 +48,9 @@ use events::Events;
 use output::Output;
 use session::{ServerLink, Session};
 use settings::{CliSettings, Waiting};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signals::Interrupts;
-use std::ffi::OsString;
+use std::ffi::{OsString, c_int};
 use std::time::SystemTime;
 use top::Top;
 use update::{Context, Update};
@@ -80,8 +82,13 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 }
 
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
-    let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
-    let mut job = Job::prepare(&arguments.command, output)?;
+    let settings = match arguments.command {
+        Verb::Validate(_) | Verb::Completion { .. } => None, // No server.
+        _ => Some(CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?),
+    };
+    let (Some(mut job), Some(settings)) = (Job::prepare(&arguments.command, output)?, settings) else {
+        return Ok(ExitCode::Success);
+    };
     if let Job::Update(update) = &mut job {
         update.checks_modes &= !settings.ignore_modes;
     }
@@ -92,7 +99,7 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
     if job.is_endless() {
         output.set_level(false, output.is_verbose()); // `quiet` of a config file would suppress all their output.
     }
-    let interrupts = if job.ends_by_signal() { Some(Interrupts::catch()?) } else { None };
+    let interrupts = job.signals().map(Interrupts::catch).transpose()?;
     let signals = interrupts.as_ref().map_or_else(never, Interrupts::receiver);
     loop {
         let session = Session::open(&settings, signals.clone());
@@ -103,6 +110,11 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
                 if signals.recv_timeout(EVENTS_RECONNECT_INTERVAL).is_ok() {
                     return Ok(ExitCode::Success);
                 }
+            }
+            Err(error) if error.is_interrupted() && !job.ends_by_signal() => {
+                // What is left in force was said: the end is that of all commands which signals end.
+                let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
+                return Err(error);
             }
             result => return result,
         }
@@ -125,8 +137,9 @@ enum Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Self, CliError> {
-        Ok(match verb {
+    /// `None` where all is done: that needed no server.
+    fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Option<Self>, CliError> {
+        Ok(Some(match verb {
             Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
             Verb::Get(object) => Self::Get(object),
             Verb::Logs(arguments) => Self::Logs(arguments),
@@ -147,7 +160,12 @@ impl<'a> Job<'a> {
                 Self::Update(Update { rollback: *rollback, force: *force, ..update })
             }
             Verb::Rollback { id } => Self::Rollback(*id),
-        })
+            Verb::Validate(arguments) => return validate::check(arguments, output).map(|()| None),
+            Verb::Completion { shell } => {
+                output.result(&completion::script(shell)?)?;
+                return Ok(None);
+            }
+        }))
     }
 
     /// Whether it prints changes until it is stopped.
@@ -164,6 +182,16 @@ impl<'a> Job<'a> {
         match self {
             Self::Events(events) => events.end_by_signal(),
             _ => matches!(self, Self::Logs(_)),
+        }
+    }
+
+    /// The signals that it reacts to.
+    fn signals(&self) -> Option<&'static [c_int]> {
+        match self {
+            _ if self.ends_by_signal() => Some(&[SIGINT, SIGTERM, SIGQUIT, SIGHUP]),
+            // Who interrupts the wait is told what stays in force.
+            Self::Update(_) | Self::Rollback(_) | Self::Mode(ModeArguments { mode: Some(_), .. }) => Some(&[SIGINT]),
+            _ => None,
         }
     }
 

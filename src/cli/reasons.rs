@@ -2,6 +2,7 @@
 //!
 //! Thread: `main`, plain values. The server reports only that a workload waits; the others follow from the dependencies.
 
+use super::error::meant;
 use super::rows::{self, Row};
 use super::table::one_line;
 use crate::model::execution_state::{INACTIVE_PREFIX, Phase, WorkloadState};
@@ -123,7 +124,11 @@ impl Reasons {
             let why = self.unscheduled.iter().find(|(instance, _)| *instance.workload == **needed);
             let why = why.map_or_else(String::new, |(_, info)| format!(" ({info})"));
             let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ") + &why;
-            let now = if phases.is_empty() { "it does not exist".to_owned() } else { format!("it is {phases}") };
+            let others = || self.phases.keys().map(|other| &*other.workload).filter(|other| *other != name);
+            let now = match phases.is_empty() {
+                true => format!("it does not exist{}", meant(needed, others())),
+                false => format!("it is {phases}"),
+            };
             (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
         };
         self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()

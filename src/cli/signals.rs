@@ -1,4 +1,4 @@
-//! Signals that end `get events` and `logs` with exit code 0.
+//! Signals that end `get events` and `logs` with exit code 0, and those that end a wait.
 //!
 //! Thread: `cli:signals` waits for them; everything else on `main`. Gives: a message for each signal. All other commands
 //! keep the default action of signals.
@@ -7,8 +7,8 @@ use super::error::CliError;
 use crate::limits::{STACK_SMALL, STOP_DEADLINE};
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, bounded};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
+use std::ffi::c_int;
 
 /// Catches signals until it is dropped.
 pub struct Interrupts {
@@ -18,13 +18,13 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Begins to catch SIGINT, SIGTERM, SIGQUIT and SIGHUP.
+    /// Begins to catch these signals.
     ///
     /// # Errors
     /// The operating system does not allow it.
-    pub fn catch() -> Result<Self, CliError> {
+    pub fn catch(signals: &[c_int]) -> Result<Self, CliError> {
         let failed = |error| CliError::Start { text: format!("cannot catch signals: {error}"), hint: None };
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT, SIGHUP]).map_err(failed)?;
+        let mut signals = Signals::new(signals).map_err(failed)?;
         let handle = signals.handle();
         let (give, received) = bounded(1);
         let wait = move || {

@@ -134,6 +134,7 @@ impl ServerLink for ScriptedServer {
                     }
                 }
             }
+            Some(Step::Signal) => Err(CommandError::Interrupted),
             None => Err(lost()),
             other => panic!("states are awaited, the script has {other:?}"),
         }

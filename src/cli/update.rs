@@ -109,8 +109,14 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         if let Some(update) = guarded {
             return self.follow(update, state);
         }
-        let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, self.waiting.limit, self.output)?;
-        Ok(self.conclude(&state, end))
+        let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, self.waiting.limit, self.output);
+        if end.as_ref().is_err_and(CliError::is_interrupted) {
+            let left = counted(state.outstanding().len());
+            self.output.warn(format_args!(
+                "{left} did not reach the desired state yet; the update stays in force, 'ank get workloads -w' follows it"
+            ));
+        }
+        Ok(self.conclude(&state, end?))
     }
 
     /// Reads the parts of the complete state that `masks` select.
@@ -130,7 +136,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
             let workloads = workloads.join("', '");
-            let text = format!("agent '{agent}' is not connected; when it connects, it starts '{workloads}'");
+            let meant = meant(agent, state.connected_agents());
+            let when = if meant.is_empty() { "; when" } else { " When" };
+            let text = format!("agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
         let (failures, outstanding) = (state.failures(), self.warn_of_missed(state, end));

@@ -250,6 +250,10 @@ impl WaitState {
         self.added.iter().filter(failed).collect()
     }
 
+    pub fn connected_agents(&self) -> impl Iterator<Item = &str> {
+        self.connected.iter().map(|name| &**name)
+    }
+
     /// Agents that are not connected, with the workloads that they should start.
     #[must_use]
     pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {

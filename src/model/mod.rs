@@ -6,6 +6,8 @@ pub mod access_rules;
 #[cfg(any(feature = "agent", feature = "server"))]
 pub mod authorizer;
 pub mod complete_state;
+#[cfg(any(feature = "cli", feature = "server"))]
+pub mod cycles;
 pub mod execution_state;
 pub mod field_path;
 pub mod fields;

@@ -3,9 +3,19 @@
 //! Thread: none, plain values.
 
 use super::names::excerpt;
+use std::sync::LazyLock;
 
 /// Version of this program and of the Ankaios API level it implements.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The version as people see it. The level of the API does not say which program this is; builds that are shipped name
+/// their commit in `ANKAIOS_COMMIT`.
+pub static SHOWN_VERSION: LazyLock<String> = LazyLock::new(|| shown(option_env!("ANKAIOS_COMMIT")));
+
+fn shown(commit: Option<&str>) -> String {
+    let commit = commit.filter(|commit| !commit.is_empty()).map_or_else(String::new, |commit| format!(" {commit}"));
+    format!("{VERSION} (ankaios-lite{commit})")
+}
 
 /// The version of manifests and states that is current.
 pub const API_VERSION: &str = "v1";
@@ -31,6 +41,14 @@ pub fn check_compatible(theirs: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_that_people_see_name_the_program_and_the_commit_if_it_is_known() {
+        assert_eq!(shown(Some("4b1912c0ffee")), format!("{VERSION} (ankaios-lite 4b1912c0ffee)"));
+        for unknown in [None, Some("")] {
+            assert_eq!(shown(unknown), format!("{VERSION} (ankaios-lite)"), "{unknown:?}");
+        }
+    }
 
     // [utest->swdd~common-version-checking~1]
     #[test]

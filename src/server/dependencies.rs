@@ -1,48 +1,9 @@
-//! Dependencies between workloads: the cycle check of an update, and who uses what.
+//! Dependencies between workloads: who uses what.
 //!
 //! Thread: `server`; plain values and functions.
 
-use crate::model::names::Name;
 use crate::model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Returns the workloads of a cycle that can be reached from `starts`. `workload` returns the workload of a name.
-///
-/// Every condition counts; dependencies on workloads that do not exist do not. Names are followed in sorted order, so
-/// that the same graph always leads to the same cycle. The depth-first search has three colours and is iterative, since
-/// the length of a chain is up to the user.
-pub fn find_cycle<'w>(
-    workload: impl Fn(&str) -> Option<&'w Workload>,
-    starts: impl IntoIterator<Item = &'w Name>,
-) -> Option<Vec<Name>> {
-    let mut finished: BTreeSet<&str> = BTreeSet::new();
-    let mut open: BTreeSet<&str> = BTreeSet::new();
-    for start in starts {
-        let start: &str = start;
-        let Some(first) = workload(start).filter(|_| !finished.contains(start)) else { continue };
-        open.insert(start);
-        let mut way = vec![(start, first.dependencies.keys())];
-        while let Some((name, rest)) = way.last_mut() {
-            let Some(next) = rest.next().map(String::as_str) else {
-                open.remove(*name);
-                finished.insert(name);
-                way.pop();
-                continue;
-            };
-            if open.contains(next) {
-                let cycle = way.iter().map(|(name, _)| *name).skip_while(|name| *name != next);
-                return Some(cycle.map(Name::from).collect());
-            }
-            if !finished.contains(next)
-                && let Some(workload) = workload(next)
-            {
-                open.insert(next);
-                way.push((next, workload.dependencies.keys()));
-            }
-        }
-    }
-    None
-}
 
 /// The names of workloads that `workload` needs running.
 pub fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
@@ -89,68 +50,5 @@ impl<T: Ord + Clone> Users<T> {
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    type Workloads = BTreeMap<Name, Arc<Workload>>;
-
-    fn graph(edges: &[(&str, &[&str])]) -> Workloads {
-        let workload = |dependencies: &&[&str]| {
-            let mut workload = Workload::new("A", "r", "c");
-            workload.dependencies =
-                dependencies.iter().map(|name| ((*name).to_owned(), AddCondition::Failed)).collect();
-            Arc::new(workload)
-        };
-        edges.iter().map(|(name, dependencies)| (Name::from(*name), workload(dependencies))).collect()
-    }
-
-    fn cycle(edges: &[(&str, &[&str])]) -> Option<String> {
-        let workloads = graph(edges);
-        let names = find_from(&workloads, workloads.keys())?;
-        Some(names.iter().map(|name| &**name).collect::<Vec<_>>().join(" "))
-    }
-
-    fn find_from<'w>(workloads: &'w Workloads, starts: impl IntoIterator<Item = &'w Name>) -> Option<Vec<Name>> {
-        find_cycle(|name| workloads.get(name).map(|workload| &**workload), starts)
-    }
-
-    #[test]
-    fn cycles_are_found_and_always_named_by_the_same_workload() {
-        for (edges, expected) in [
-            (vec![("a", &[][..])], None),
-            (vec![("a", &["a"][..])], Some("a")),
-            (vec![("a", &["b"][..]), ("b", &["a"])], Some("a b")),
-            (vec![("a", &["b"][..]), ("b", &["c"]), ("c", &["b"])], Some("b c")),
-            (vec![("a", &["missing"][..]), ("b", &["a", "other"])], None),
-            // A node that is reachable twice hides no cycle, and is none by itself.
-            (vec![("a", &["b", "c", "d"][..]), ("b", &["a"]), ("d", &["c"])], Some("a b")),
-            (vec![("a", &["b", "c"][..]), ("b", &["d"]), ("c", &["d"]), ("d", &[])], None),
-        ] {
-            assert_eq!(cycle(&edges).as_deref(), expected, "{edges:?}");
-        }
-    }
-
-    #[test]
-    fn only_what_the_starts_reach_is_looked_at() {
-        let workloads = graph(&[("a", &["b"]), ("b", &[]), ("x", &["x"])]);
-        assert_eq!(find_from(&workloads, &["a".into()]), None);
-        assert_eq!(find_from(&workloads, &["nobody".into()]), None);
-    }
-
-    #[test]
-    fn a_chain_of_any_length_needs_no_stack() {
-        let names: Vec<String> = (0..100_000).map(|index| format!("w{index:06}")).collect();
-        let mut workloads = Workloads::new();
-        for pair in names.windows(2) {
-            let mut workload = Workload::new("A", "r", "c");
-            workload.dependencies.insert(pair[1].clone(), AddCondition::Running);
-            workloads.insert(pair[0].as_str().into(), Arc::new(workload));
-        }
-        assert_eq!(find_from(&workloads, &[names[0].as_str().into()]), None);
     }
 }

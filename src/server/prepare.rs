@@ -2,7 +2,6 @@
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
-use super::dependencies::find_cycle;
 use super::modes::ModeError;
 use super::mutating_hooks::HookOutcome;
 use super::plan::Difference;
@@ -11,6 +10,7 @@ use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
 use crate::limits::{AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX};
 use crate::model::complete_state::tags_bytes;
+use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, LifecycleError};
 use crate::model::messages::{AddedWorkload, WorkloadPlan};
 use crate::model::names::{Name, excerpt};

@@ -6,7 +6,7 @@ use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::lifecycle::OnFailure;
 use crate::model::names::{excerpt, is_name};
 use crate::model::validation::NAME_RULE;
-use crate::model::version::VERSION;
+use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
     ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, PemPaths, Pems, SettingsError, decide_security,
@@ -31,7 +31,7 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
 #[derive(Debug, Parser)]
 #[command(
     name = "ank-server",
-    version = VERSION,
+    version = SHOWN_VERSION.as_str(),
     about = "The Ankaios server: stores the desired state of a cluster, assigns workloads to agents and serves the state to clients."
 )]
 struct Arguments {

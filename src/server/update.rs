@@ -3,10 +3,11 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::state_view::StateView;
-use crate::limits::{CYCLE_SHOWN_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
+use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::complete_state::{
     DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
 };
+use crate::model::cycles::cycle_text;
 use crate::model::field_path::{self, FieldNotFound};
 use crate::model::fields::{COMPLETE_STATE, Kind, omit_empty};
 use crate::model::messages::UpdateState;
@@ -167,18 +168,8 @@ pub enum UpdateError {
         number: u64,
     },
     /// Workloads wait for each other, each for the next one and the last one for the first one. Never empty.
-    #[error("workload dependency '{}' is part of a cycle. It is: {}", .0.first().map_or("", |name| name), shown(.0))]
+    #[error("{}", cycle_text(.0))]
     Cycle(Vec<Name>),
-}
-
-/// The names of a cycle, the first one at the end again; of a long one the middle is left out.
-fn shown(cycle: &[Name]) -> String {
-    let mut names: Vec<&str> = cycle.iter().chain(cycle.first()).map(|name| &**name).collect();
-    if cycle.len() > CYCLE_SHOWN_MAX {
-        let hidden = cycle.len() - CYCLE_SHOWN_MAX;
-        names.splice(CYCLE_SHOWN_MAX - 1..CYCLE_SHOWN_MAX - 1 + hidden, ["..."]);
-    }
-    names.join(" -> ")
 }
 
 impl UpdateError {

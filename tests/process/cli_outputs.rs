@@ -91,11 +91,14 @@ fn help_fits_the_terminal() {
         "run workload",
         "apply",
         "diff",
+        "validate",
         "rollback",
         "logs",
+        "mode",
         "graph",
         "blame",
         "top",
+        "completion",
     ];
     for to in To::ALL {
         let mut all = String::new();

@@ -183,7 +183,7 @@ fn missing_commands_show_help_on_standard_error() {
         let error = read(words).unwrap_err();
         assert_eq!((error.exit_code(), error.use_stderr()), (0, false), "{words}");
     }
-    assert_eq!(read("--version").unwrap_err().to_string(), format!("ank {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(read("--version").unwrap_err().to_string(), format!("ank {}\n", *SHOWN_VERSION));
 }
 
 #[test]
@@ -227,8 +227,8 @@ fn tags_are_split_at_the_first_equals_sign() {
 #[test]
 fn help_keeps_the_lines_that_tools_read() {
     let help = read("--help").unwrap_err().to_string();
-    for words in ["get -h", "get agent -h", "get workload -h", "apply -h", "delete config -h", "graph -h"] {
-        let page = read(words).unwrap_err().to_string();
+    for words in ["get", "get agent", "get workload", "apply", "delete config", "graph"] {
+        let page = read(&format!("{words} --help")).unwrap_err().to_string();
         let (usage, options) = (page.find("\nUsage: ank "), page.find("\nOptions:\n"));
         assert!(usage.is_some() && usage < options && options < page.find("\nOptions of all commands:\n"), "{page}");
     }
@@ -244,20 +244,40 @@ fn help_keeps_the_lines_that_tools_read() {
         .collect();
     assert_eq!(
         commands,
-        ["get", "set", "delete", "run", "apply", "diff", "rollback", "logs", "mode", "graph", "blame", "top", "help"]
+        [
+            "get",
+            "set",
+            "delete",
+            "run",
+            "apply",
+            "diff",
+            "validate",
+            "rollback",
+            "logs",
+            "mode",
+            "graph",
+            "blame",
+            "top",
+            "completion",
+            "help"
+        ]
     );
 }
 
 #[test]
-fn short_and_long_help_are_the_same_and_complete() {
+fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
     let help = |words: &str| read(words).unwrap_err().to_string();
+    let of_all = "\nOptions of all commands:\n";
     for words in ["", "get", "get state", "get workload", "get agent", "get events", "delete workload", "graph", "logs"]
     {
-        let page = help(&format!("{words} -h"));
-        assert_eq!(page, help(&format!("{words} --help")), "{words}");
-        assert_eq!(page, help(&format!("help {words}")), "{words}");
-        assert!(page.replace(['\n', ' '], "").contains("[env:ANK_SERVER_URL="), "{page}");
-        assert!(page.replace(['\n', ' '], "").contains("[env:ANK_INSECURE="), "{page}");
+        let (short, long) = (help(&format!("{words} -h")), help(&format!("{words} --help")));
+        assert_eq!(long, help(&format!("help {words}")), "{words}");
+        for variable in ["[env:ANK_SERVER_URL=", "[env:ANK_INSECURE="] {
+            assert!(long.replace(['\n', ' '], "").contains(variable), "{long}");
+            assert!(!short.contains(variable), "{short}");
+        }
+        assert!(long.contains(of_all) && !short.contains(of_all), "{short}");
+        assert!(short.contains("--help"), "it leads to the other one: {short}");
     }
     for (words, line) in [
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
@@ -268,6 +288,21 @@ fn short_and_long_help_are_the_same_and_complete() {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");
     }
+}
+
+#[test]
+fn examples_come_before_the_options_of_each_command() {
+    fn check(words: &str, command: &Command) {
+        let below: Vec<_> = command.get_subcommands().filter(|below| below.get_name() != "help").collect();
+        for option in ["-h", "--help"] {
+            let page = read(&format!("{words} {option}")).unwrap_err().to_string();
+            let examples = page.find("\nExample");
+            assert!(examples.is_some() || !below.is_empty(), "{words}: {page}");
+            assert!(examples < page.find("\nOptions:\n"), "{words}: {page}");
+        }
+        below.iter().for_each(|below| check(&format!("{words} {}", below.get_name()), below));
+    }
+    check("", &command());
 }
 
 #[test]

@@ -116,6 +116,25 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
 }
 
 #[test]
+fn who_interrupts_the_wait_is_told_that_the_update_stays_in_force() {
+    let ran =
+        run(running_after_update(vec![Step::Signal]), Waiting::default(), |context| context.update_and_wait(update()));
+    assert!(ran.result.unwrap_err().is_interrupted());
+    let expected = "warn: 1 workload did not reach the desired state yet; the update stays in force, \
+                    'ank get workloads -w' follows it\n";
+    assert_eq!(ran.err, expected);
+}
+
+#[test]
+fn a_misspelt_agent_leads_to_the_name_of_a_connected_one() {
+    let now = state(&["rear", "front"], &[("w", "1", "raer", Phase::PendingInitial)]);
+    let steps = vec![Step::State(state(&["rear"], &[])), Step::Accept(accepted(&["w.1.raer"], &[])), Step::State(now)];
+    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    let expected = "warn: agent 'raer' is not connected, did you mean 'rear'? When it connects, it starts 'w'\n";
+    assert_eq!(ran.err, expected);
+}
+
+#[test]
 fn a_narrow_terminal_cuts_nothing_of_the_summary() {
     let info = "No more retries: cannot create the container, there is no image called nginx";
     let steps =

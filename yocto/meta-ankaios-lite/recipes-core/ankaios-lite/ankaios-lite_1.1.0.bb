@@ -65,6 +65,9 @@ CXXFLAGS:append = " -fno-exceptions ${ANKAIOS_CFLAGS} -fvisibility-inlines-hidde
 # Stripping is left to the packaging, which keeps what debuggers need.
 export CARGO_PROFILE_RELEASE_STRIP = "none"
 
+# What '--version' and the logs say, beside the version.
+export ANKAIOS_COMMIT = "${@d.getVar('SRCREV')[:12]}"
+
 # CMake 4 refuses the c-ares in gRPC, which asks for a version before 3.5.
 export CMAKE_POLICY_VERSION_MINIMUM = "3.5"
 
