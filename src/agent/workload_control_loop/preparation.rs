@@ -126,7 +126,8 @@ impl Prepared {
 
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn on_preparation(&mut self) {
-        self.preparation = self.slot.preparation();
+        // The scheduler has forgotten what it was told.
+        (self.preparation, self.told) = (self.slot.preparation(), None);
         if let Some((added, container)) = self.slot.take_found() {
             self.next.take().into_iter().for_each(|next| self.discard(next));
             let mut found = Prepared::new(added);
