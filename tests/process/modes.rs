@@ -79,7 +79,8 @@ fn ank_shows_modes_and_refuses_unknown_ones() {
     assert_eq!(cluster.ank(&["mode"]).success(), table);
     let json: serde_json::Value = serde_json::from_str(&cluster.ank(&["mode", "-o", "json"]).success()).expect("JSON");
     let expected = serde_json::json!({
-        "configItem": "mode", "current": "park", "known": ["drive", "limp", "park"], "onFailure": "limp"
+        "configItem": "mode", "current": "park", "known": ["drive", "limp", "park"], "onFailure": "limp",
+        "workloads": {"drive": 1, "limp": 0, "park": 2}
     });
     assert_eq!(json, expected);
     let output = cluster.ank(&["mode", "drve"]);

@@ -248,7 +248,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let is_needed = self.removal.has(instance)
             || self.is_ours(instance)
-            || self.slot.wants(instance)
             || is_prepared(&self.next)
             || is_prepared(&self.given);
         if is_needed {

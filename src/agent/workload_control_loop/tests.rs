@@ -556,6 +556,19 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
 }
 
 #[test]
+fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_never_reported_as_gone() {
+    let mut rig = Rig::new();
+    rig.create("a", |_| {});
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.wishes.put_surplus(surplus(&rig, "b")).unwrap();
+    rig.want_config("b");
+    assert_eq!((rig.states(), rig.other.containers().len()), (vec![stopping("a"), delete_failed("a")], 0));
+    assert_eq!(rig.wishes.put(Wish::End), Ok(Some(instance("b"))), "the loop has nothing of it");
+    rig.run();
+    assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
+}
+
+#[test]
 fn only_so_many_creates_run_at_a_time_and_a_delete_does_not_wait_for_a_slot() {
     let mut rig = Rig::new();
     let taken = [rig.slots.try_take(Use::Start), rig.slots.try_take(Use::Start)];
