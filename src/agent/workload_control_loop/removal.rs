@@ -246,10 +246,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let is_prepared = |prepared: &Option<Prepared>| {
             prepared.as_ref().is_some_and(|prepared| prepared.added.instance == *instance)
         };
-        let is_needed = self.removal.has(instance)
-            || self.is_ours(instance)
-            || is_prepared(&self.next)
-            || is_prepared(&self.given);
+        let is_needed =
+            self.removal.has(instance) || self.is_ours(instance) || is_prepared(&self.next) || is_prepared(&self.given);
         if is_needed {
             return;
         }
