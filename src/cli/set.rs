@@ -60,7 +60,7 @@ fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
     let parent = &path[..path.len() - 1];
     let emptied = !parent.is_empty() && state.at(parent).is_some_and(|node| node.is_empty_container());
-    emptied || value_at(&state, &path).is_some()
+    emptied || value_at(state, &path).is_some()
 }
 
 #[cfg(test)]

@@ -61,15 +61,12 @@ impl WaitingRequests {
     }
 
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
-        self.with_hooks
-            .as_ref()
-            .is_some_and(|(first, ..)| matches!(content, RequestContent::UpdateState(_)) || first == requester)
+        self.with_hooks.as_ref().is_some_and(|(first, ..)| content.is_update() || first == requester)
     }
 
     /// Whether it is an update that comes behind others that wait, or have waited, for hooks.
     fn comes_into_line(&self, content: &RequestContent) -> bool {
-        matches!(content, RequestContent::UpdateState(_))
-            && (self.hooks_work() || self.queue.iter().any(|waiting| waiting.is_in_line))
+        content.is_update() && (self.hooks_work() || self.queue.iter().any(|waiting| waiting.is_in_line))
     }
 
     /// The update that the hooks have, and those that wait for them.
@@ -148,7 +145,7 @@ impl WaitingRequests {
         let next = self.queue.remove(index)?;
         let is_own = |waiting: &Waiting| waiting.requester == next.requester;
         let has_place = self.queue.iter().any(|waiting| is_own(waiting) && waiting.is_in_line);
-        if !has_place && !matches!(next.content, RequestContent::UpdateState(_)) {
+        if !has_place && !next.content.is_update() {
             let waiting = std::mem::take(&mut self.queue).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = waiting.partition(is_own);
             self.queue = others.into_iter().chain(own).collect();
@@ -174,8 +171,7 @@ impl WaitingRequests {
     /// A stream has ended. Its updates are carried out all the same, as if the response was lost; its other requests need
     /// no response any more.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.queue
-            .retain(|waiting| waiting.key.peer != peer || matches!(waiting.content, RequestContent::UpdateState(_)));
+        self.queue.retain(|waiting| waiting.key.peer != peer || waiting.content.is_update());
     }
 
     /// Whether nothing waits.
