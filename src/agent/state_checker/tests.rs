@@ -119,8 +119,7 @@ impl Bench {
         let (reports, prefix) = (self.reports.clone(), name.to_owned());
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let process = Some(MainProcess { container: id.clone(), pid });
-        let command =
-            WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, in_burst: true, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, in_burst: true, reply };
         self.event(CheckerEvent::Command(command));
     }
 
@@ -578,7 +577,8 @@ fn what_is_watched_is_told_without_a_listing() {
     let (reply, watched) = bounded(1);
     let id = ContainerId("web".into());
     let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
-    let command = WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, in_burst: false, reply: ignored };
+    let command =
+        WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, in_burst: false, reply: ignored };
     bench.checker.on_event(CheckerEvent::Command(command));
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
         bench.checker.on_event(CheckerEvent::Command(WatchCommand::ListWatched { reply: reply.clone() }));
@@ -611,7 +611,9 @@ fn the_threads_report_and_end_with_their_sender() {
     let (instance, in_burst) = (instance("web"), false);
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    commands.send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, in_burst, reply }).unwrap();
+    commands
+        .send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, in_burst, reply })
+        .unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));
@@ -638,7 +640,11 @@ fn a_process_that_cannot_be_watched_proves_nothing() {
     for unnoticed in [true, false] {
         let mut bench = Bench::new();
         let env = &mut bench.checker.env;
-        if unnoticed { env.unnoticed.push(7) } else { env.gone.push(7) }
+        if unnoticed {
+            env.unnoticed.push(7)
+        } else {
+            env.gone.push(7)
+        }
         bench.watch_process("web", 7);
         assert_eq!(bench.take_reports(), [""; 0]);
         bench.answer_listing(vec![running("web", 7)]);
