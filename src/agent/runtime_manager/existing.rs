@@ -3,7 +3,7 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::next::is_prepared;
+use super::next::{is_prepared, surplus_of};
 use super::{Change, Existing, Record, RuntimeManager, Waits, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
@@ -243,10 +243,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn can_start_again(&self, runtime: &Name) -> bool {
         self.context.engines.get(runtime).is_some_and(|source| (source.connect)().can_start_again())
     }
-}
-
-pub(super) fn surplus_of(runtime: &Name, ListedContainer { instance, id, .. }: &ListedContainer) -> Surplus {
-    Surplus { runtime: runtime.clone(), instance: instance.clone(), id: id.clone(), is_unused: false }
 }
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {

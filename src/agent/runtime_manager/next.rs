@@ -60,6 +60,10 @@ fn stage_of(added: &AddedWorkload) -> PrepareLevel {
     block.map_or(PrepareLevel::None, |block| block.stage)
 }
 
+pub(super) fn surplus_of(runtime: &Name, ListedContainer { instance, id, .. }: &ListedContainer) -> Surplus {
+    Surplus { runtime: runtime.clone(), instance: instance.clone(), id: id.clone(), is_unused: false }
+}
+
 /// Whether the record of an earlier agent says that it has prepared this container, or was about to.
 pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
     let record = connector.prepared_record(&container.instance);
@@ -354,7 +358,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let kept = kept.and_then(|record| record.container(added, &calls.folder, &*connector, &calls.boot));
             match kept.filter(|kept| (kept.level == PrepareLevel::Init) == is_initialised) {
                 Some(kept) => _ = self.found.insert(name.clone(), (added.clone(), kept)),
-                None => unused.push(Surplus { is_unused: true, ..super::existing::surplus_of(runtime, container) }),
+                None => unused.push(Surplus { is_unused: true, ..surplus_of(runtime, container) }),
             }
             false
         });
