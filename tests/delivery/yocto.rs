@@ -113,6 +113,16 @@ fn packages_with_all_programs_in_one_file() {
     packages("multicall", "wrynose", &["server", "agent", "cli", "multicall"]);
 }
 
+/// In a recipe there is no class 'base' to inherit: bitbake stops with any choice that has no server.
+#[test]
+fn what_is_inherited_for_the_server_is_nothing_without_it() {
+    let recipe = recipe();
+    let deferred: Vec<&str> = recipe.lines().filter_map(|line| line.strip_prefix("inherit_defer ")).collect();
+    assert_eq!(deferred, ["${@bb.utils.contains('PACKAGECONFIG', 'server', 'useradd', '', d)}"]);
+    let inherited = recipe.lines().filter(|line| line.starts_with("inherit"));
+    assert_eq!(inherited.filter(|line| line.split(&[' ', '\'']).any(|class| class == "base")).count(), 0);
+}
+
 #[test]
 fn every_file_beside_the_recipe_is_named_in_it_and_the_other_way_round() {
     let recipe = recipe();

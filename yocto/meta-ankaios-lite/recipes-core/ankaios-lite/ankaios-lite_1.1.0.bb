@@ -45,8 +45,8 @@ PACKAGECONFIG[cli] = "--features cli"
 PACKAGECONFIG[multicall] = "--features multicall --bin ankaios"
 
 inherit cargo cargo-update-recipe-crates systemd update-rc.d
-# The user of the server; 'base' is there anyway.
-inherit_defer ${@bb.utils.contains('PACKAGECONFIG', 'server', 'useradd', 'base', d)}
+# The user of the server.
+inherit_defer ${@bb.utils.contains('PACKAGECONFIG', 'server', 'useradd', '', d)}
 
 require ${BPN}-crates.inc
 
