@@ -77,6 +77,8 @@ struct FailedPlay {
 #[derive(Debug, Clone)]
 enum KubeUpdate {
     Played(InstanceName, Vec<String>),
+    /// Its pods are being taken down.
+    GoesDown(InstanceName),
     Down(InstanceName),
 }
 
@@ -96,6 +98,8 @@ pub struct PodmanKubeConnector {
     complained: BTreeSet<InstanceName>,
     /// Pods that the last listing missed, for the same reason.
     missing: BTreeSet<String>,
+    /// Instances whose pods may be missing: they are being taken down.
+    going_down: BTreeSet<InstanceName>,
     updates: Sender<KubeUpdate>,
     /// Only the connector that lists receives them.
     received: Option<Receiver<KubeUpdate>>,
@@ -130,6 +134,7 @@ impl PodmanKubeConnector {
             pods: BTreeMap::new(),
             complained: BTreeSet::new(),
             missing: BTreeSet::new(),
+            going_down: BTreeSet::new(),
             updates,
             received,
         }
@@ -389,12 +394,17 @@ impl PodmanKubeConnector {
     fn drain_updates(&mut self) {
         for update in self.received.iter().flat_map(Receiver::try_iter) {
             match update {
-                KubeUpdate::Played(instance, pods) => self.pods.insert(instance, pods),
-                KubeUpdate::Down(instance) => {
-                    self.complained.remove(&instance);
-                    self.pods.remove(&instance)
+                KubeUpdate::Played(instance, pods) => {
+                    self.going_down.remove(&instance);
+                    self.pods.insert(instance, pods);
                 }
-            };
+                KubeUpdate::GoesDown(instance) => _ = self.going_down.insert(instance),
+                KubeUpdate::Down(instance) => {
+                    self.going_down.remove(&instance);
+                    self.complained.remove(&instance);
+                    self.pods.remove(&instance);
+                }
+            }
         }
     }
 }
@@ -484,6 +494,7 @@ impl RuntimeConnector for PodmanKubeConnector {
             .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
         self.remove_left_over(&mut CallSequence::new(&mut Unwatched))?;
         if let Some(played) = self.recall(&instance)? {
+            self.notify(KubeUpdate::GoesDown(instance.clone()));
             self.down(&played.manifest, &played.down_options)?;
             self.remove_volumes(&instance);
         }
@@ -549,8 +560,12 @@ impl RuntimeConnector for PodmanKubeConnector {
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(None, &mut Unwatched)?;
-        let known = with_pods.iter().filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None });
+        self.drain_updates(); // Some may have been taken down while the containers were listed.
+        let going_down = std::mem::take(&mut self.going_down);
+        let expected = with_pods.iter().filter(|(_, instance)| !going_down.contains(instance));
+        let known = expected.filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None });
         self.note_missing(known.flatten(), &containers);
+        self.going_down = going_down;
         Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, &pods, &containers)).collect())
     }
 
