@@ -128,6 +128,13 @@ impl RuntimeError {
     pub fn reason(&self) -> String {
         command::reason(&self.to_string())
     }
+
+    /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
+    pub fn is_final(&self) -> bool {
+        let refuses = |refusal: &&str| self.reason().contains(*refusal);
+        let refuses_option = || ["unknown flag: ", "unknown shorthand flag: "].iter().any(|refusal| refuses(&refusal));
+        matches!(self, Self::Unsupported(_)) || matches!(self, Self::Failed(_)) && refuses_option()
+    }
 }
 
 /// One container engine. Each thread has its own connector; they share nothing but the engine.

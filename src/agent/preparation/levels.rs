@@ -32,7 +32,8 @@ const BINDING: [&str; 4] = ["--pod", "--pod-id-file", "--requires", "--volumes-f
 /// removed, which makes the next create fail, and secrets stay as they were.
 const KEPT: [&str; 2] = ["--cidfile", "--secret"];
 /// Options that only a `run` has.
-const OF_RUN: [&str; 6] = ["--detach", "--detach-keys", "--passwd", "--preserve-fds", "--rmi", "--sig-proxy"];
+const OF_RUN: [&str; 7] =
+    ["--detach", "--detach-keys", "--passwd", "--preserve-fd", "--preserve-fds", "--rmi", "--sig-proxy"];
 /// Begins an image that stands in a file or a folder. It is read by each create.
 const NO_REGISTRY: [&str; 5] = ["oci-archive:", "docker-archive:", "oci:", "dir:", "docker-daemon:"];
 /// Short options of a container with a value; what stands behind one in the same word is its value.

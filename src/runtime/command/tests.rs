@@ -259,3 +259,17 @@ fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
         assert_eq!(error.reason(), expected);
     }
 }
+
+#[test]
+fn an_option_that_the_engine_does_not_know_is_refused_each_time() {
+    let failed = |text: &str| RuntimeError::Failed(text.to_owned());
+    for (error, is_final) in [
+        (failed("Error: unknown flag: --x\nSee 'podman create --help'. Execution of 'podman create'"), true),
+        (failed("Error: unknown shorthand flag: 'x' in -x"), true),
+        (failed("Error: no such image. Execution of 'podman create --env=A=unknown flag: --x'"), false),
+        (RuntimeError::Unsupported(String::new()), true),
+        (RuntimeError::TimedOut("unknown flag: ".to_owned()), false),
+    ] {
+        assert_eq!(error.is_final(), is_final, "{error}");
+    }
+}
