@@ -36,6 +36,9 @@ pub type ListReply = Box<dyn FnOnce(ListResult) + Send>;
 /// Receives what a watched container does; runs on the thread of the state checker and must not block.
 pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 
+/// Receives that a prepared container is not what it was; runs on the thread of the state checker and must not block.
+pub type GoneReply = Box<dyn FnOnce() + Send>;
+
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
@@ -59,6 +62,14 @@ pub enum WatchCommand {
     Unwatch {
         /// The instance of the container.
         instance: InstanceName,
+    },
+    /// Reply when a listing, whatever it is for, lacks the prepared container of this instance or shows that it was
+    /// started; `None` forgets it.
+    WatchPrepared {
+        /// The instance of the container.
+        instance: InstanceName,
+        /// Which container.
+        container: Option<(ContainerId, GoneReply)>,
     },
     /// List all containers of this agent.
     ListAll {
@@ -136,6 +147,8 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     clock: C,
     settings: CheckerSettings,
     watched: BTreeMap<InstanceName, Watched<S::Process>>,
+    /// Prepared containers, with the first listing that counts.
+    prepared: BTreeMap<InstanceName, (u64, ContainerId, GoneReply)>,
     /// The replies that wait for a listing with at least this number.
     replies: Vec<(u64, ListReply)>,
     next_key: u64,
@@ -190,6 +203,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             clock,
             settings,
             watched: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             replies: Vec::new(),
             next_key: 0,
             next_listing: 0,
@@ -211,6 +225,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 }
             }
             CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
+            CheckerEvent::Command(WatchCommand::WatchPrepared { instance, container: Some((id, reply)) }) => {
+                self.prepared.insert(instance, (self.next_listing, id, reply));
+            }
+            CheckerEvent::Command(WatchCommand::WatchPrepared { instance, .. }) => _ = self.prepared.remove(&instance),
             CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
                 self.replies.push((self.next_listing, reply));
                 self.want_at(self.clock.now());
@@ -277,6 +295,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             watched.report(Some(ExecutionState::plain(Phase::Running)));
             self.want_at(now + self.settings.repair_interval);
         }
+        self.prepared.remove(&instance);
         self.watched.insert(instance, watched);
         runs
     }
@@ -340,6 +359,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             again = [again, list_again].into_iter().flatten().min();
             watched.report(state);
         }
+        let is_gone = |_: &InstanceName, (valid_from, id, _): &mut (u64, ContainerId, GoneReply)| {
+            *valid_from <= number && by_id.get(id).is_none_or(|found| !found.state.phase.is_pending())
+        };
+        self.prepared.extract_if(.., is_gone).for_each(|(_, (.., gone))| gone());
         let repair = self.settings.repair_interval;
         self.want_at(now + again.map_or(repair, |pause| pause.min(repair)));
         self.reply(number, &Ok(listed));
@@ -594,6 +617,7 @@ impl fmt::Debug for WatchCommand {
             Self::Watch { instance, .. } => write!(formatter, "Watch({instance})"),
             Self::Unwatch { instance } => write!(formatter, "Unwatch({instance})"),
             Self::ListAll { .. } => formatter.write_str("ListAll"),
+            Self::WatchPrepared { instance, .. } => write!(formatter, "WatchPrepared({instance})"),
             Self::ListWatched { .. } => formatter.write_str("ListWatched"),
         }
     }

@@ -8,7 +8,7 @@
 use super::engine_call::Called;
 use super::preparation::record::PreparedContainer;
 use super::probes::{ProbeReply, ProbeReport};
-use super::state_checker::{ListReply, ListResult, StateReply};
+use super::state_checker::{GoneReply, ListReply, ListResult, StateReply};
 use crate::model::execution_state::ExecutionState;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -96,6 +96,8 @@ pub enum SlotEvent {
     Surplus(Vec<Surplus>),
     /// An engine call has ended.
     Called(Called),
+    /// This prepared container was removed or started by somebody else.
+    PreparedGone(ContainerId),
     /// The state checker observed this state of the container that is watched.
     Observed(ExecutionState),
     /// An engine has listed its containers for the search.
@@ -140,6 +142,7 @@ struct Slot {
     prepared: BTreeSet<InstanceName>,
     surplus: Vec<Surplus>,
     called: Vec<Called>,
+    prepared_gone: Option<ContainerId>,
     observed: Option<ExecutionState>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
@@ -340,6 +343,9 @@ impl WishSlot {
         if let Some(called) = slot.called.pop() {
             return Some(SlotEvent::Called(called));
         }
+        if let Some(gone) = slot.prepared_gone.take() {
+            return Some(SlotEvent::PreparedGone(gone));
+        }
         let observed = slot.observed.take().map(SlotEvent::Observed);
         let listed = || slot.listed.pop().map(SlotEvent::Listed);
         observed.or_else(listed).or_else(|| slot.probed.take().map(SlotEvent::Probed))
@@ -436,6 +442,15 @@ impl WishSlot {
         let watch = self.end_watch();
         let shared = self.shared.clone();
         Box::new(move |state| shared.observed(watch, state))
+    }
+
+    /// What reports that this prepared container was removed or started by somebody else.
+    pub fn gone_reply(&self, id: ContainerId) -> GoneReply {
+        let shared = self.shared.clone();
+        Box::new(move || {
+            shared.slot.lock().prepared_gone = Some(id);
+            shared.wake();
+        })
     }
 
     /// Observed states do not count any more. Returns the number of the next watch.

@@ -368,6 +368,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 }
             }
             Event::Slot(SlotEvent::Called(called)) => self.on_called(called),
+            Event::Slot(SlotEvent::PreparedGone(id)) => self.on_prepared_gone(&id),
             Event::Slot(SlotEvent::Observed(state)) => self.on_observed(state),
             Event::Slot(SlotEvent::Listed(listed)) => {
                 if let Stage::Searching(search) = &mut self.stage {

@@ -14,7 +14,7 @@ use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{ListReply, StateReply, WatchCommand};
+use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, PREPARE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
@@ -113,6 +113,7 @@ struct SteppedChecker {
     commands: Receiver<WatchCommand>,
     connector: Box<dyn RuntimeConnector>,
     watched: BTreeMap<InstanceName, Watched>,
+    prepared: BTreeMap<InstanceName, (ContainerId, GoneReply)>,
 }
 
 struct Watched {
@@ -124,8 +125,8 @@ struct Watched {
 impl SteppedChecker {
     fn new(engine: &FakeEngine, agent: &'static str, commands: Receiver<WatchCommand>) -> Self {
         let connector = Box::new(engine.connector(agent));
-        let (waiting, watched) = (Vec::new(), BTreeMap::new());
-        Self { engine: engine.clone(), waiting, commands, connector, watched }
+        let (waiting, watched, prepared) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { engine: engine.clone(), waiting, commands, connector, watched, prepared }
     }
 
     fn step(&mut self) -> bool {
@@ -140,8 +141,13 @@ impl SteppedChecker {
             worked = true;
             match command {
                 WatchCommand::Watch { instance, id, reply, .. } => {
+                    self.prepared.remove(&instance);
                     self.watched.insert(instance, Watched { id, reply, reported: None });
                 }
+                WatchCommand::WatchPrepared { instance, container: Some(container) } => {
+                    self.prepared.insert(instance, container);
+                }
+                WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
                 WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
                 WatchCommand::ListAll { reply } if self.engine.is_silent() => self.waiting.push(reply),
                 WatchCommand::ListAll { reply } => reply(self.connector.list()),
@@ -149,6 +155,16 @@ impl SteppedChecker {
             }
         }
         let containers = self.engine.containers();
+        let is_gone = |_: &InstanceName, (id, _): &mut (ContainerId, GoneReply)| {
+            containers.get(id).is_none_or(|container| !container.state.phase.is_pending())
+        };
+        // What is not watched is seen only when something is listed for others.
+        if !self.watched.is_empty() {
+            for (_, (_, gone)) in self.prepared.extract_if(.., is_gone) {
+                gone();
+                worked = true;
+            }
+        }
         for watched in self.watched.values_mut() {
             let lost = || ExecutionState::plain(Phase::FailedLost);
             let state = containers.get(&watched.id).map_or_else(lost, |container| container.state.clone());

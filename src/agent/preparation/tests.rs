@@ -527,6 +527,28 @@ fn preparations_wait_for_a_free_core_first_come_first_served() {
 /// The states that the engine's container of `w` may be in, with the calls of a new agent whose `w` still waits, and then
 /// may start.
 #[test]
+fn what_others_remove_or_start_is_not_shown_as_prepared_any_more_and_is_prepared_again() {
+    for is_started in [false, true] {
+        let mut rig = rig(PrepareLevel::Create);
+        rig.add(&[plain("w"), wanted_with("other", "image: x", |_| {})]);
+        rig.sent();
+        let (id, _) = rig.engine.containers().into_iter().find(|(_, one)| &*one.instance.workload == "w").unwrap();
+        rig.engine.take_calls();
+        if is_started {
+            rig.engine.set_state(&id, ExecutionState::plain(Phase::Running));
+        } else {
+            rig.engine.remove(&id);
+        }
+        rig.agent.run();
+        assert_eq!(rig.sent(), ["w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"]);
+        let removal = if is_started { "delete w" } else { "delete nothing" };
+        assert_eq!(rig.engine.take_calls(), [removal, "create-only w"]);
+        far(&mut rig, Phase::Running);
+        assert_eq!(rig.engine.take_calls(), ["start w"]);
+    }
+}
+
+#[test]
 fn the_next_agent_keeps_what_was_prepared_for_the_same_in_the_same_boot() {
     let added = plain("w");
     type Change<'c> = &'c dyn Fn(&mut AgentRig);

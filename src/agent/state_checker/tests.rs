@@ -651,3 +651,36 @@ fn a_process_that_cannot_be_watched_proves_nothing() {
         assert_eq!(bench.take_reports(), ["web Running(Ok)"]);
     }
 }
+
+/// As long as it is only created or initialised; nothing is listed for it.
+#[test]
+fn a_prepared_container_that_others_remove_or_start_is_told_once_with_the_next_listing() {
+    let pending = |name: &str| container(name, &ExecutionState::plain(Phase::PendingStarting), 0);
+    for now in [None, Some(running("web", 1)), Some(exited("web", 0))] {
+        let mut bench = Bench::new();
+        let prepared = |bench: &mut Bench, name: &'static str| {
+            let reports = bench.reports.clone();
+            let reply: GoneReply = Box::new(move || reports.lock().unwrap().push(format!("{name} is gone")));
+            let container = Some((ContainerId(name.into()), reply));
+            bench.event(CheckerEvent::Command(WatchCommand::WatchPrepared { instance: instance(name), container }));
+        };
+        ["web", "stays", "forgotten"].into_iter().for_each(|name| prepared(&mut bench, name));
+        let forgotten = WatchCommand::WatchPrepared { instance: instance("forgotten"), container: None };
+        bench.event(CheckerEvent::Command(forgotten));
+        assert_eq!(bench.checker.next_listing_at(), None);
+        bench.watch("other", 1);
+        bench.checker.list_if_due();
+        prepared(&mut bench, "new"); // The listing under way may lack it.
+        let all = |rest: Vec<ListedContainer>| [vec![running("other", 5), pending("stays")], rest].concat();
+        bench.list(all(vec![pending("web")]));
+        bench.take_reports();
+        bench.clock.advance(REPAIR_INTERVAL);
+        bench.checker.list_if_due();
+        bench.list(all(now.clone().into_iter().chain([pending("new")]).collect()));
+        assert_eq!(bench.take_reports(), ["web is gone"], "{now:?}");
+        bench.clock.advance(REPAIR_INTERVAL);
+        bench.checker.list_if_due();
+        bench.list(all(now.into_iter().chain([pending("new")]).collect()));
+        assert_eq!(bench.take_reports(), Vec::<String>::new());
+    }
+}

@@ -14,13 +14,14 @@ use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{SlotRequest, StartSlot, StartSlots, Use};
+use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::Preparation;
 use crate::limits::START_SLOT_MAX;
 use crate::model::messages::AddedWorkload;
 use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX, PrepareLevel};
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
-use crate::runtime::{NewContainer, RuntimeError};
+use crate::runtime::{ContainerId, NewContainer, RuntimeError};
 use log::info;
 use std::time::Instant;
 
@@ -114,7 +115,7 @@ impl Prepared {
         self.failures = self.failures.saturating_add(1);
         self.reason = error.reason();
         self.note = format!("{PREPARE_PREFIX}{}", self.reason);
-        let is_final = matches!(error, RuntimeError::Unsupported(_));
+        let is_final = error.is_final();
         self.has_given_up = is_final || retry_limit.is_some_and(|limit| self.failures > limit);
         if !self.has_given_up {
             let delay = retry_delay(self.failures, random);
@@ -132,6 +133,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.next.take().into_iter().for_each(|next| self.discard(next));
             let mut found = Prepared::new(added);
             found.reached(container.level, Some(container));
+            self.watch_prepared(&found.added, found.container.as_ref());
             self.next = Some(found);
         }
     }
@@ -262,7 +264,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(call) = prepared.call.take() else { return };
         let error = match result {
             Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
-            Ok(CallDone::Prepared(container)) => return prepared.reached(container.level, Some(container)),
+            Ok(CallDone::Prepared(container)) => {
+                self.watch_prepared(&prepared.added, Some(&container));
+                return prepared.reached(container.level, Some(container));
+            }
             Ok(CallDone::Started(..)) => return,
             Err(error) => error,
         };
@@ -283,8 +288,40 @@ impl<C: Clock> WorkloadControlLoop<C> {
         prepared.failed(&error, retry_limit, self.context.clock.now(), &mut self.random);
     }
 
+    /// Lets the state checker report when others remove or start this container.
+    fn watch_prepared(
+        &self,
+        AddedWorkload { instance, workload }: &AddedWorkload,
+        container: Option<&PreparedContainer>,
+    ) {
+        let Some(engine) = self.context.engines.get(&workload.runtime) else { return };
+        let container = container.map(|container| (container.id.clone(), self.slot.gone_reply(container.id.clone())));
+        let command = WatchCommand::WatchPrepared { instance: instance.clone(), container };
+        let _ = engine.watch.send(command); // Gone only when the agent ends.
+    }
+
+    /// Somebody else has removed or started this container. It is prepared anew; its start would do so otherwise.
+    pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
+        let is_it = |next: &mut Prepared| {
+            next.call.is_none() && next.container.as_ref().is_some_and(|container| container.id == *id)
+        };
+        if let Some(gone) = self.next.take_if(is_it) {
+            let name = &gone.added.instance.workload;
+            info!(
+                "The prepared container of workload '{name}' was removed or started by others; it is prepared again."
+            );
+            let anew = Prepared::new(gone.added.clone());
+            self.tell(&anew, self.target());
+            self.next = Some(anew);
+            self.discard(gone);
+        }
+    }
+
     /// What was prepared is not wanted any more.
     pub(super) fn discard(&mut self, prepared: Prepared) {
+        if prepared.container.is_some() {
+            self.watch_prepared(&prepared.added, None);
+        }
         let Prepared { added, container, unsure, call, initialised, .. } = prepared;
         call.iter().filter_map(|call| call.cancel.as_ref()).for_each(EventFd::set);
         let call = call.filter(|call| call.makes_container).map(|call| call.number);

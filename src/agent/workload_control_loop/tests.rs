@@ -207,6 +207,7 @@ impl Rig {
                     (self.reply, self.restarts) = (Some(reply), restarts);
                 }
                 WatchCommand::ListWatched { .. } => panic!("no sample is taken"),
+                WatchCommand::WatchPrepared { .. } => {}
                 WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }
