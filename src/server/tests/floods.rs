@@ -18,12 +18,16 @@ use std::time::Instant;
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
 
-/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B.
+/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B with long texts.
 fn cluster() -> Cluster {
+    let text = "x".repeat(2000);
     let workload = |agent: &str, rules: &str| {
         format!("{{agent: {agent}, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}")
     };
-    let others = (0..100).map(|number| format!("w{number}: {}", workload("B", "{}")));
+    let others = (0..100).map(|number| {
+        let workload = workload("B", "{}").replace("runtime:", &format!("tags: {{long: {text}}}, runtime:"));
+        format!("w{number}: {workload}")
+    });
     let asking = ["greedy", "modest"].map(|name| format!("{name}: {}", workload("A", RULES)));
     let all: Vec<String> = others.chain(asking).collect();
     Cluster::with_manifest(&format!("apiVersion: v1\nworkloads: {{{}}}", all.join(", ")))
