@@ -284,7 +284,7 @@ impl OutboxReader {
         let mut queue = self.queue.lock();
         let (message, is_answer) = queue.take()?;
         if is_answer {
-            queue.sending = queue.answers.overdraw(message.len()); // Each stream sends a copy of it.
+            queue.sending = queue.answers.overdraw(message.size()); // Each stream sends a copy of it.
         }
         queue.notify_room();
         Some(message)

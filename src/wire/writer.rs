@@ -309,7 +309,7 @@ impl<S: Line> PeerStream<S> {
             return true;
         };
         self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
-        let bytes = message.len();
+        let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);
         // A small one goes out at once, and waking up just to see that would cost as much as sending it.
         self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);

@@ -319,7 +319,7 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let answered = held(&cluster);
     cluster.server.serve_all_waiting();
     assert_eq!(held(&cluster), answered, "those that wait go on waiting");
-    let one = cluster.readers[&silent[0]].next_to_send().expect("it has a response").len();
+    let one = cluster.readers[&silent[0]].next_to_send().expect("it has a response").size();
     assert!(
         answered * one < FIRST_ANSWERS_BYTES + 2 * one && answered * one > ANSWERS_BYTES,
         "{answered} of {one} bytes"

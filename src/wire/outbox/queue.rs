@@ -49,13 +49,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.head.len() + self.rest.iter().map(|piece| piece.bytes()).sum::<usize>()
     }
 
     /// In one piece.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len());
+        let mut bytes = Vec::with_capacity(self.size());
         bytes.extend_from_slice(&self.head);
         self.rest.iter().for_each(|piece| bytes.extend_from_slice(&piece.bytes));
         bytes

@@ -260,7 +260,7 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
         reader.sent();
     }
     assert_eq!(count.woken(), 0);
-    assert!(reader.next_to_send().is_some_and(|message| message.len() > ANSWERS));
+    assert!(reader.next_to_send().is_some_and(|message| message.size() > ANSWERS));
     assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
     reader.sent();
     assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
@@ -319,7 +319,7 @@ fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
         outbox.put(states(&all[..10])).unwrap();
         let (mut told, mut messages) = (Vec::new(), 0);
         while let Some(message) = reader.next_to_send() {
-            assert!(message.len() <= max.min(STATES_MESSAGE_BYTES + 6), "{}", message.len());
+            assert!(message.size() <= max.min(STATES_MESSAGE_BYTES + 6), "{}", message.size());
             let Ok(FromServer::WorkloadStates(states)) = read_from_server(&message.bytes()) else { panic!() };
             told.extend(states);
             messages += 1;
