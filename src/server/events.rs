@@ -22,7 +22,7 @@ use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
-use crate::wire::encoded_state::EncodedState;
+use crate::wire::outbox::Encoded;
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -463,7 +463,7 @@ impl ServerLoop {
     /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
     /// them that can pay for that.
     fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut EventBudget) {
-        let mut event: Option<Arc<EncodedState>> = None;
+        let mut event: Option<Arc<Encoded>> = None;
         for (key, requester) in group.subscriptions {
             let Some(peer) = self.peers.get(key.peer) else { continue };
             let mut altered = None;
