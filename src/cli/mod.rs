@@ -30,7 +30,6 @@ pub mod table;
 mod tests;
 pub mod timings;
 pub mod top;
-pub mod unified;
 pub mod update;
 pub mod updates;
 pub mod validate;
@@ -39,7 +38,7 @@ pub mod wait;
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
 use args::{
-    ApplyArguments, Arguments, BlameArguments, Delete, DiffArguments, DiffFormat, Get, GraphArguments, LogsArguments,
+    ApplyArguments, Arguments, BlameArguments, Delete, DiffArguments, Format, Get, GraphArguments, LogsArguments,
     ModeArguments, Run, Set, TopArguments, Verb, WorkloadArguments,
 };
 use crossbeam_channel::never;
@@ -125,7 +124,7 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
 enum Job<'a> {
     Get(&'a Get),
     Update(Update),
-    Diff(Update, DiffFormat),
+    Diff(Update, Format),
     Rollback(Option<u64>),
     DeleteConfigs(&'a [String]),
     Events(Events<'a>),
@@ -250,11 +249,10 @@ fn get<L: ServerLink, C: Clock>(object: &Get, context: &mut Context<'_, '_, L, C
     let (link, output) = (&mut *context.link, &mut *context.output);
     match object {
         Get::State { output: format, masks } => get::state(link, masks, *format, output),
-        Get::Workload(filter) if filter.watch => get::watch_workloads(link, filter, output),
         Get::Workload(filter) => get::workloads(link, filter, output),
-        Get::Agent => get::agents(link, output),
-        Get::Config => get::configs(link, output),
-        Get::Update => updates::print(link, output),
+        Get::Agent { output: format } => get::agents(*format, link, output),
+        Get::Config { output: format } => get::configs(*format, link, output),
+        Get::Update { output: format } => updates::print(*format, link, output),
         Get::Events(_) => Ok(()), // A job of its own.
     }
 }

@@ -53,32 +53,25 @@ fn ordered_fields<'n>(entries: &'n Entries, object: &'static Object) -> Vec<(&'n
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.
-#[must_use]
 pub fn state_text(state: &Node, format: Format) -> String {
-    let ordered = Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) };
-    // Texts, numbers, lists and maps with text keys can be written in both formats.
-    let text = match format {
-        Format::Yaml => yaml_text(&ordered),
-        Format::Json => escaped_json(&serde_json::to_string_pretty(&ordered).unwrap_or_default()),
-    };
-    text + "\n"
+    let text = document(&Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) }, format, false);
+    if format == Format::Yaml { text + "\n" } else { text }
 }
 
-/// Values that are no part of a state, as JSON like that of [`state_text`].
-#[must_use]
-pub fn json_text(node: &Node) -> String {
-    escaped_json(&serde_json::to_string_pretty(node).unwrap_or_default()) + "\n"
-}
-
-/// One event as a document: YAML after a line `---`, or JSON in one line.
-#[must_use]
-pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
-    let event = Event { timestamp: timestamp(now), altered, state };
-    // As in `state_text`.
+/// Anything that can be written in both formats, which are texts, numbers, lists and maps with text keys. In a `stream`,
+/// YAML follows after a line `---`, and JSON has one line.
+pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
+    let json = if stream { serde_json::to_string } else { serde_json::to_string_pretty };
     match format {
-        Format::Yaml => format!("---\n{}\n", yaml_text(&event).trim_end()),
-        Format::Json => escaped_json(&serde_json::to_string(&event).unwrap_or_default()) + "\n",
+        Format::Yaml if stream => format!("---\n{}\n", yaml_text(value).trim_end()),
+        Format::Yaml => yaml_text(value),
+        _ => escaped_json(&json(value).unwrap_or_default()) + "\n",
     }
+}
+
+/// One event as a document of a stream.
+pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
+    document(&Event { timestamp: timestamp(now), altered, state }, format, true)
 }
 
 /// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an escape means the same.
@@ -321,7 +314,7 @@ effectiveState:
                 assert!(!text.chars().any(acts_on_terminal), "{format:?}");
                 let read: serde_json::Value = match format {
                     Format::Yaml => serde_yaml::from_str(&text).unwrap(),
-                    Format::Json => serde_json::from_str(&text).unwrap(),
+                    _ => serde_json::from_str(&text).unwrap(),
                 };
                 assert_eq!(read.pointer(path), Some(&plain), "{format:?}");
                 assert!(path.is_empty() || read["addedFields"] == serde_json::json!(texts), "{format:?}");

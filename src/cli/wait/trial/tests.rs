@@ -62,16 +62,19 @@ impl Rig {
     fn report(&mut self, second: f32, name: &str, phase: Phase, info: &str) {
         let states = [reported(name, phase, info)];
         self.wait.on_states(&states);
-        let now = self.at(second);
-        Goal::<ScriptedServer>::on_states(&mut self.trial, &self.wait, &states, now);
+        self.check_with(second, &states);
     }
 
     fn check(&mut self, second: f32) -> Verdict {
+        self.check_with(second, &[])
+    }
+
+    fn check_with(&mut self, second: f32, states: &[WorkloadState]) -> Verdict {
         let now = self.at(second);
         let mut server = ScriptedServer::new([Step::State(self.effective.clone())]);
-        match self.trial.check(&mut self.wait, &mut server, now).unwrap() {
-            Progress::Reached => self.trial.failure().map_or(Verdict::Good, |why| Verdict::Failed(why.to_owned())),
-            Progress::Open { again } => {
+        match self.trial.check(&mut self.wait, &mut server, states, now).unwrap() {
+            Progress::Break(()) => self.trial.failure().map_or(Verdict::Good, |why| Verdict::Failed(why.to_owned())),
+            Progress::Continue(again) => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
                 Verdict::Open((again * 10.0).round() / 10.0)
             }
@@ -322,8 +325,8 @@ fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));
     let now = rig.at(0.0);
-    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), now).unwrap();
-    assert_eq!(progress, Progress::Open { again: None });
+    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), &[], now).unwrap();
+    assert_eq!(progress, Progress::Continue(None));
     rig.report(1.0, "old.1.A", Phase::Removed, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
 }
