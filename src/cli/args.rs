@@ -630,10 +630,15 @@ impl Arguments {
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
                 conflict(&["apply"], "the argument '--no-wait' cannot be used with '--rollback'")
             }
-            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if quiet => conflict(&["get", "workload"], NOT_QUIET),
-            Verb::Get(Get::Workload(WorkloadArguments { watch: true, output: Format::Json | Format::Yaml, .. })) => {
-                conflict(&["get", "workload"], "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'")
+            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if quiet => {
+                conflict(&["get", "workload"], NOT_QUIET)
             }
+            Verb::Get(Get::Workload(WorkloadArguments {
+                watch: true, output: Format::Json | Format::Yaml, ..
+            })) => conflict(
+                &["get", "workload"],
+                "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
+            ),
             Verb::Top(TopArguments { watch: true, .. }) if quiet => conflict(&["top"], NOT_QUIET),
             Verb::Get(Get::Events(_)) if quiet => {
                 conflict(&["get", "events"], "the argument '--quiet' cannot be used with 'get events'")

@@ -169,7 +169,8 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
         let number = agent.at(&["status", key]).and_then(Node::as_number);
         Field::new(heading, key, number.map_or_else(String::new, |number| format!("{number}{unit}")), value(number))
     };
-    let tags = rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", tag.as_text().unwrap_or_default()));
+    let tags =
+        rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", tag.as_text().unwrap_or_default()));
     vec![
         Field::text("NAME", "name", name),
         Field::new("WORKLOADS", "workloads", instances.to_string(), instances as u64),

@@ -444,12 +444,8 @@ web                               A       @5.050 +2.050 *   does not exist
         let part = Node::map([("workloads", Node::map([("storage", storage)]))]);
         cluster.as_map_mut().unwrap().insert("effectiveState".to_owned(), part);
         let print = |mode: &str| {
-            let arguments = GraphArguments {
-                output: Format::Table,
-                timing: false,
-                mode: Some(mode.to_owned()),
-                names: Vec::new(),
-            };
+            let arguments =
+                GraphArguments { output: Format::Table, timing: false, mode: Some(mode.to_owned()), names: Vec::new() };
             let played =
                 play(None, [Step::State(cluster.clone())], |server, _, output| print(&arguments, server, output));
             (

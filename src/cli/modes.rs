@@ -84,8 +84,7 @@ pub fn show(link: &mut impl ServerLink, format: Format, output: &mut Output<'_>)
         let is_current = if modes.current.as_ref() == Some(mode) { "yes" } else { "" };
         vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
-    let table =
-        Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
+    let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
     Ok(table::show(format, &data, &table, TooWide::Drop, output)?)
 }
 

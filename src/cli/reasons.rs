@@ -54,7 +54,8 @@ impl Reasons {
                 if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
                     continue;
                 }
-                let is_inactive = |row: &Row| row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE);
+                let is_inactive =
+                    |row: &Row| row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE);
                 if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }

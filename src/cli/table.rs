@@ -174,8 +174,12 @@ impl Table {
     pub fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
         let last = self.headings.len() - 1;
         let cells = |column: usize| self.rows.iter().map(move |row| width(&row[column]));
-        let mut widths: Vec<usize> =
-            self.headings.iter().enumerate().map(|(at, heading)| cells(at).chain([width(heading)]).max().unwrap_or(0)).collect();
+        let mut widths: Vec<usize> = self
+            .headings
+            .iter()
+            .enumerate()
+            .map(|(at, heading)| cells(at).chain([width(heading)]).max().unwrap_or(0))
+            .collect();
         if columns == UNLIMITED {
             widths.iter_mut().for_each(|width| *width = (*width).min(PADDED_MAX));
         }
@@ -419,7 +423,12 @@ web             B                   Removed        \n",
             [
                 Field::text("NAME", "name", name),
                 Field::text("ID", "id", id).wide(),
-                Field::new("COUNT", "count", count.map_or_else(|| "-".to_owned(), |count| format!("{count}x")), value(count)),
+                Field::new(
+                    "COUNT",
+                    "count",
+                    count.map_or_else(|| "-".to_owned(), |count| format!("{count}x")),
+                    value(count),
+                ),
                 Field::data("more", name.len() as u64),
             ]
         };

@@ -235,9 +235,13 @@ fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
 fn size(bytes: f64) -> String {
     // 1023.96 would be shown as 1024.0.
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let (size, unit) = units[1..].iter().fold((bytes, units[0]), |(size, unit), larger| {
-        if size < 1023.95 { (size, unit) } else { (size / 1024.0, larger) }
-    });
+    let (size, unit) =
+        units[1..].iter().fold(
+            (bytes, units[0]),
+            |(size, unit), larger| {
+                if size < 1023.95 { (size, unit) } else { (size / 1024.0, larger) }
+            },
+        );
     if unit == "B" { format!("{size:.0}B") } else { format!("{size:.1}{unit}") }
 }
 

@@ -34,9 +34,8 @@ pub fn print(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>
 }
 
 fn fields(id: u64, update: &Node) -> Vec<Field> {
-    let text = |heading, key: &str| {
-        Field::text(heading, key, update.get(key).and_then(Node::as_text).unwrap_or_default())
-    };
+    let text =
+        |heading, key: &str| Field::text(heading, key, update.get(key).and_then(Node::as_text).unwrap_or_default());
     let names = |heading, key: &str| {
         Field::new(heading, key, some_of(entries(update.get(key)).map(|(name, _)| name)), value(update.get(key)))
     };

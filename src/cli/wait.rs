@@ -240,7 +240,8 @@ impl WaitState {
 
     /// State and info of an instance. For one that waits until another with its name ends, those of the other.
     fn described(&self, instance: &InstanceName) -> String {
-        let begun = self.watched.get(instance).and_then(Watched::phase).is_some_and(|phase| phase != Phase::PendingInitial);
+        let begun =
+            self.watched.get(instance).and_then(Watched::phase).is_some_and(|phase| phase != Phase::PendingInitial);
         let ending = self.those(|watched| watched.ends && !begun);
         let old = ending.into_iter().find(|old| old.workload == instance.workload && *old != instance);
         let Row { state, info, .. } = self.reasons.explained(old.unwrap_or(instance));

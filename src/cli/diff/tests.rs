@@ -128,8 +128,7 @@ fn without_objects_nothing_is_read() {
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
     let update = Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() };
-    let played =
-        play(None, [Step::NoState("why")], |server, _, output| print(&update, Format::Table, server, output));
+    let played = play(None, [Step::NoState("why")], |server, _, output| print(&update, Format::Table, server, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Server replied with error: 'why''");
     assert_eq!(played.out, "");
 }
@@ -247,7 +246,11 @@ fn as_many_lines_as_possible_are_in_both() {
     ] {
         let lines = lines_of(old, new);
         let count = |sign: &str| lines.iter().filter(|line| line.starts_with(sign)).count();
-        assert_eq!((count(" "), count("-"), count("+")), (expected, old.len() - expected, new.len() - expected), "{old} {new}");
+        assert_eq!(
+            (count(" "), count("-"), count("+")),
+            (expected, old.len() - expected, new.len() - expected),
+            "{old} {new}"
+        );
     }
 }
 

@@ -75,8 +75,14 @@ B      0                                  \n";
 fn configs_are_listed_below_one_heading() {
     let items = Node::map([("b", Node::text("x")), ("a_long_name", Node::text("y"))]);
     let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
-    assert_eq!(written(vec![Step::State(cluster)], |link, output| configs(Format::Table, link, output)), "CONFIG     \na_long_name\nb          \n");
-    assert_eq!(written(vec![Step::State(Node::empty())], |link, output| configs(Format::Table, link, output)), "CONFIG\n");
+    assert_eq!(
+        written(vec![Step::State(cluster)], |link, output| configs(Format::Table, link, output)),
+        "CONFIG     \na_long_name\nb          \n"
+    );
+    assert_eq!(
+        written(vec![Step::State(Node::empty())], |link, output| configs(Format::Table, link, output)),
+        "CONFIG\n"
+    );
 }
 
 #[test]
@@ -90,8 +96,7 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
         Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
         Step::State(second),
     ];
-    let filter =
-        WorkloadArguments { state: Some("running".to_owned()), watch: true, ..WorkloadArguments::default() };
+    let filter = WorkloadArguments { state: Some("running".to_owned()), watch: true, ..WorkloadArguments::default() };
     let played = play(None, steps, |server, _, output| workloads(server, &filter, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
     let frames: Vec<String> = played

@@ -196,7 +196,8 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
     assert!(err.starts_with("warn: "), "{err}");
     let watched = top("-w -o json web", None, two().into_iter().chain(two().into_iter().skip(1)));
     assert!(watched.result.is_err(), "the script ends");
-    let documents: Vec<serde_json::Value> = watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let documents: Vec<serde_json::Value> =
+        watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(documents.len(), 2);
 }
 
