@@ -8,14 +8,13 @@ use super::error::{CliError, ExitCode};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
-use super::state_output::{Ordered, document};
-use super::table::one_line;
+use super::state_output::{Ordered, all_lines, document};
+use super::table::{one_line, value};
 use super::update::Update;
 use crate::model::field_path::parts;
 use crate::model::fields::{Kind, WORKLOAD, omit_empty};
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
-use serde_yaml::Value;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -231,56 +230,7 @@ fn field_around(lines: &[String], at: usize) -> Option<&str> {
 
 /// The lines of an object as YAML with the documented order of fields.
 fn text_lines(node: &Node, kind: Kind) -> Vec<String> {
-    // Texts, numbers, lists and maps with text keys can be values of YAML.
-    let (beside, below) = yaml_lines(&serde_yaml::to_value(Ordered { node, kind }).unwrap_or_default());
-    Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below).collect()
-}
-
-/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are always written line by
-/// line, so that these can be compared.
-fn yaml_lines(value: &Value) -> (String, Vec<String>) {
-    match value {
-        Value::Mapping(map) if !map.is_empty() => {
-            let lines = map.iter().flat_map(|(key, value)| {
-                let (beside, below) = yaml_lines(value);
-                let indent = if value.is_sequence() { "" } else { "  " };
-                let blank = if beside.is_empty() { "" } else { " " };
-                let first = format!("{}:{blank}{beside}", scalar(key));
-                std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
-            });
-            (String::new(), lines.collect())
-        }
-        Value::Sequence(items) if !items.is_empty() => {
-            let lines = items.iter().flat_map(|item| {
-                let (beside, below) = yaml_lines(item);
-                // The first entry of a map stands beside the dash.
-                let lines = Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below);
-                lines
-                    .zip(std::iter::once("- ").chain(std::iter::repeat("  ")))
-                    .map(|(line, lead)| format!("{lead}{line}"))
-            });
-            (String::new(), lines.collect())
-        }
-        Value::String(text) if text.contains('\n') => {
-            let body = text.strip_suffix('\n');
-            let style = match body {
-                None => "|-",
-                Some(body) if body.is_empty() || body.ends_with('\n') => "|+",
-                Some(_) => "|",
-            };
-            (style.to_owned(), body.unwrap_or(text).split('\n').map(str::to_owned).collect())
-        }
-        value => (scalar(value), Vec::new()),
-    }
-}
-
-/// A value on one line.
-fn scalar(value: &Value) -> String {
-    match value {
-        // Only a key can have several lines here. Each text of JSON is one of YAML as well.
-        Value::String(text) if text.contains('\n') => serde_json::to_string(text).unwrap_or_default(),
-        _ => serde_yaml::to_string(value).unwrap_or_default().trim_end().to_owned(),
-    }
+    all_lines(&value(Some(Ordered { node, kind })))
 }
 
 #[cfg(test)]

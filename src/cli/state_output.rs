@@ -13,8 +13,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_yaml::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a key that YAML writes as one that is long. Its bound is 128.
-const LONG_KEY: usize = 200;
+/// Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
+const KEY_MAX: usize = 128;
 
 /// A node with its kind: it is written with the documented order of fields.
 pub struct Ordered<'n> {
@@ -91,57 +91,68 @@ fn yaml_text(value: &impl Serialize) -> String {
     if !text.chars().any(acts_on_terminal) {
         return text;
     }
-    // YAML itself writes some of these characters as they are. The texts with one are written as in JSON, of which each
-    // text is one of YAML as well.
-    let mut value = serde_yaml::to_value(value).unwrap_or_default();
-    let mut stand_ins = StandIns { mark: format!("escaped-{}-", uuid::Uuid::new_v4().simple()), texts: Vec::new() };
-    stand_ins.put_into(&mut value);
-    stand_ins.resolve(&serde_yaml::to_string(&value).unwrap_or_default())
+    // The library writes some of these characters as they are.
+    all_lines(&serde_yaml::to_value(value).unwrap_or_default()).join("\n") + "\n"
 }
 
-/// Words that stand for texts while a document is written.
-struct StandIns {
-    /// Begins each word. It is random, so that no text has it.
-    mark: String,
-    /// What they stand for.
-    texts: Vec<String>,
+/// The lines of a value as YAML.
+pub fn all_lines(value: &Value) -> Vec<String> {
+    let (beside, below) = yaml_lines(value);
+    Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below).collect()
 }
 
-impl StandIns {
-    fn put_into(&mut self, value: &mut Value) {
-        match value {
-            Value::String(text) => self.put(text),
-            Value::Sequence(items) => items.iter_mut().for_each(|item| self.put_into(item)),
-            Value::Mapping(entries) => {
-                for (mut key, mut value) in std::mem::take(entries) {
-                    self.put_into(&mut key);
-                    self.put_into(&mut value);
-                    entries.insert(key, value);
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_) => {}
+/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are written line by line, so
+/// that these can be compared.
+pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
+    match value {
+        Value::Mapping(map) if !map.is_empty() => {
+            let lines = map.iter().flat_map(|(key, value)| {
+                let (key, (beside, below)) = (scalar(key), yaml_lines(value));
+                let indent = if value.is_sequence() { "" } else { "  " };
+                let blank = if beside.is_empty() { "" } else { " " };
+                let key = if key.len() > KEY_MAX { format!("? {key}\n") } else { key };
+                let first = format!("{key}:{blank}{beside}");
+                std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
+            });
+            // A long key has a line of its own.
+            (String::new(), lines.flat_map(|line| line.split('\n').map(str::to_owned).collect::<Vec<_>>()).collect())
         }
+        Value::Sequence(items) if !items.is_empty() => {
+            let lines = items.iter().flat_map(|item| {
+                // The first entry of a map stands beside the dash.
+                let leads = std::iter::once("- ").chain(std::iter::repeat("  "));
+                all_lines(item).into_iter().zip(leads).map(|(line, lead)| format!("{lead}{line}"))
+            });
+            (String::new(), lines.collect())
+        }
+        Value::String(text) if text.contains('\n') && is_block(text) => {
+            let body = text.strip_suffix('\n');
+            let style = match body {
+                None => "|-",
+                Some(body) if body.is_empty() || body.ends_with('\n') => "|+",
+                Some(_) => "|",
+            };
+            (style.to_owned(), body.unwrap_or(text).split('\n').map(str::to_owned).collect())
+        }
+        value => (scalar(value), Vec::new()),
     }
+}
 
-    fn put(&mut self, text: &mut String) {
-        if text.chars().any(acts_on_terminal) {
-            // As long as the text, since a long key is written differently.
-            let word = format!("{}{}{}", self.mark, self.texts.len(), "x".repeat(text.len().min(LONG_KEY)));
-            self.texts.push(std::mem::replace(text, word));
-        }
-    }
+/// Whether a text of several lines can be written line by line, and is read back as it was.
+fn is_block(text: &str) -> bool {
+    let begins_deeper = text.trim_start_matches('\n').starts_with([' ', '\t']);
+    // The last two are not allowed in YAML.
+    !begins_deeper && text.chars().all(|c| !acts_on_terminal(c) && !matches!(c, '\u{fffe}' | '\u{ffff}'))
+}
 
-    fn resolve(&self, text: &str) -> String {
-        let mut pieces = text.split(&self.mark);
-        let mut resolved = pieces.next().unwrap_or_default().to_owned();
-        for piece in pieces {
-            let (number, rest) = piece.split_at(piece.find('x').unwrap_or(piece.len()));
-            let meant = number.parse().ok().and_then(|number: usize| self.texts.get(number));
-            let json = serde_json::to_string(meant.map_or("", String::as_str)).unwrap_or_default();
-            resolved.push_str(&escaped_json(&json));
-            resolved.push_str(rest.trim_start_matches('x'));
+/// A value on one line.
+fn scalar(value: &Value) -> String {
+    match value {
+        // Each text of JSON is one of YAML as well.
+        Value::String(text) if text.contains('\n') || text.chars().any(acts_on_terminal) => {
+            escaped_json(&serde_json::to_string(text).unwrap_or_default())
         }
-        resolved
+        _ => serde_yaml::to_string(value).unwrap_or_default().trim_end().to_owned(),
     }
 }
 

@@ -173,65 +173,55 @@ impl Table {
     /// The lines of the table, without line ends, in a terminal with `columns` columns.
     pub fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
         let last = self.headings.len() - 1;
-        let cells = |column: usize| self.rows.iter().map(move |row| width(&row[column]));
-        let mut widths: Vec<usize> = self
-            .headings
-            .iter()
-            .enumerate()
-            .map(|(at, heading)| cells(at).chain([width(heading)]).max().unwrap_or(0))
-            .collect();
-        if columns == UNLIMITED {
-            widths.iter_mut().for_each(|width| *width = (*width).min(PADDED_MAX));
-        }
-        let used = |widths: &[usize], shown: &[usize]| shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP;
+        let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
+        let rows = || std::iter::once(&headings).chain(&self.rows);
+        let padded_max = if columns == UNLIMITED { PADDED_MAX } else { columns };
+        let widest = |at: usize| rows().map(|row| width(&row[at])).max().unwrap_or_default();
+        let mut widths: Vec<usize> = (0..=last).map(|at| widest(at).min(padded_max)).collect();
         let mut shown: Vec<usize> = (0..=last).collect();
-        let room = (columns + widths[last]).saturating_sub(used(&widths, &shown));
+        let missing = |widths: &[usize], shown: &[usize]| {
+            let sign = if shown.len() > last { 0 } else { 1 + ELLIPSIS.len() };
+            (shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP + sign).saturating_sub(columns)
+        };
+        let room = widest(last).min(columns).saturating_sub(missing(&widths, &shown));
         if too_wide == TooWide::Whole && room < widths[last].min(READABLE) {
             return self.plain_lines(columns);
         }
         let is_state = |at: usize| self.headings[at].trim_start() == STATE_HEADING;
-        let least = if is_state(last) { STATE } else { width(self.headings[last]) };
-        let is_flexible = too_wide != TooWide::Drop && columns != UNLIMITED;
-        if is_flexible {
+        if too_wide != TooWide::Drop {
+            let least = if is_state(last) { STATE } else { width(self.headings[last]) };
             widths[last] = widths[last].min(room.max(least));
         }
-        let sign = |shown: &[usize]| if shown.len() <= last { 1 + ELLIPSIS.len() } else { 0 };
-        while used(&widths, &shown) + sign(&shown) > columns
+        while missing(&widths, &shown) > 0
             && let Some(at) = shown.iter().rposition(|at| *at > 0 && !is_state(*at))
         {
             shown.remove(at);
         }
-        widths[0] = widths[0].min((columns + widths[0]).saturating_sub(used(&widths, &shown) + sign(&shown)).max(1));
-        let headings = shown.iter().map(|at| (cut(self.headings[*at], widths[*at]), widths[*at]));
-        let mut lines = vec![line(headings)];
-        if shown.len() <= last {
-            lines[0] = format!("{} {ELLIPSIS}", lines[0]);
-        }
-        for row in &self.rows {
-            let mut pieces = vec![row[last].clone()];
-            if is_flexible && width(&row[last]) > widths[last] {
-                pieces = match too_wide {
-                    TooWide::Wrap | TooWide::Whole => wrap(&row[last], widths[last]),
-                    TooWide::Drop | TooWide::Shorten => vec![shortened(&row[last], widths[last])],
-                };
-            }
-            if shown.last() != Some(&last) {
-                pieces.truncate(1);
-            }
+        widths[0] = widths[0].saturating_sub(missing(&widths, &shown)).max(1);
+        let mut lines = Vec::new();
+        for row in rows() {
+            let pieces = match too_wide {
+                _ if columns == UNLIMITED || width(&row[last]) <= widths[last] => vec![row[last].clone()],
+                TooWide::Wrap | TooWide::Whole if shown.contains(&last) => wrap(&row[last], widths[last]),
+                _ => vec![shortened(&row[last], widths[last])],
+            };
             for (number, piece) in pieces.iter().enumerate() {
-                // Below the first line only the last column has text.
-                let cell = |at: usize| match at {
-                    at if at == last => piece.clone(),
-                    _ if number > 0 => String::new(),
-                    0 if columns != UNLIMITED => shortened(&row[0], widths[0]),
-                    at => row[at].clone(),
-                };
-                let cells: Vec<(String, usize)> = shown.iter().map(|at| (cell(*at), widths[*at])).collect();
-                lines.push(line(cells.iter().map(|(cell, width)| (cell.as_str(), *width))));
+                let cells = shown.iter().map(|at| {
+                    let cell = match *at {
+                        at if at == last => piece.clone(),
+                        _ if number > 0 => String::new(), // Below the first line only the last column has text.
+                        0 if columns != UNLIMITED => shortened(&row[0], widths[0]),
+                        at => row[at].clone(),
+                    };
+                    let padding = " ".repeat(widths[*at].saturating_sub(width(&cell)));
+                    cell + &padding
+                });
+                let mut line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
+                if lines.is_empty() && shown.len() <= last {
+                    line = format!("{line} {ELLIPSIS}");
+                }
+                lines.push(cut(&line, columns).to_owned());
             }
-        }
-        if columns != UNLIMITED {
-            lines.iter_mut().for_each(|line| *line = cut(line, columns).to_owned());
         }
         lines
     }
@@ -250,11 +240,6 @@ impl Table {
     pub fn text(&self, columns: usize, too_wide: TooWide) -> String {
         self.lines(columns, too_wide).iter().flat_map(|line| [line.as_str(), "\n"]).collect()
     }
-}
-
-fn line<'c>(cells: impl Iterator<Item = (&'c str, usize)>) -> String {
-    let padded = |(cell, room): (&str, usize)| format!("{cell}{}", " ".repeat(room.saturating_sub(width(cell))));
-    cells.map(padded).collect::<Vec<_>>().join(&" ".repeat(GAP))
 }
 
 /// The beginning of `text` that fits in `columns`.
@@ -397,7 +382,7 @@ web             B                   Removed        \n",
             (73, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ..."),
             (54, "WORKLOAD NAME AGENT EXECUTION STATE ..."),
             (44, "WORKLOAD NAME EXECUTION STATE ..."),
-            (28, "WORKLO EXECUTION STATE ..."),
+            (28, "WOR... EXECUTION STATE ..."),
         ] {
             let lines = table.lines(columns, TooWide::Drop);
             let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");

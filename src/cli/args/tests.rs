@@ -287,10 +287,9 @@ fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
         ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
-        ("top -h", "  -w, --watch            Keep showing changes until interrupted"),
         (
             "get agent -h",
-            "  -o <FORMAT>      Format of the output [default: table] [possible values: table, wide, json, yaml]",
+            "  -o <FORMAT>  Format of the output [default: table] [possible values: table, wide, json, yaml]",
         ),
     ] {
         let page = help(words);

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::cli::state_input;
+use crate::cli::state_output::yaml_lines;
 use crate::cli::tests::{Played, Step, play};
 use crate::model::shown_text::acts_on_terminal;
+use serde_yaml::Value;
 use std::time::Instant;
 
 /// The state whose desired state is `text`.

@@ -31,22 +31,21 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let reached = wait::wait(&mut state, goal, self.link, clock, limit, self.output).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
         })?;
-        if let Some(why) = trial.failure() {
+        if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
-            return self.undo(objects, &sent, trial.longest_deadline());
+            return self.undo(objects, &sent, trial.longest_deadline);
         }
-        for why in trial.kept() {
+        for why in &trial.kept {
             self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
         }
-        let gone = trial.gone();
-        if reached && !gone.is_empty() {
-            let names = gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
+        if reached && !trial.gone.is_empty() {
+            let names = trial.gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
             let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
             self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
             return Ok(ExitCode::Failed);
         }
         let code = self.conclude(&state, reached);
-        let failed = self.waiting.fail_on_error && !trial.kept().is_empty();
+        let failed = self.waiting.fail_on_error && !trial.kept.is_empty();
         Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
     }
 

@@ -32,10 +32,14 @@ pub struct ClientTrial {
     /// Agents that are not connected.
     away: BTreeSet<Name>,
     losses: u32,
-    longest_deadline: Duration,
-    failure: Option<String>,
-    kept: Vec<String>,
-    gone: BTreeSet<Name>,
+    /// The longest time that one of the judged may be not healthy.
+    pub longest_deadline: Duration,
+    /// Why the update failed and is to be undone, as `<workload>: <why>`.
+    pub failure: Option<String>,
+    /// The failures of workloads that do not undo the update, likewise.
+    pub kept: Vec<String>,
+    /// The workloads that other requests have deleted or replaced; they are not judged.
+    pub gone: BTreeSet<Name>,
 }
 
 impl ClientTrial {
@@ -102,26 +106,6 @@ impl ClientTrial {
         }
         self.longest_deadline = self.longest_deadline.max(candidate.terms.deadline);
         self.trial.judge(candidate, now);
-    }
-
-    /// Why the update failed and is to be undone, as `<workload>: <why>`.
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
-    /// The failures of workloads that do not undo the update, as `<workload>: <why>`.
-    pub fn kept(&self) -> &[String] {
-        &self.kept
-    }
-
-    /// The workloads that other requests have deleted or replaced; they are not judged.
-    pub fn gone(&self) -> &BTreeSet<Name> {
-        &self.gone
-    }
-
-    /// The longest time that one of the judged may be not healthy.
-    pub fn longest_deadline(&self) -> Duration {
-        self.longest_deadline
     }
 
     /// Whether it is decided at `now`, with the states that were reported since it was asked last.
