@@ -135,9 +135,6 @@ pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
 
 /// How often `ank` reads how far a guarded update is while it waits for the end.
 pub const UPDATE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// `ank diff` compares two texts line by line up to this product of their lines; longer ones are shown one after the
-/// other. It takes four bytes for each.
-pub const DIFF_CELLS_MAX: usize = 4_000_000;
 
 // ------------------------------------------------------------------ requests
 

@@ -10,17 +10,18 @@ use crate::model::version::SHOWN_VERSION;
 use crate::platform::settings::naming_variable;
 use clap::builder::BoolValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{parse_duration, parse_interval, parse_number, parse_tag, parse_time, parse_until, path};
+use values::{formats, parse_duration, parse_interval, parse_number, parse_tag, parse_time, parse_until, path};
 
 mod values;
 
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
+const NOT_QUIET: &str = "the argument '--quiet' cannot be used with '--watch'";
 /// Id of the argument that repeats `--server-url` after a command.
 const SERVER_URL_AFTER: &str = "server_url_after";
 
@@ -231,7 +232,7 @@ pub enum Get {
                             ank get state 'desiredState.workloads.*.agent' workloadStates")]
     State {
         /// Format of the output
-        #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
+        #[arg(short, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
         output: Format,
         /// Parts to show, names separated by dots; '*' stands for every name at its place
         #[arg(value_name = "MASK")]
@@ -241,18 +242,30 @@ pub enum Get {
     #[command(
         visible_alias = "workloads",
         after_help = "Examples:\n  ank get workloads\n  ank get workloads -a agent_A -s running\n  \
-                      ank get workloads -w web db"
+                      ank get workloads -w web db\n  ank get workloads -o json    for scripts"
     )]
     Workload(WorkloadArguments),
     /// A table of connected agents with their load
     #[command(visible_alias = "agents", after_help = "Example:\n  ank get agents")]
-    Agent,
+    Agent {
+        /// Format of the output
+        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+        output: Format,
+    },
     /// A list of the configs that templates can use
     #[command(visible_alias = "configs", after_help = "Example:\n  ank get configs")]
-    Config,
+    Config {
+        /// Format of the output
+        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+        output: Format,
+    },
     /// A table of guarded updates: those that are open and the last that have ended
     #[command(visible_alias = "updates", after_help = "Example:\n  ank get updates")]
-    Update,
+    Update {
+        /// Format of the output
+        #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+        output: Format,
+    },
     /// Changes of the state as they happen, until interrupted
     #[command(
         after_help = "One document for each change: 'timestamp', 'addedFields', 'updatedFields', 'removedFields' and, in \
@@ -338,6 +351,9 @@ pub struct WorkloadArguments {
     /// Keep showing changes until interrupted
     #[arg(short, long)]
     pub watch: bool,
+    /// Format of the output
+    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+    pub output: Format,
     /// Only workloads with these names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -347,7 +363,7 @@ pub struct WorkloadArguments {
 #[derive(Debug, Clone, Args)]
 pub struct EventsArguments {
     /// Format of the output
-    #[arg(short, value_enum, default_value = "yaml", value_name = "FORMAT")]
+    #[arg(short, value_parser = formats(&["yaml", "json"]), default_value = "yaml", value_name = "FORMAT")]
     pub output: Format,
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
@@ -436,8 +452,8 @@ pub struct ApplyArguments {
     #[arg(long)]
     pub dry_run: bool,
     /// Format of the output of '--dry-run'
-    #[arg(short, value_enum, default_value = "text", requires = "dry_run", value_name = "FORMAT")]
-    pub output: DiffFormat,
+    #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
+    pub output: Format,
     /// Go back to what was there when a workload fails or is not healthy in time; exit with 5 then
     #[arg(long, conflicts_with = "dry_run")]
     pub rollback: bool,
@@ -453,8 +469,8 @@ pub struct DiffArguments {
     #[command(flatten)]
     pub input: ManifestArguments,
     /// Format of the output
-    #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub output: DiffFormat,
+    #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT")]
+    pub output: Format,
 }
 
 /// Options of `logs`.
@@ -487,8 +503,8 @@ pub struct LogsArguments {
 #[derive(Debug, Clone, Args)]
 pub struct ModeArguments {
     /// Format of the output
-    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
-    pub output: TableFormat,
+    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT", conflicts_with = "mode")]
+    pub output: Format,
     /// Switch also to a mode that no workload names
     #[arg(long, requires = "mode")]
     pub new: bool,
@@ -497,23 +513,12 @@ pub struct ModeArguments {
     pub mode: Option<String>,
 }
 
-/// Formats of tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TableFormat {
-    /// Columns.
-    #[value(help = None::<&'static str>)]
-    Table,
-    /// Indented by two blanks.
-    #[value(help = None::<&'static str>)]
-    Json,
-}
-
 /// Options of `graph`.
 #[derive(Debug, Clone, Args)]
 pub struct GraphArguments {
     /// Format of the output
-    #[arg(short, value_enum, default_value = "text", value_name = "FORMAT")]
-    pub output: GraphFormat,
+    #[arg(short, value_parser = formats(&["text", "wide", "json", "yaml", "dot", "mermaid"]), default_value = "text", value_name = "FORMAT")]
+    pub output: Format,
     /// Show when each workload was ready: '@' and the seconds since the boot of the server's node, '+' and the seconds that it
     /// took; '*' marks the chain that was ready last
     #[arg(long)]
@@ -530,8 +535,8 @@ pub struct GraphArguments {
 #[derive(Debug, Clone, Args)]
 pub struct BlameArguments {
     /// Format of the output
-    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
-    pub output: BlameFormat,
+    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml", "svg"]), default_value = "table", value_name = "FORMAT")]
+    pub output: Format,
     /// Only these workloads
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -544,8 +549,8 @@ pub struct TopArguments {
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
     /// Order of the rows, highest first
-    #[arg(short, long, value_enum, default_value = "cpu", value_name = "KEY")]
-    pub sort: SortKey,
+    #[arg(short, long, value_parser = ["cpu", "memory", "peak", "pids", "restarts", "uptime", "name"], default_value = "cpu", value_name = "KEY")]
+    pub sort: String,
     /// Keep showing changes until interrupted
     #[arg(short, long)]
     pub watch: bool,
@@ -553,111 +558,38 @@ pub struct TopArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub interval: Option<Duration>,
     /// Format of the output
-    #[arg(short, value_enum, default_value = "table", value_name = "FORMAT")]
-    pub output: TopFormat,
+    #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
+    pub output: Format,
     /// Only workloads with these names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 }
 
-/// Formats of start times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BlameFormat {
-    /// For people.
-    #[value(help = None::<&'static str>)]
-    Table,
-    /// For programs, with all moments.
-    #[value(help = None::<&'static str>)]
-    Json,
-    /// A chart.
-    #[value(help = None::<&'static str>)]
-    Svg,
-}
-
-/// What rows of `top` are sorted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SortKey {
-    /// CPU.
-    #[value(help = None::<&'static str>)]
-    Cpu,
-    /// Memory.
-    #[value(help = None::<&'static str>)]
-    Memory,
-    /// Highest memory so far.
-    #[value(help = None::<&'static str>)]
-    Peak,
-    /// Processes and threads.
-    #[value(help = None::<&'static str>)]
-    Pids,
-    /// Restarts.
-    #[value(help = None::<&'static str>)]
-    Restarts,
-    /// Time since the start.
-    #[value(help = None::<&'static str>)]
-    Uptime,
-    /// Name, in alphabetical order.
-    #[value(help = None::<&'static str>)]
-    Name,
-}
-
-/// Formats of `top`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TopFormat {
-    /// For people.
-    #[value(help = None::<&'static str>)]
-    Table,
-    /// For programs; with `--watch` a document on each line.
-    #[value(help = None::<&'static str>)]
-    Json,
-}
-
-/// Formats of differences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DiffFormat {
-    /// A unified diff.
-    #[value(help = None::<&'static str>)]
-    Text,
-    /// One object.
-    #[value(help = None::<&'static str>)]
-    Json,
-}
-
-/// Formats of graphs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// Trees.
-    #[value(help = None::<&'static str>)]
-    Text,
-    /// For Graphviz.
-    #[value(help = None::<&'static str>)]
-    Dot,
-    /// For Mermaid.
-    #[value(help = None::<&'static str>)]
-    Mermaid,
-}
-
-/// Formats of states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// How something is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Block style.
-    #[value(help = None::<&'static str>)]
-    Yaml,
-    /// Indented by two blanks.
-    #[value(help = None::<&'static str>)]
+    /// A table, or other text for people.
+    #[default]
+    Table,
+    /// A table with further columns, as wide as it is.
+    Wide,
     Json,
+    Yaml,
+    Svg,
+    Dot,
+    Mermaid,
 }
 
 impl Verb {
     /// The action as errors name it; `None` where the error is printed without it.
-    #[must_use]
     pub fn action(&self) -> Option<&'static str> {
         Some(match self {
             Self::Get(Get::State { .. }) => "get state",
             Self::Get(Get::Workload(WorkloadArguments { watch: false, .. })) => "get workloads",
             Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
-            Self::Get(Get::Agent) => "get agents",
-            Self::Get(Get::Config) => "get configs",
-            Self::Get(Get::Update) => "get updates",
+            Self::Get(Get::Agent { .. }) => "get agents",
+            Self::Get(Get::Config { .. }) => "get configs",
+            Self::Get(Get::Update { .. }) => "get updates",
             Self::Get(Get::Events(_)) => "get events",
             Self::Set(Set::State { .. }) => "set state",
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
@@ -688,31 +620,37 @@ impl Arguments {
         let matches = command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
         let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
         arguments.server_url = server_url(&matches);
-        match &arguments.command {
-            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
-                let text = "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...";
-                return Err(usage_error(&["set", "state"], ErrorKind::MissingRequiredArgument, text));
-            }
+        let quiet = arguments.common.quiet;
+        let (path, kind, text) = match &arguments.command {
+            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => (
+                &["set", "state"][..],
+                ErrorKind::MissingRequiredArgument,
+                "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...",
+            ),
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
-                let text = "the argument '--no-wait' cannot be used with '--rollback'";
-                return Err(usage_error(&["apply"], ErrorKind::ArgumentConflict, text));
+                conflict(&["apply"], "the argument '--no-wait' cannot be used with '--rollback'")
             }
-            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if arguments.common.quiet => {
-                let text = "the argument '--quiet' cannot be used with '--watch'";
-                return Err(usage_error(&["get", "workload"], ErrorKind::ArgumentConflict, text));
+            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if quiet => {
+                conflict(&["get", "workload"], NOT_QUIET)
             }
-            Verb::Top(TopArguments { watch: true, .. }) if arguments.common.quiet => {
-                let text = "the argument '--quiet' cannot be used with '--watch'";
-                return Err(usage_error(&["top"], ErrorKind::ArgumentConflict, text));
+            Verb::Get(Get::Workload(WorkloadArguments {
+                watch: true, output: Format::Json | Format::Yaml, ..
+            })) => conflict(
+                &["get", "workload"],
+                "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
+            ),
+            Verb::Top(TopArguments { watch: true, .. }) if quiet => conflict(&["top"], NOT_QUIET),
+            Verb::Get(Get::Events(_)) if quiet => {
+                conflict(&["get", "events"], "the argument '--quiet' cannot be used with 'get events'")
             }
-            Verb::Get(Get::Events(_)) if arguments.common.quiet => {
-                let text = "the argument '--quiet' cannot be used with 'get events'";
-                return Err(usage_error(&["get", "events"], ErrorKind::ArgumentConflict, text));
-            }
-            _ => {}
-        }
-        Ok(arguments)
+            _ => return Ok(arguments),
+        };
+        Err(usage_error(path, kind, text))
     }
+}
+
+fn conflict<'p>(path: &'p [&'p str], text: &'static str) -> (&'p [&'p str], ErrorKind, &'static str) {
+    (path, ErrorKind::ArgumentConflict, text)
 }
 
 /// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters. Also for
@@ -750,7 +688,6 @@ fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
 }
 
 /// The whole command tree, also for help pages and completion.
-#[must_use]
 pub fn command() -> Command {
     let command = Arguments::command();
     command.mut_subcommands(with_server_url)
@@ -784,7 +721,6 @@ fn with_server_url(command: Command) -> Command {
 }
 
 /// The URL of the server: the innermost `--server-url` after a command, or the one before it.
-#[must_use]
 pub fn server_url(matches: &ArgMatches) -> Option<String> {
     let before = || matches.try_get_one::<String>("server_url").ok().flatten().cloned();
     server_url_after(matches).or_else(before)

@@ -4,19 +4,17 @@
 
 mod chart;
 
-use super::args::{BlameArguments, BlameFormat};
+use super::args::{BlameArguments, Format};
 use super::error::{CliError, CommandError};
 use super::output::Output;
 use super::session::ServerLink;
-use super::table::{Table, TooWide, one_line};
+use super::table::{Field, TooWide, View, one_line, value};
 use super::timings::{MASKS, Start, Starts, seconds};
-use serde_json::{Map, Value, json};
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
 use std::cmp::Reverse;
 
 /// Prints the start times of all instances, or of those of the named workloads.
-///
-/// # Errors
-/// No response, the server keeps no start times, an unknown name, or standard output cannot be written.
 pub fn print(
     BlameArguments { output: format, names }: &BlameArguments,
     link: &mut impl ServerLink,
@@ -31,77 +29,50 @@ pub fn print(
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
     let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));
     wanted.sort_by_key(|start| (Reverse(total(start)), start.instance.clone()));
-    let text = match format {
-        BlameFormat::Table => table(&wanted, starts.now).text(output.width(), TooWide::Cut),
-        BlameFormat::Json => json(&starts, &wanted),
-        BlameFormat::Svg => chart::svg(&starts, &wanted),
-    };
-    Ok(output.result(&text)?)
-}
-
-fn table(wanted: &[&Start], now: u64) -> Table<8> {
-    let waited = column(wanted, now, Start::waited, |start| start.waiting);
-    let start = column(wanted, now, Start::start, |start| start.starting);
-    let ready = column(wanted, now, Start::ready, |start| start.started);
-    let total = column(wanted, now, Start::total, Start::begin);
-    let durations = waited.into_iter().zip(start).zip(ready.into_iter().zip(total));
-    let row = |(one, ((waited, start), (ready, total))): (&&Start, _)| {
-        let (name, agent) = (one_line(&one.instance.workload), one_line(&one.instance.agent));
-        [name, agent, waited, one_line(&one.waited_for), one.prepared.clone(), start, ready, total]
-    };
-    Table {
-        headings: ["WORKLOAD NAME", "AGENT", "WAITED", "WAITED FOR", "PREPARED", "START", "READY", "TOTAL"],
-        rows: wanted.iter().zip(durations).map(row).collect(),
+    if *format == Format::Svg {
+        return Ok(output.result(&chart::svg(&starts, &wanted))?);
     }
+    let blank = Start::of(InstanceName::with_id("", "", ""), &Node::empty());
+    let mut view = View::new(*format, &fields(&blank, starts.now));
+    wanted.iter().for_each(|start| view.push(fields(start, starts.now)));
+    view.align(&["WAITED", "START", "READY", "TOTAL"]);
+    let moments = [("nowMs", starts.now.into()), ("bootMs", starts.boot.into())];
+    Ok(view.print(("workloads", moments), TooWide::Drop, output)?)
 }
 
-/// The cells of a column with durations: their points stand below each other. `>` marks what goes on at `now`, since `from`.
-fn column(
-    wanted: &[&Start],
-    now: u64,
-    duration: impl Fn(&Start) -> Option<u64>,
-    from: impl Fn(&Start) -> Option<u64>,
-) -> Vec<String> {
-    let cell = |start: &&Start| match duration(start) {
-        Some(duration) => seconds(duration),
-        None => start.so_far(from(start), now).map_or_else(String::new, |so_far| format!(">{}", seconds(so_far))),
+/// What is shown of a start at `now`.
+fn fields(start: &Start, now: u64) -> Vec<Field> {
+    // `>` marks what goes on, since `from`.
+    let lasted = |heading, key: &str, time: Option<u64>, from: Option<u64>| {
+        let so_far = || start.so_far(from, now).map_or_else(String::new, |so_far| format!(">{}", seconds(so_far)));
+        Field::new(heading, key, time.map_or_else(so_far, seconds), value(time))
     };
-    let cells: Vec<String> = wanted.iter().map(cell).collect();
-    let widest = cells.iter().map(String::len).max().unwrap_or_default();
-    cells.into_iter().map(|cell| format!("{cell:>widest$}")).collect()
-}
-
-/// All that is known about each start. Unknown times are left out.
-fn json(starts: &Starts, wanted: &[&Start]) -> String {
-    let workload = |start: &&Start| {
-        let mut entries = Map::new();
-        entries.insert("workload".to_owned(), json!(&*start.instance.workload));
-        entries.insert("agent".to_owned(), json!(&*start.instance.agent));
-        entries.insert("id".to_owned(), json!(&*start.instance.id));
-        entries.insert("starts".to_owned(), json!(start.starts));
-        for (key, text) in [("waitedFor", &start.waited_for), ("prepared", &start.prepared)] {
-            if !text.is_empty() {
-                entries.insert(key.to_owned(), json!(text));
-            }
-        }
-        let times = [
-            ("waitedMs", start.waited()),
-            ("startMs", start.start()),
-            ("readyMs", start.ready()),
-            ("totalMs", start.total()),
-            ("desiredAtMs", start.desired),
-            ("waitingAtMs", start.waiting),
-            ("startingAtMs", start.starting),
-            ("startedAtMs", start.started),
-            ("runningAtMs", start.running),
-            ("endedAtMs", start.ended),
-        ];
-        entries.extend(times.into_iter().filter_map(|(key, time)| Some((key.to_owned(), json!(time?)))));
-        Value::Object(entries)
+    let text = |heading, key: &str, text: &str| {
+        Field::new(heading, key, one_line(text), value(Some(text).filter(|text| !text.is_empty())))
     };
-    let workloads: Vec<Value> = wanted.iter().map(workload).collect();
-    let document = json!({ "nowMs": starts.now, "bootMs": starts.boot, "workloads": workloads });
-    format!("{document:#}\n")
+    let Start { instance, starts, waited_for, prepared, desired, waiting, starting, started, running, ended } = start;
+    let mut fields = vec![
+        Field::text("WORKLOAD NAME", "workload", &instance.workload),
+        Field::text("AGENT", "agent", &instance.agent),
+        Field::text("ID", "id", &instance.id).wide(),
+        Field::new("STARTS", "starts", starts.to_string(), *starts).wide(),
+        lasted("WAITED", "waitedMs", start.waited(), *waiting),
+        text("WAITED FOR", "waitedFor", waited_for),
+        text("PREPARED", "prepared", prepared),
+        lasted("START", "startMs", start.start(), *starting),
+        lasted("READY", "readyMs", start.ready(), *started),
+        lasted("TOTAL", "totalMs", start.total(), start.begin()),
+    ];
+    let moments = [
+        ("desiredAtMs", desired),
+        ("waitingAtMs", waiting),
+        ("startingAtMs", starting),
+        ("startedAtMs", started),
+        ("runningAtMs", running),
+        ("endedAtMs", ended),
+    ];
+    fields.extend(moments.map(|(key, at)| Field::data(key, value(*at))));
+    fields
 }
 
 #[cfg(test)]
@@ -109,9 +80,9 @@ mod tests {
     use super::*;
     use crate::cli::tests::{Step, play};
     use crate::cli::timings::tests::{assert_documented, chain, example, state};
-    use crate::model::node::Node;
+    use serde_json::{Value, json};
 
-    fn printed(names: &[&str], format: BlameFormat, state: Node) -> Result<String, String> {
+    fn printed(names: &[&str], format: Format, state: Node) -> Result<String, String> {
         let arguments = BlameArguments { output: format, names: names.iter().map(ToString::to_string).collect() };
         let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
         assert_eq!(played.server.reads, [MASKS]);
@@ -132,9 +103,9 @@ disk            A                                         0.500            0.520
 lone            A                                         0.370            0.400
 setup           A                                         0.275            0.300
 ";
-        let text = printed(&[], BlameFormat::Table, state).unwrap();
+        let text = printed(&[], Format::Table, state).unwrap();
         assert_eq!(text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect::<String>(), expected);
-        let text = printed(&["disk", "late"], BlameFormat::Table, chain()).unwrap();
+        let text = printed(&["disk", "late"], Format::Table, chain()).unwrap();
         assert_eq!(text.lines().map(|line| &line[..4]).collect::<Vec<_>>(), ["WORK", "late", "disk"]);
     }
 
@@ -146,7 +117,7 @@ setup           A                                         0.275            0.300
             ("unready", [Some(0), None, Some(4_000), Some(4_500), None, None]),
             ("waits", [Some(0), Some(1_000), None, None, None, None]),
         ]);
-        let text = printed(&[], BlameFormat::Table, state).unwrap();
+        let text = printed(&[], Format::Table, state).unwrap();
         let expected = "\
 WORKLOAD NAME   AGENT   WAITED   WAITED FOR   PREPARED   START   READY    TOTAL
 unready         A                                        0.500   >4.500   >9.000
@@ -159,9 +130,9 @@ accepted        A
 
     #[test]
     fn the_documentation_shows_what_is_printed() {
-        assert_documented("WORKLOAD NAME   AGENT   WAITED", &printed(&[], BlameFormat::Table, example()).unwrap());
+        assert_documented("WORKLOAD NAME   AGENT   WAITED", &printed(&[], Format::Table, example()).unwrap());
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/start_times.svg");
-        let svg = printed(&[], BlameFormat::Svg, example()).unwrap();
+        let svg = printed(&[], Format::Svg, example()).unwrap();
         if std::env::var_os("ANKAIOS_WRITE_GOLDEN").is_some() {
             std::fs::write(path, &svg).unwrap();
         }
@@ -173,14 +144,14 @@ accepted        A
         let mut state = chain();
         let place = state.at_mut(&["timings", "instances", "A", "disk", "1"]).unwrap();
         place.as_map_mut().unwrap().insert("running".to_owned(), Node::Number(12_020));
-        let text = printed(&["disk", "web"], BlameFormat::Table, state).unwrap();
+        let text = printed(&["disk", "web"], Format::Table, state).unwrap();
         assert!(text.contains("12.000") && text.contains(" 0.248 "), "{text}");
         assert!(text.lines().nth(2).unwrap().trim_end().ends_with(" 2.050"), "{text}");
     }
 
     #[test]
     fn json_has_all_times_and_leaves_out_what_is_unknown() {
-        let text = printed(&["db", "late"], BlameFormat::Json, chain()).unwrap();
+        let text = printed(&["db", "late"], Format::Json, chain()).unwrap();
         let expected = json!({
             "nowMs": 9_000,
             "bootMs": 3_000,
@@ -201,13 +172,13 @@ accepted        A
 
     #[test]
     fn an_unknown_name_is_an_error() {
-        let error = printed(&["dsik"], BlameFormat::Table, chain()).unwrap_err();
+        let error = printed(&["dsik"], Format::Table, chain()).unwrap_err();
         assert_eq!(error, "Command failed: 'Workload name 'dsik' does not exist.'");
     }
 
     #[test]
     fn a_server_that_keeps_no_start_times_is_an_error() {
-        let error = printed(&["web"], BlameFormat::Svg, Node::empty()).unwrap_err();
+        let error = printed(&["web"], Format::Svg, Node::empty()).unwrap_err();
         assert_eq!(error, "the server keeps no start times");
     }
 }

@@ -12,6 +12,7 @@ use super::session::{ServerLink, Session};
 use super::settings::{CliSettings, known_contexts};
 use crate::limits::COMPLETION_MAX;
 use crate::model::execution_state::Phase;
+use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::PARTS_ON_REQUEST;
 use crate::model::node::Node;
 use crate::model::shown_text::acts_on_terminal;
@@ -28,17 +29,11 @@ use std::io;
 pub(super) const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
 /// Prints the script or candidates when a shell requests them. Returns whether it did.
-///
-/// # Errors
-/// The shell is unknown, or standard output cannot be written.
 pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(command).try_complete(words, std::env::current_dir().ok().as_deref())
 }
 
 /// The script for `shell`, the same as `COMPLETE=<shell> ank` prints.
-///
-/// # Errors
-/// It cannot be written.
 pub fn script(shell: &str) -> io::Result<String> {
     let mut script = Vec::new();
     if let Some(completer) = Shells::builtins().completer(shell) {
@@ -66,128 +61,91 @@ fn with_hidden_options(command: Command) -> Command {
 
 /// Adds the candidates for names, masks and states to the arguments of `command` and of those below it.
 fn with_candidates(command: Command) -> Command {
-    let of_configs = command.get_name() == "config";
-    let of_state = command.get_name() == "state";
-    let candidates = |argument: Arg| {
-        let candidates = match argument.get_id().as_str() {
-            "names" if of_configs => Candidates::Configs,
-            "names" => Candidates::Workloads,
-            "agent" => Candidates::Agents,
-            "masks" if of_state => Candidates::MasksOfRead,
-            "masks" => Candidates::Masks,
-            "masks_and_file" => Candidates::MasksAndFile,
-            "state" => Candidates::States,
-            "runtime" => Candidates::Runtimes,
-            "mode" => Candidates::Modes,
-            "context" => Candidates::Contexts,
-            "id" => Candidates::Updates,
-            _ => return argument,
-        };
-        argument.add(ArgValueCompleter::new(candidates))
+    let name = command.get_name().to_owned();
+    let with = |argument: Arg| match Candidates::of_argument(&name, argument.get_id().as_str()) {
+        Some(candidates) => argument.add(ArgValueCompleter::new(candidates)),
+        None => argument,
     };
-    command.mut_args(candidates).mut_subcommands(with_candidates)
+    command.mut_args(with).mut_subcommands(with_candidates)
 }
 
 /// What can stand at a place of the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Candidates {
-    Workloads,
-    Configs,
-    Agents,
-    Masks,
-    MasksOfRead,
-    MasksAndFile,
-    States,
-    Runtimes,
-    Modes,
-    Contexts,
-    Updates,
+#[derive(Clone, Copy)]
+struct Candidates {
+    /// The parts of the state that hold it; none where no server is needed.
+    parts: &'static [&'static str],
+    of_state: fn(&Node) -> BTreeSet<String>,
+    or_file: bool,
 }
 
 impl Candidates {
-    /// The parts of the state that hold the candidates; none for candidates that need no server.
-    fn masks(self) -> &'static [&'static str] {
-        match self {
-            Self::Workloads => &["desiredState.workloads.*.agent"],
-            Self::Configs => &["desiredState.configs"],
-            Self::Agents => &["agents"],
-            Self::Updates => &["updates.*.phase"],
-            Self::Masks | Self::MasksOfRead | Self::MasksAndFile => {
-                &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"]
-            }
-            Self::Modes => &[modes::PART, "desiredState.workloads.*.tags"],
-            Self::States | Self::Runtimes | Self::Contexts => &[],
-        }
-    }
-
-    fn in_state(self, state: &Node) -> BTreeSet<String> {
-        let keys = |path: &[&str]| entries(state.at(path)).map(|(name, _)| name.to_owned()).collect();
-        match self {
-            Self::Workloads => keys(&["desiredState", "workloads"]),
-            Self::Configs => keys(&["desiredState", "configs"]),
-            Self::Agents => keys(&["agents"]),
-            Self::Updates => keys(&["updates"]),
-            Self::Masks | Self::MasksAndFile => masks(state),
-            Self::MasksOfRead => {
+    fn of_argument(command: &str, argument: &str) -> Option<Self> {
+        const MASKS: &[&str] = &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"];
+        let (parts, of_state): (_, fn(&Node) -> _) = match (command, argument) {
+            ("config", "names") => (&MASKS[1..2], |state| keys(state, &["desiredState", "configs"])),
+            (_, "names") => (&MASKS[..1], |state| keys(state, &["desiredState", "workloads"])),
+            (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
+            (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
+            ("state", "masks") => (MASKS, |state| {
                 // Nothing without a server, as for all other parts.
                 let on_request = PARTS_ON_REQUEST.iter().filter(|_| !state.is_empty_container());
                 masks(state).into_iter().chain(on_request.map(ToString::to_string)).collect()
-            }
-            Self::States => Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect(),
-            Self::Runtimes => RUNTIMES.map(str::to_owned).into(),
-            Self::Modes => {
+            }),
+            (_, "masks" | "masks_and_file") => (MASKS, masks),
+            (_, "state") => (&[], |_| Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect()),
+            (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
+            (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
                 let known = ServerModes::in_state(state).map(|modes| modes.known).unwrap_or_default();
                 known.into_iter().chain(named(state, "desiredState").map(|(_, mode)| mode.to_owned())).collect()
-            }
-            Self::Contexts => {
+            }),
+            (_, "context") => (&[], |_| {
                 let typed = typed(words_of_command_line());
                 typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
-            }
-        }
+            }),
+            _ => return None,
+        };
+        Some(Self { parts, of_state, or_file: argument == "masks_and_file" })
     }
 }
 
 impl ValueCompleter for Candidates {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let Some(begin) = current.to_str() else { return Vec::new() };
-        let state = if self.masks().is_empty() { None } else { read_state(self.masks()) };
-        let names = self.in_state(&state.unwrap_or_default());
+        let state = if self.parts.is_empty() { None } else { read_state(self.parts) };
+        let names = (self.of_state)(&state.unwrap_or_default());
         // Names with control characters could act on the shell's terminal.
         let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
         let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
-        if *self == Self::MasksAndFile {
+        if self.or_file {
             candidates.extend(PathCompleter::file().stdio().complete(current));
         }
         candidates
     }
 }
 
+fn keys(state: &Node, path: &[&str]) -> BTreeSet<String> {
+    entries(state.at(path)).map(|(name, _)| name.to_owned()).collect()
+}
+
 /// The masks that lead to something in `state`.
 fn masks(state: &Node) -> BTreeSet<String> {
-    let mut masks = BTreeSet::new();
-    for (part, below) in [("desiredState", "workloads"), ("desiredState", "configs")] {
-        if let Some(objects) = state.at(&[part, below]) {
-            masks.extend([part.to_owned(), format!("{part}.{below}")]);
-            masks.extend(entries(Some(objects)).map(|(name, _)| format!("{part}.{below}.{name}")));
-        }
-    }
-    if let Some(agents) = state.get("workloadStates") {
-        masks.insert("workloadStates".to_owned());
+    fn collect(node: &Node, above: &str, path: &[&str], found: &mut BTreeSet<String>) {
+        let [part, below @ ..] = path else { return };
         // Workloads that are not scheduled are below an agent without a name, which no mask can name.
-        for (agent, workloads) in entries(Some(agents)).filter(|(agent, _)| !agent.is_empty()) {
-            masks.insert(format!("workloadStates.{agent}"));
-            masks.extend(entries(Some(workloads)).map(|(workload, _)| format!("workloadStates.{agent}.{workload}")));
+        let is_named = |name: &str| !name.is_empty() && (*part == WILDCARD || *part == name);
+        for (name, node) in entries(Some(node)).filter(|(name, _)| is_named(name)) {
+            let mask = format!("{above}{name}");
+            collect(node, &format!("{mask}."), below, found);
+            found.insert(mask);
         }
     }
-    if let Some(agents) = state.get("agents") {
-        masks.insert("agents".to_owned());
-        for (name, agent) in entries(Some(agents)) {
-            masks.insert(format!("agents.{name}"));
-            let parts = entries(Some(agent)).filter(|(part, _)| ["status", "tags"].contains(part));
-            masks.extend(parts.map(|(part, _)| format!("agents.{name}.{part}")));
-        }
+    let mut found = BTreeSet::new();
+    for place in
+        ["desiredState.workloads.*", "desiredState.configs.*", "workloadStates.*.*", "agents.*.status", "agents.*.tags"]
+    {
+        collect(state, "", &parts(place), &mut found);
     }
-    masks
+    found
 }
 
 /// The words that the shell passes on.
@@ -250,17 +208,18 @@ mod tests {
         ];
         let of_read: Vec<&str> =
             masks.into_iter().take(10).chain(PARTS_ON_REQUEST.to_vec()).chain(masks[10..].to_vec()).collect();
-        for (names, expected) in [
-            (Candidates::Workloads, &["db", "web"][..]),
-            (Candidates::Configs, &["port"]),
-            (Candidates::Agents, &["A", "B"]),
-            (Candidates::Updates, &["1", "12"]),
-            (Candidates::Masks, &masks),
-            (Candidates::MasksOfRead, &of_read),
+        for (command, argument, expected) in [
+            ("logs", "names", &["db", "web"][..]),
+            ("config", "names", &["port"]),
+            ("top", "agent", &["A", "B"]),
+            ("rollback", "id", &["1", "12"]),
+            ("events", "masks", &masks),
+            ("state", "masks", &of_read),
         ] {
-            let found: Vec<String> = names.in_state(&state()).into_iter().collect();
-            assert_eq!(found, expected, "{names:?}");
-            assert!(names.in_state(&Node::empty()).is_empty(), "{names:?}");
+            let names = Candidates::of_argument(command, argument).unwrap().of_state;
+            let found: Vec<String> = names(&state()).into_iter().collect();
+            assert_eq!(found, expected, "{command} {argument}");
+            assert!(names(&Node::empty()).is_empty(), "{command} {argument}");
         }
     }
 

@@ -3,24 +3,30 @@
 //! Thread: `main`. Takes: the update of the manifests, and the objects that it names as the server has them. Gives: a
 //! unified diff or JSON; nothing is changed.
 
-use super::args::DiffFormat;
+use super::args::Format;
 use super::error::{CliError, ExitCode};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
-use super::state_output::{Ordered, json_text};
-use super::table::one_line;
-use super::unified::{self, Line};
+use super::state_output::{Ordered, all_lines, document};
+use super::table::{one_line, value};
 use super::update::Update;
 use crate::model::field_path::parts;
 use crate::model::fields::{Kind, WORKLOAD, omit_empty};
 use crate::model::node::Node;
-use serde_yaml::Value;
+use crate::platform::clock::{Clock, SystemClock};
+use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 /// The part of the state that says which workloads use which configs.
 const USERS_MASK: &str = "desiredState.workloads.*.configs";
+
+/// Equal lines around those that differ.
+const CONTEXT: usize = 3;
+/// A comparison of large texts that takes longer is ended: what is left is shown as replaced.
+const TIME_MAX: Duration = Duration::from_secs(1);
 
 const HEADER: &str = "\x1b[1m";
 const PLACE: &str = "\x1b[36m";
@@ -33,7 +39,7 @@ const NEW: &str = "\x1b[32m";
 /// No response, or standard output cannot be written.
 pub fn print(
     update: &Update,
-    format: DiffFormat,
+    format: Format,
     link: &mut impl ServerLink,
     output: &mut Output<'_>,
 ) -> Result<ExitCode, CliError> {
@@ -45,8 +51,8 @@ pub fn print(
     let state = if masks.is_empty() { Node::empty() } else { link.complete_state(&masks)? };
     let differences = Differences::of(update, &state);
     match format {
-        DiffFormat::Json => output.result(&json_text(&differences.json()))?,
-        DiffFormat::Text => {
+        Format::Json => output.result(&document(&differences.json(), format, false))?,
+        _ => {
             output.coloured_result(differences.lines())?;
             for line in differences.summary() {
                 output.status(&line)?;
@@ -56,59 +62,12 @@ pub fn print(
     Ok(if differences.objects.is_empty() { ExitCode::Success } else { ExitCode::Different })
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum ObjectKind {
-    Config,
-    Workload,
-}
-
-impl ObjectKind {
-    fn of_part(part: &str) -> Option<Self> {
-        match part {
-            "workloads" => Some(Self::Workload),
-            "configs" => Some(Self::Config),
-            _ => None,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Workload => "workload",
-        }
-    }
-
-    fn kind(self) -> Kind {
-        match self {
-            Self::Config => Kind::Config,
-            Self::Workload => Kind::Object(&WORKLOAD),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Action {
-    Add,
-    Change,
-    Delete,
-}
-
-impl Action {
-    const ALL: [Self; 3] = [Self::Add, Self::Change, Self::Delete];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Add => "add",
-            Self::Change => "change",
-            Self::Delete => "delete",
-        }
-    }
-}
-
 /// An object that is not the same before and after an update.
 #[derive(Debug)]
 struct Difference {
-    kind: ObjectKind,
+    /// `configs` or `workloads`.
+    part: String,
+    kind: Kind,
     name: String,
     old: Option<Node>,
     new: Option<Node>,
@@ -125,13 +84,12 @@ impl Differences {
     fn of(update: &Update, state: &Node) -> Self {
         let difference = |mask: &String| Difference::of(mask, state, &update.new_state);
         let objects: Vec<Difference> = update.masks.iter().filter_map(difference).collect();
-        let changed: BTreeSet<(ObjectKind, &str)> = objects.iter().map(|it| (it.kind, it.name.as_str())).collect();
+        let changed = |part: &str, name: &str| objects.iter().any(|object| object.part == part && object.name == name);
         let mut users = BTreeMap::new();
         for (workload, definition) in entries(state.at(&["desiredState", "workloads"])) {
             let used = entries(definition.get("configs")).filter_map(|(_, config)| config.as_text());
-            let used: BTreeSet<String> =
-                used.filter(|config| changed.contains(&(ObjectKind::Config, *config))).map(str::to_owned).collect();
-            if !used.is_empty() && !changed.contains(&(ObjectKind::Workload, workload)) {
+            let used: BTreeSet<String> = used.filter(|config| changed("configs", config)).map(str::to_owned).collect();
+            if !used.is_empty() && !changed("workloads", workload) {
                 users.insert(workload.to_owned(), used);
             }
         }
@@ -139,14 +97,14 @@ impl Differences {
     }
 
     fn json(&self) -> Node {
-        let objects = |kind| {
-            let of_kind = self.objects.iter().filter(move |object| object.kind == kind);
-            Node::map(of_kind.map(|object| (object.name.as_str(), object.json())))
+        let objects = |part| {
+            let of_part = self.objects.iter().filter(move |object| object.part == part);
+            Node::map(of_part.map(|object| (object.name.as_str(), object.json())))
         };
         let users = self.users.iter().map(|(name, used)| (name, Node::List(used.iter().map(Node::text).collect())));
         Node::map([
-            ("workloads", objects(ObjectKind::Workload)),
-            ("configs", objects(ObjectKind::Config)),
+            ("workloads", objects("workloads")),
+            ("configs", objects("configs")),
             ("configUsers", Node::map(users)),
         ])
     }
@@ -160,17 +118,16 @@ impl Differences {
         if self.objects.is_empty() {
             return vec!["No differences.".to_owned()];
         }
-        let counted = |action: Action| {
-            let count = |kind: ObjectKind| {
-                let number = self.objects.iter().filter(|it| it.kind == kind && it.action() == action).count();
-                let plural = if number == 1 { "" } else { "s" };
-                (number > 0).then(|| format!("{number} {}{plural}", kind.name()))
+        let counted = |action: &'static str| {
+            let count = |part: &'static str| {
+                let number = self.objects.iter().filter(|it| it.part == part && it.action() == action).count();
+                let kind = if number == 1 { part.trim_end_matches('s') } else { part };
+                (number > 0).then(|| format!("{number} {kind}"))
             };
-            let counts: Vec<String> =
-                [ObjectKind::Workload, ObjectKind::Config].into_iter().filter_map(count).collect();
-            (!counts.is_empty()).then(|| format!("{} to {}", counts.join(" and "), action.name()))
+            let counts: Vec<String> = ["workloads", "configs"].into_iter().filter_map(count).collect();
+            (!counts.is_empty()).then(|| format!("{} to {action}", counts.join(" and ")))
         };
-        let counts = Action::ALL.into_iter().filter_map(counted);
+        let counts = ["add", "change", "delete"].into_iter().filter_map(counted);
         let mut lines = vec![format!("{}.", counts.collect::<Vec<_>>().join(", "))];
         lines.extend(self.users.iter().map(|(workload, used)| {
             let (used, plural) = (used.iter().cloned().collect::<Vec<_>>(), if used.len() == 1 { "" } else { "s" });
@@ -185,40 +142,42 @@ impl Difference {
     /// The object that `mask` names; `None` when it is the same in both states.
     fn of(mask: &str, old: &Node, new: &Node) -> Option<Self> {
         let path = parts(mask);
-        let [_, part, name] = path[..] else { return None };
-        let kind = ObjectKind::of_part(part)?;
+        let (part, kind, name) = match path[..] {
+            [_, part @ "configs", name] => (part, Kind::Config, name),
+            [_, part @ "workloads", name] => (part, Kind::Object(&WORKLOAD), name),
+            _ => return None,
+        };
         let object = |state: &Node| {
             let mut node = state.at(&path)?.clone();
-            omit_empty(&mut node, kind.kind()); // An empty container means the same as none.
+            omit_empty(&mut node, kind); // An empty container means the same as none.
             Some(node)
         };
         let (old, new) = (object(old), object(new));
-        (old != new).then(|| Self { kind, name: name.to_owned(), old, new })
+        (old != new).then(|| Self { part: part.to_owned(), kind, name: name.to_owned(), old, new })
     }
 
-    fn action(&self) -> Action {
+    fn action(&self) -> &'static str {
         match (&self.old, &self.new) {
-            (None, _) => Action::Add,
-            (_, None) => Action::Delete,
-            _ => Action::Change,
+            (None, _) => "add",
+            (_, None) => "delete",
+            _ => "change",
         }
     }
 
     fn json(&self) -> Node {
         let (old, new) = (self.old.as_ref(), self.new.as_ref());
-        let mut object = match self.kind {
-            ObjectKind::Config => both(old, new),
-            ObjectKind::Workload => {
-                let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
-                let value = |side: Option<&'_ Node>, name: &str| side.and_then(|node| node.get(name)).cloned();
-                let changed = names.into_iter().map(|name| (name, value(old, name), value(new, name)));
-                let changed = changed.filter(|(_, old, new)| old != new);
-                let fields = changed.map(|(name, old, new)| (name, both(old.as_ref(), new.as_ref())));
-                Node::map([("fields", Node::map(fields))])
-            }
+        let mut object = if self.part == "configs" {
+            both(old, new)
+        } else {
+            let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
+            let value = |side: Option<&'_ Node>, name: &str| side.and_then(|node| node.get(name)).cloned();
+            let changed = names.into_iter().map(|name| (name, value(old, name), value(new, name)));
+            let changed = changed.filter(|(_, old, new)| old != new);
+            let fields = changed.map(|(name, old, new)| (name, both(old.as_ref(), new.as_ref())));
+            Node::map([("fields", Node::map(fields))])
         };
         if let Some(entries) = object.as_map_mut() {
-            entries.insert("action", Node::text(self.action().name()));
+            entries.insert("action", Node::text(self.action()));
         }
         object
     }
@@ -226,22 +185,30 @@ impl Difference {
     /// The lines of the unified diff with their colours.
     fn lines(&self) -> Vec<(&'static str, String)> {
         let label = |side: &Option<Node>| match side {
-            Some(_) => format!("{} {}", self.kind.name(), one_line(&self.name)),
+            Some(_) => format!("{} {}", self.part.trim_end_matches('s'), one_line(&self.name)),
             None => "/dev/null".to_owned(),
         };
         let mut shown =
             vec![(HEADER, format!("--- {}", label(&self.old))), (HEADER, format!("+++ {}", label(&self.new)))];
-        let text = |side: &Option<Node>| side.as_ref().map_or_else(Vec::new, |node| text_lines(node, self.kind.kind()));
+        let text = |side: &Option<Node>| side.as_ref().map_or_else(Vec::new, |node| text_lines(node, self.kind));
         let (old, new) = (text(&self.old), text(&self.new));
-        let lines = unified::compare(&old, &new);
-        for hunk in unified::hunks(&lines) {
-            let field = field_around(&lines, &hunk).map_or_else(String::new, |field| format!(" {field}"));
-            shown.push((PLACE, format!("{}{field}", unified::heading(&lines, &hunk))));
-            shown.extend(lines[hunk].iter().map(|line| match line {
-                Line::Both(text) => ("", format!(" {text}")),
-                Line::Old(text) => (OLD, format!("-{text}")),
-                Line::New(text) => (NEW, format!("+{text}")),
-            }));
+        let deadline = SystemClock.now() + TIME_MAX;
+        let parts = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
+        for hunk in group_diff_ops(parts, CONTEXT) {
+            let range = |of: fn(&DiffOp) -> Range<usize>| of(&hunk[0]).start..of(&hunk[hunk.len() - 1]).end;
+            let (before, after) = (range(DiffOp::old_range), range(DiffOp::new_range));
+            // Of no lines the one before them is named.
+            let place = |lines: &Range<usize>| format!("{},{}", lines.start + lines.len().min(1), lines.len());
+            let field = field_around(&old, before.start).map_or_else(String::new, |field| format!(" {field}"));
+            shown.push((PLACE, format!("@@ -{} +{} @@{field}", place(&before), place(&after))));
+            for part in hunk {
+                let is_equal = part.tag() == DiffTag::Equal;
+                let (sign, colour) = if is_equal { (' ', "") } else { ('-', OLD) };
+                shown.extend(old[part.old_range()].iter().map(|line| (colour, format!("{sign}{line}"))));
+                if !is_equal {
+                    shown.extend(new[part.new_range()].iter().map(|line| (NEW, format!("+{line}"))));
+                }
+            }
         }
         shown
     }
@@ -252,67 +219,18 @@ fn both(old: Option<&Node>, new: Option<&Node>) -> Node {
     Node::map([("old", old), ("new", new)].into_iter().filter_map(|(side, node)| Some((side, node?.clone()))))
 }
 
-/// The field that begins above a hunk and goes on in its first line.
-fn field_around<'t>(lines: &[Line<'t>], hunk: &Range<usize>) -> Option<&'t str> {
-    let begins_field = |line: &&Line<'_>| !line.text().starts_with([' ', '-']);
-    if lines[hunk.clone()].first().is_none_or(|line| begins_field(&line)) {
+/// The field that begins above line `at` and goes on there.
+fn field_around(lines: &[String], at: usize) -> Option<&str> {
+    let begins_field = |line: &&String| !line.starts_with([' ', '-']);
+    if lines.get(at).is_none_or(|line| begins_field(&line)) {
         return None;
     }
-    lines[..hunk.start].iter().rev().find(begins_field).and_then(|line| line.text().split(':').next())
+    lines[..at].iter().rev().find(begins_field).and_then(|line| line.split(':').next())
 }
 
 /// The lines of an object as YAML with the documented order of fields.
 fn text_lines(node: &Node, kind: Kind) -> Vec<String> {
-    // Texts, numbers, lists and maps with text keys can be values of YAML.
-    let (beside, below) = yaml_lines(&serde_yaml::to_value(Ordered { node, kind }).unwrap_or_default());
-    Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below).collect()
-}
-
-/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are always written line by
-/// line, so that these can be compared.
-fn yaml_lines(value: &Value) -> (String, Vec<String>) {
-    match value {
-        Value::Mapping(map) if !map.is_empty() => {
-            let lines = map.iter().flat_map(|(key, value)| {
-                let (beside, below) = yaml_lines(value);
-                let indent = if value.is_sequence() { "" } else { "  " };
-                let blank = if beside.is_empty() { "" } else { " " };
-                let first = format!("{}:{blank}{beside}", scalar(key));
-                std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
-            });
-            (String::new(), lines.collect())
-        }
-        Value::Sequence(items) if !items.is_empty() => {
-            let lines = items.iter().flat_map(|item| {
-                let (beside, below) = yaml_lines(item);
-                // The first entry of a map stands beside the dash.
-                let lines = Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below);
-                lines
-                    .zip(std::iter::once("- ").chain(std::iter::repeat("  ")))
-                    .map(|(line, lead)| format!("{lead}{line}"))
-            });
-            (String::new(), lines.collect())
-        }
-        Value::String(text) if text.contains('\n') => {
-            let body = text.strip_suffix('\n');
-            let style = match body {
-                None => "|-",
-                Some(body) if body.is_empty() || body.ends_with('\n') => "|+",
-                Some(_) => "|",
-            };
-            (style.to_owned(), body.unwrap_or(text).split('\n').map(str::to_owned).collect())
-        }
-        value => (scalar(value), Vec::new()),
-    }
-}
-
-/// A value on one line.
-fn scalar(value: &Value) -> String {
-    match value {
-        // Only a key can have several lines here. Each text of JSON is one of YAML as well.
-        Value::String(text) if text.contains('\n') => serde_json::to_string(text).unwrap_or_default(),
-        _ => serde_yaml::to_string(value).unwrap_or_default().trim_end().to_owned(),
-    }
+    all_lines(&value(Some(Ordered { node, kind })))
 }
 
 #[cfg(test)]

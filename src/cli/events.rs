@@ -7,7 +7,7 @@ use super::error::{CliError, ExitCode, shown};
 use super::get::warn_of_unknown_parts;
 use super::output::Output;
 use super::rows::entries;
-use super::session::ServerLink;
+use super::session::{Incoming, ServerLink};
 use super::state_output::event_text;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
@@ -48,17 +48,12 @@ pub struct Events<'a> {
 
 impl<'a> Events<'a> {
     /// Nothing was printed yet.
-    #[must_use]
     pub fn new(arguments: &'a EventsArguments, now: fn() -> SystemTime) -> Self {
         Self { arguments, left: arguments.count, give_up: None, subscribed: false, now }
     }
 
     /// Prints events until enough were printed, for at most `limit` in all. After a lost connection it prints the current
     /// state first: that is all that can be known about the time between.
-    ///
-    /// # Errors
-    /// The connection ended, the server refused, a signal, or standard output cannot be written. The end of the limit is
-    /// no error but [`ExitCode::GaveUp`].
     pub fn follow(
         &mut self,
         limit: Option<Duration>,
@@ -80,26 +75,29 @@ impl<'a> Events<'a> {
         let mut done = self.left == Some(0) || met(&current);
         drop(current); // It may be large, and following may take long.
         while !done {
-            let Some(event) = link.next_event(self.give_up)? else {
-                let limit = shown(limit.unwrap_or_default());
-                output.error(format_args!("gave up waiting for events after '{limit}'"), None);
-                return Ok(ExitCode::GaveUp);
-            };
-            output.result(&event_text((self.now)(), &event.altered, &event.state, *format))?;
-            self.left = self.left.map(|left| left - 1);
-            done = self.left == Some(0) || met(&event.state);
+            match link.next(self.give_up)? {
+                Some(Incoming::Event(state, altered)) => {
+                    output.result(&event_text((self.now)(), &altered, &state, *format))?;
+                    self.left = self.left.map(|left| left - 1);
+                    done = self.left == Some(0) || met(&state);
+                }
+                Some(_) => {}
+                None => {
+                    let limit = shown(limit.unwrap_or_default());
+                    output.error(format_args!("gave up waiting for events after '{limit}'"), None);
+                    return Ok(ExitCode::GaveUp);
+                }
+            }
         }
         Ok(ExitCode::Success)
     }
 
     /// Whether a signal is the usual end. It is not where an end is awaited: a script must not take the signal for it.
-    #[must_use]
     pub fn end_by_signal(&self) -> bool {
         self.arguments.until.is_none() && self.arguments.count.is_none()
     }
 
     /// Whether a lost connection is made again: only after a first subscription, and within the limit.
-    #[must_use]
     pub fn reconnect(&self, clock: &impl Clock) -> bool {
         self.arguments.reconnect && self.subscribed && self.give_up.is_none_or(|at| clock.now() < at)
     }
@@ -109,7 +107,6 @@ impl<'a> Events<'a> {
 mod tests {
     use super::*;
     use crate::cli::args::Format;
-    use crate::cli::session::StateEvent;
     use crate::cli::tests::{Step, play};
     use std::time::UNIX_EPOCH;
 
@@ -120,7 +117,7 @@ mod tests {
     fn event(state: Node, added: &[&str], removed: &[&str]) -> Step {
         let texts = |paths: &[&str]| paths.iter().map(ToString::to_string).collect();
         let altered = AlteredFields { added: texts(added), updated: Vec::new(), removed: texts(removed) };
-        Step::Event(StateEvent { state, altered })
+        Step::Event(state, altered)
     }
 
     type Printed = (Result<ExitCode, CliError>, String);

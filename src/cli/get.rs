@@ -10,8 +10,8 @@ use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::ServerLink;
 use super::state_output::state_text;
-use super::table::{Table, TooWide, one_line};
-use crate::model::execution_state::{Phase, WorkloadState};
+use super::table::{Field, TooWide, View, one_line, value};
+use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
 use crate::model::names::InstanceName;
@@ -30,9 +30,9 @@ impl WorkloadArguments {
             && (self.names.is_empty() || self.names.iter().any(|name| **name == *instance.workload))
     }
 
-    fn table(&self, rows: &BTreeMap<InstanceName, Row>, reasons: &Reasons) -> Table<5> {
-        let accepted = rows.iter().filter(|(instance, row)| self.accepts(instance, row));
-        rows::table(accepted.map(|(instance, row)| (instance, reasons.explained(instance, row))))
+    fn view(&self, reasons: &Reasons) -> View {
+        let accepted = reasons.rows.iter().filter(|(instance, row)| self.accepts(instance, row));
+        rows::view(self.output, accepted.map(|(instance, _)| (instance, reasons.explained(instance))))
     }
 
     /// Warns about names and states that do not exist: they are probably typing errors.
@@ -61,9 +61,6 @@ impl WorkloadArguments {
 }
 
 /// Prints the parts of the state that `masks` select.
-///
-/// # Errors
-/// No response, or standard output cannot be written.
 pub fn state(
     link: &mut impl ServerLink,
     masks: &[String],
@@ -126,112 +123,75 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
     }
 }
 
-/// Prints the table of workloads once.
-///
-/// # Errors
-/// As [`state`].
+/// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
 pub fn workloads(
     link: &mut impl ServerLink,
     filter: &WorkloadArguments,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
     let state = link.complete_state(&rows::MASKS)?;
-    let rows = rows::rows(&state);
-    filter.warn_of_unknown(&state, &rows, output);
-    let table = filter.table(&rows, &Reasons::new(&state, &rows));
-    Ok(output.result(&table.text(output.width(), TooWide::Wrap))?)
-}
-
-/// Keeps the table of workloads up to date until the connection ends.
-///
-/// # Errors
-/// As [`state`]; the end of the connection is one.
-pub fn watch_workloads(
-    link: &mut impl ServerLink,
-    filter: &WorkloadArguments,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
-    let read = |link: &mut _| -> Result<_, CliError> {
-        let state = ServerLink::complete_state(link, &rows::MASKS)?;
-        let rows = rows::rows(&state);
-        let reasons = Reasons::new(&state, &rows);
-        Ok((state, rows, reasons))
-    };
-    let (state, mut rows, mut reasons) = read(link)?;
-    filter.warn_of_unknown(&state, &rows, output);
+    let mut reasons = Reasons::new(&state);
+    filter.warn_of_unknown(&state, &reasons.rows, output);
     drop(state); // It may be large, and watching may take long.
+    if !filter.watch {
+        return Ok(filter.view(&reasons).print(("workloads", []), TooWide::Wrap, output)?);
+    }
     let mut frames = LiveFrames::default();
     loop {
-        let mut lines = filter.table(&rows, &reasons).lines(output.width(), TooWide::Wrap);
-        if let Some((_, height)) = output.terminal() {
-            shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
-        }
-        frames.show(lines, output)?;
+        frames.show_table(&filter.view(&reasons).table, TooWide::Wrap, output)?;
         let Some(states) = link.next_states(None)? else { continue };
-        if update_rows(&mut rows, &states) {
-            states.iter().for_each(|state| reasons.on_state(state));
-        } else {
-            (_, rows, reasons) = read(link)?;
+        let mut all_known = true; // The runtime of others must be read.
+        for state in &states {
+            all_known &= reasons.on_state(state);
+            if state.state.phase == Phase::Removed {
+                reasons.rows.remove(&state.instance);
+            }
+        }
+        if !all_known {
+            reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
         }
     }
 }
 
-/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
-/// redrawn.
-pub(super) fn shorten(lines: &mut Vec<String>, lines_max: usize) {
-    let lines_max = lines_max.max(2);
-    if lines.len() > lines_max {
-        let hidden = lines.len() - (lines_max - 1);
-        lines.truncate(lines_max - 1);
-        lines.push(format!("and {hidden} more lines"));
-    }
-}
-
-/// Applies reported states. Returns whether all instances were known; the runtime of others must be read.
-fn update_rows(rows: &mut BTreeMap<InstanceName, Row>, states: &[WorkloadState]) -> bool {
-    let mut all_known = true;
-    for WorkloadState { instance, state } in states {
-        if state.phase == Phase::Removed {
-            rows.remove(instance);
-        } else if let Some(row) = rows.get_mut(instance) {
-            row.update(state);
-        } else {
-            all_known = false;
-        }
-    }
-    all_known
-}
-
-/// Prints the table of agents.
-///
-/// # Errors
-/// As [`state`].
-pub fn agents(link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+/// Prints the agents.
+pub fn agents(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&["agents", "workloadStates"])?;
-    let rows = rows::entries(state.get("agents")).map(|(name, agent)| {
-        let load = |key: &str| agent.at(&["status", key]).and_then(Node::as_number);
-        let workloads = rows::entries(state.at(&["workloadStates", name]));
-        let instances: usize = workloads.map(|(_, ids)| rows::entries(Some(ids)).count()).sum();
-        [
-            one_line(name),
-            instances.to_string(),
-            load("cpuUsage").map_or_else(String::new, |percent| format!("{percent}%")),
-            load("freeMemory").map_or_else(String::new, |bytes| format!("{bytes}B")),
-        ]
-    });
-    let table = Table { headings: ["NAME", "WORKLOADS", "CPU USAGE", "FREE MEMORY"], rows: rows.collect() };
-    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+    let mut view = View::new(format, &agent_fields("", &Node::empty(), None));
+    for (name, agent) in rows::entries(state.get("agents")) {
+        view.push(agent_fields(name, agent, state.at(&["workloadStates", name])));
+    }
+    Ok(view.print(("agents", []), TooWide::Drop, output)?)
+}
+
+fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field> {
+    let instances: usize = rows::entries(workloads).map(|(_, ids)| rows::entries(Some(ids)).count()).sum();
+    let load = |heading, key: &str, unit: char| {
+        let number = agent.at(&["status", key]).and_then(Node::as_number);
+        Field::new(heading, key, number.map_or_else(String::new, |number| format!("{number}{unit}")), value(number))
+    };
+    let tags =
+        rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", tag.as_text().unwrap_or_default()));
+    vec![
+        Field::text("NAME", "name", name),
+        Field::new("WORKLOADS", "workloads", instances.to_string(), instances as u64),
+        load("CPU USAGE", "cpuUsage", '%'),
+        load("FREE MEMORY", "freeMemory", 'B'),
+        Field::new("TAGS", "tags", one_line(&tags.collect::<Vec<_>>().join(", ")), value(agent.get("tags"))).wide(),
+    ]
 }
 
 /// Prints the names of configs.
-///
-/// # Errors
-/// As [`state`].
-pub fn configs(link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn configs(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&["desiredState.configs"])?;
-    let names = rows::entries(state.at(&["desiredState", "configs"])).map(|(name, _)| [one_line(name)]);
-    let table = Table { headings: ["CONFIG"], rows: names.collect() };
-    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+    let fields = |name: &str, config: Option<&Node>| {
+        let json = config.map_or_else(String::new, |config| serde_json::to_string(config).unwrap_or_default());
+        [Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]
+    };
+    let mut view = View::new(format, &fields("", None));
+    for (name, config) in rows::entries(state.at(&["desiredState", "configs"])) {
+        view.push(fields(name, Some(config)).into());
+    }
+    Ok(view.print(("configs", []), TooWide::Drop, output)?)
 }
 
 #[cfg(test)]

@@ -2,28 +2,26 @@
 //!
 //! Thread: `main`, plain functions.
 
-use super::args::{GraphArguments, GraphFormat};
+use super::args::{Format, GraphArguments};
 use super::error::{CliError, CommandError, meant_or};
 use super::modes::named;
 use super::output::Output;
 use super::reasons::{self, fulfils};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use super::table::{Table, TooWide, one_line};
+use super::table::{self, Field, TooWide, View, one_line, value};
 use super::timings::{self, Starts, seconds};
 use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
 use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
+use serde_yaml::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is read besides for the graph of a mode.
 const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.workloads.*.tags"];
 
 /// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
-///
-/// # Errors
-/// No response, an unknown name, or standard output cannot be written.
 pub fn print(
     GraphArguments { output: format, timing, mode, names }: &GraphArguments,
     link: &mut impl ServerLink,
@@ -40,13 +38,17 @@ pub fn print(
     if *timing {
         graph.add_timings(&Starts::of(&state)?);
     }
-    let text = match format {
-        GraphFormat::Text if *timing => timed(graph.trees(names)).text(output.width(), TooWide::Cut),
-        GraphFormat::Text => untimed(graph.trees(names)).text(output.width(), TooWide::Cut),
-        GraphFormat::Dot => graph.dot(),
-        GraphFormat::Mermaid => graph.mermaid(),
-    };
-    Ok(output.result(&text)?)
+    match format {
+        Format::Dot => output.result(&graph.dot())?,
+        Format::Mermaid => output.result(&graph.mermaid())?,
+        format => {
+            let mut view = View::new(*format, &fields(Row::default(), *timing));
+            graph.trees(names).into_iter().for_each(|row| view.push_cells(&fields(row, *timing)));
+            view.rows = graph.workloads.iter().map(|(name, workload)| graph.data(name, workload)).collect();
+            view.print(("workloads", []), TooWide::Shorten, output)?;
+        }
+    }
+    Ok(())
 }
 
 /// One workload.
@@ -95,15 +97,9 @@ fn is_about_condition(info: &str) -> bool {
 /// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
 type Row = [String; 6];
 
-/// The table with timings.
-fn timed(rows: Vec<Row>) -> Table<6> {
-    Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "TIMING", "EXECUTION STATE"], rows }
-}
-
-/// The table without timings.
-fn untimed(rows: Vec<Row>) -> Table<5> {
-    let rows = rows.into_iter().map(|[name, needed, met, agent, _, state]| [name, needed, met, agent, state]);
-    Table { headings: ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", "EXECUTION STATE"], rows: rows.collect() }
+fn fields(row: Row, timing: bool) -> Vec<Field> {
+    let headings = ["WORKLOAD NAME", "NEEDED", "MET", "AGENT", if timing { "TIMING" } else { "" }, "EXECUTION STATE"];
+    headings.into_iter().zip(row).map(|(heading, cell)| Field::new(heading, "", cell, Value::Null)).collect()
 }
 
 /// The condition as people read it: `running`, `succeeded` or `failed`.
@@ -261,6 +257,20 @@ impl Graph {
         }
     }
 
+    /// A workload for programs, with its dependencies as in the state and those of them that are not met.
+    fn data(&self, name: &str, workload: &Workload) -> Value {
+        let is_met = |needed: &String, how: &str| self.workloads.get(needed).is_some_and(|other| other.fulfils(how));
+        let unmet = workload.needs.iter().filter(|(needed, how)| !is_met(needed, how)).map(|(needed, _)| needed);
+        table::object([
+            ("workload", name.into()),
+            ("agent", workload.agent.as_str().into()),
+            ("states", workload.phases.clone().into()),
+            ("dependencies", value(Some(&workload.needs))),
+            ("unmet", unmet.cloned().collect::<Vec<_>>().into()),
+            ("timing", value(Some(&workload.timing).filter(|timing| !timing.is_empty()))),
+        ])
+    }
+
     fn dot(&self) -> String {
         let escaped = |text: &str| one_line(text).replace('\\', "\\\\").replace('"', "\\\"");
         let mut text = "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
@@ -332,11 +342,11 @@ mod tests {
         cluster
     }
 
-    fn printed(names: &[&str], format: GraphFormat) -> Result<String, String> {
+    fn printed(names: &[&str], format: Format) -> Result<String, String> {
         print_of(cluster(), false, names, format)
     }
 
-    fn print_of(state: Node, timing: bool, names: &[&str], format: GraphFormat) -> Result<String, String> {
+    fn print_of(state: Node, timing: bool, names: &[&str], format: Format) -> Result<String, String> {
         let names = names.iter().map(ToString::to_string).collect();
         let arguments = GraphArguments { output: format, timing, mode: None, names };
         let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
@@ -360,14 +370,14 @@ logger                                      B       Pending(Starting)
 |-- gone                  running     no            does not exist
 `-- storage (see above)   running     yes   A       Running(Ok)
 ";
-        assert_eq!(trimmed(&printed(&[], GraphFormat::Text).unwrap()), expected);
+        assert_eq!(trimmed(&printed(&[], Format::Table).unwrap()), expected);
         let expected = "\
 WORKLOAD NAME   NEEDED      MET   AGENT   EXECUTION STATE
 storage                           A       Running(Ok)
 `-- init        succeeded   yes   A       Succeeded(Ok)
 ";
-        assert_eq!(trimmed(&printed(&["storage"], GraphFormat::Text).unwrap()), expected);
-        let error = printed(&["storag"], GraphFormat::Text).unwrap_err();
+        assert_eq!(trimmed(&printed(&["storage"], Format::Table).unwrap()), expected);
+        let error = printed(&["storag"], Format::Table).unwrap_err();
         assert_eq!(error, "Command failed: 'Workload name 'storag' does not exist.'");
     }
 
@@ -390,7 +400,7 @@ storage                           A       Running(Ok)
             let_need(&mut cluster, "desiredState", &name, &needs);
         }
         cluster.as_map_mut().unwrap().insert("timings".to_owned(), example.get("timings").unwrap().clone());
-        let text = print_of(cluster, true, &["display"], GraphFormat::Text).unwrap();
+        let text = print_of(cluster, true, &["display"], Format::Table).unwrap();
         assert_documented("WORKLOAD NAME              NEEDED", &text);
     }
 
@@ -411,12 +421,12 @@ web                               A       @5.050 +2.050 *   does not exist
 |   `-- disk    running     no    A       @3.520 +0.520 *   does not exist
 `-- setup       succeeded   no    A       @3.300 +0.300     does not exist
 ";
-        let text = print_of(state.clone(), true, &[], GraphFormat::Text).unwrap();
+        let text = print_of(state.clone(), true, &[], Format::Table).unwrap();
         assert_eq!(trimmed(&text), expected);
-        let text = print_of(state.clone(), true, &["db"], GraphFormat::Dot).unwrap();
+        let text = print_of(state.clone(), true, &["db"], Format::Dot).unwrap();
         assert!(text.contains("[label=\"db\\nA\\ndoes not exist\\n@4.800 +1.800 *\"]"), "{text}");
         state.as_map_mut().unwrap().remove("timings");
-        let error = print_of(state, true, &[], GraphFormat::Mermaid).unwrap_err();
+        let error = print_of(state, true, &[], Format::Mermaid).unwrap_err();
         assert_eq!(error, "the server keeps no start times");
     }
 
@@ -434,12 +444,8 @@ web                               A       @5.050 +2.050 *   does not exist
         let part = Node::map([("workloads", Node::map([("storage", storage)]))]);
         cluster.as_map_mut().unwrap().insert("effectiveState".to_owned(), part);
         let print = |mode: &str| {
-            let arguments = GraphArguments {
-                output: GraphFormat::Text,
-                timing: false,
-                mode: Some(mode.to_owned()),
-                names: Vec::new(),
-            };
+            let arguments =
+                GraphArguments { output: Format::Table, timing: false, mode: Some(mode.to_owned()), names: Vec::new() };
             let played =
                 play(None, [Step::State(cluster.clone())], |server, _, output| print(&arguments, server, output));
             (
@@ -474,7 +480,7 @@ digraph workloads {
   \"storage\" -> \"init\" [label=\"succeeded\", style=solid];
 }
 ";
-        assert_eq!(printed(&["storage"], GraphFormat::Dot).unwrap(), expected);
+        assert_eq!(printed(&["storage"], Format::Dot).unwrap(), expected);
         let expected = "\
 flowchart LR
   n0[\"handler<br/>A<br/>Pending(WaitingToStart)\"]
@@ -483,7 +489,7 @@ flowchart LR
   n0 -.->|failed| n2
   n2 -->|succeeded| n1
 ";
-        assert_eq!(printed(&["handler"], GraphFormat::Mermaid).unwrap(), expected);
+        assert_eq!(printed(&["handler"], Format::Mermaid).unwrap(), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Thread: `main`. Owns: the last frame.
 
 use super::output::Output;
-use super::table::cut;
+use super::table::{Table, TooWide, cut};
 use crate::model::shown_text::printable;
 use std::io;
 
@@ -17,11 +17,17 @@ pub struct LiveFrames {
 }
 
 impl LiveFrames {
+    /// Shows `table`, as far as the terminal has lines for it.
+    pub fn show_table(&mut self, table: &Table, too_wide: TooWide, output: &mut Output<'_>) -> io::Result<()> {
+        let mut lines = table.lines(output.width(), too_wide);
+        if let Some((_, height)) = output.terminal() {
+            shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
+        }
+        self.show(lines, output)
+    }
+
     /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by
     /// an empty line, when they differ from the frame before.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
     pub fn show(&mut self, lines: Vec<String>, output: &mut Output<'_>) -> io::Result<()> {
         let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
         if let Some((columns, _)) = output.terminal().filter(|_| output.redraws()) {
@@ -52,6 +58,17 @@ impl LiveFrames {
         }
         self.drawn = lines.len();
         text
+    }
+}
+
+/// Leaves at most `lines_max` lines, the last one with the number of the others: lines that scrolled away cannot be
+/// redrawn.
+fn shorten(lines: &mut Vec<String>, lines_max: usize) {
+    let lines_max = lines_max.max(2);
+    if lines.len() > lines_max {
+        let hidden = lines.len() - (lines_max - 1);
+        lines.truncate(lines_max - 1);
+        lines.push(format!("and {hidden} more lines"));
     }
 }
 
@@ -101,5 +118,19 @@ mod tests {
     #[test]
     fn elsewhere_a_frame_is_written_only_when_something_changed() {
         assert_eq!(frames(&[&["a", "b"], &["a", "b"], &["a", "c"]], None), "a\nb\n\na\nc\n\n");
+    }
+
+    #[test]
+    fn a_watch_frame_is_no_higher_than_the_terminal() {
+        for (lines_max, expected) in [
+            (6, vec!["0", "1", "2", "3", "4"]),
+            (5, vec!["0", "1", "2", "3", "4"]),
+            (4, vec!["0", "1", "2", "and 2 more lines"]),
+            (0, vec!["0", "and 4 more lines"]),
+        ] {
+            let mut lines: Vec<String> = (0..5).map(|line| line.to_string()).collect();
+            shorten(&mut lines, lines_max);
+            assert_eq!(lines, expected, "{lines_max}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::args::LogsArguments;
 use super::error::{CliError, CommandError, ExitCode};
 use super::output::Output;
 use super::rows;
-use super::session::{LogStep, ServerLink};
+use super::session::{Incoming, ServerLink};
 use super::table::one_line;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{LogEntry, LogsRequest};
@@ -16,10 +16,6 @@ use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
-///
-/// # Errors
-/// An unknown workload, a refusal, the end of the connection, a signal, or standard output cannot be written. A
-/// workload without a container leads to a warning and [`ExitCode::Failed`].
 pub fn print(
     arguments: &LogsArguments,
     link: &mut impl ServerLink,
@@ -88,7 +84,7 @@ fn follow(
     link: &mut impl ServerLink,
     output: &mut Output<'_>,
 ) -> Result<bool, CliError> {
-    let prefix = Prefix::of(arguments, &instances);
+    let many = instances.len() > 1;
     let request = LogsRequest {
         instances: instances.clone(),
         follow: arguments.follow.then_some(true),
@@ -105,12 +101,12 @@ fn follow(
     let mut open: BTreeSet<InstanceName> = instances.into_iter().collect();
     let mut lost = false;
     while !open.is_empty() {
-        match link.next_log() {
-            Ok(LogStep::Entries(entries)) => output.lines_of_workloads(&prefix.lines(&entries))?,
-            Ok(LogStep::Stopped(instance)) => {
+        match link.next(None) {
+            Ok(Some(Incoming::Lines(entries))) => output.lines_of_workloads(&lines(arguments, many, &entries))?,
+            Ok(Some(Incoming::Stopped(instance))) => {
                 open.remove(&instance);
             }
-            Ok(LogStep::States(states)) => {
+            Ok(Some(Incoming::States(states))) => {
                 // The server sends no end of these logs.
                 let gone = states.iter().filter(|state| state.state.phase == Phase::AgentDisconnected);
                 for instance in gone.map(|state| &state.instance) {
@@ -121,6 +117,7 @@ fn follow(
                     }
                 }
             }
+            Ok(_) => {}
             Err(error) => {
                 link.cancel_logs();
                 return Err(error.into());
@@ -130,33 +127,14 @@ fn follow(
     Ok(lost)
 }
 
-/// The beginning of each line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prefix {
-    Nothing,
-    Workload,
-    AgentAndWorkload,
-}
-
-impl Prefix {
-    fn of(arguments: &LogsArguments, instances: &[InstanceName]) -> Self {
-        if arguments.agent_names {
-            Self::AgentAndWorkload
-        } else if arguments.names_before_lines || instances.len() > 1 {
-            Self::Workload
-        } else {
-            Self::Nothing
-        }
-    }
-
-    fn lines(self, entries: &[LogEntry]) -> String {
-        let line = |LogEntry { instance, message }: &LogEntry| match self {
-            Self::Nothing => format!("{message}\n"),
-            Self::Workload => format!("{} {message}\n", instance.workload),
-            Self::AgentAndWorkload => format!("{}/{} {message}\n", instance.agent, instance.workload),
-        };
-        entries.iter().map(line).collect()
-    }
+/// The lines, each after what it begins with; of `many` instances the name of the workload.
+fn lines(arguments: &LogsArguments, many: bool, entries: &[LogEntry]) -> String {
+    let line = |LogEntry { instance: InstanceName { workload, agent, .. }, message }: &LogEntry| match arguments {
+        LogsArguments { agent_names: true, .. } => format!("{agent}/{workload} {message}\n"),
+        LogsArguments { names_before_lines, .. } if *names_before_lines || many => format!("{workload} {message}\n"),
+        _ => format!("{message}\n"),
+    };
+    entries.iter().map(line).collect()
 }
 
 #[cfg(test)]

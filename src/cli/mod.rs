@@ -30,7 +30,6 @@ pub mod table;
 mod tests;
 pub mod timings;
 pub mod top;
-pub mod unified;
 pub mod update;
 pub mod updates;
 pub mod validate;
@@ -39,8 +38,8 @@ pub mod wait;
 use crate::limits::EVENTS_RECONNECT_INTERVAL;
 use crate::platform::clock::{Clock, SystemClock};
 use args::{
-    ApplyArguments, Arguments, BlameArguments, Delete, DiffArguments, DiffFormat, Get, GraphArguments, LogsArguments,
-    ModeArguments, Run, Set, TopArguments, Verb, WorkloadArguments,
+    ApplyArguments, Arguments, Delete, DiffArguments, Format, Get, ModeArguments, Run, Set, TopArguments, Verb,
+    WorkloadArguments,
 };
 use crossbeam_channel::never;
 use error::{CliError, ExitCode};
@@ -82,19 +81,22 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 }
 
 fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
-    let settings = match arguments.command {
-        Verb::Validate(_) | Verb::Completion { .. } => None, // No server.
-        _ => Some(CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?),
-    };
-    let (Some(mut job), Some(settings)) = (Job::prepare(&arguments.command, output)?, settings) else {
-        return Ok(ExitCode::Success);
-    };
-    if let Job::Update(update) = &mut job {
-        update.checks_modes &= !settings.ignore_modes;
+    match &arguments.command {
+        Verb::Validate(arguments) => return validate::check(arguments, output).map(|()| ExitCode::Success),
+        Verb::Completion { shell } => {
+            output.result(&completion::script(shell)?)?;
+            return Ok(ExitCode::Success);
+        }
+        _ => {}
     }
-    if matches!(&job, Job::Update(update) if update.masks.is_empty()) {
-        output.status("Nothing to update.")?;
-        return Ok(ExitCode::Success);
+    let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
+    let mut job = Job::prepare(&arguments.command, output)?;
+    if let Some(update) = &mut job.update {
+        update.checks_modes &= !settings.ignore_modes;
+        if update.masks.is_empty() && job.diff.is_none() {
+            output.status("Nothing to update.")?;
+            return Ok(ExitCode::Success);
+        }
     }
     if job.is_endless() {
         output.set_level(false, output.is_verbose()); // `quiet` of a config file would suppress all their output.
@@ -122,81 +124,69 @@ fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliEr
 }
 
 /// A command with its input: files are read and checked before a connection is made.
-enum Job<'a> {
-    Get(&'a Get),
-    Update(Update),
-    Diff(Update, DiffFormat),
-    Rollback(Option<u64>),
-    DeleteConfigs(&'a [String]),
-    Events(Events<'a>),
-    Logs(&'a LogsArguments),
-    Mode(&'a ModeArguments),
-    Graph(&'a GraphArguments),
-    Blame(&'a BlameArguments),
-    Top(&'a TopArguments),
+struct Job<'a> {
+    verb: &'a Verb,
+    /// What it sends, or compares.
+    update: Option<Update>,
+    /// The update is only compared, and shown like this.
+    diff: Option<Format>,
+    events: Option<Events<'a>>,
 }
 
 impl<'a> Job<'a> {
-    /// `None` where all is done: that needed no server.
-    fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Option<Self>, CliError> {
-        Ok(Some(match verb {
-            Verb::Get(Get::Events(arguments)) => Self::Events(Events::new(arguments, SystemTime::now)),
-            Verb::Get(object) => Self::Get(object),
-            Verb::Logs(arguments) => Self::Logs(arguments),
-            Verb::Mode(arguments) => Self::Mode(arguments),
-            Verb::Graph(arguments) => Self::Graph(arguments),
-            Verb::Blame(arguments) => Self::Blame(arguments),
-            Verb::Top(arguments) => Self::Top(arguments),
+    fn prepare(verb: &'a Verb, output: &mut Output<'_>) -> Result<Self, CliError> {
+        let update = match verb {
             Verb::Set(Set::State { masks_and_file, delete_missing }) => {
-                Self::Update(set::update(masks_and_file, *delete_missing, output)?)
+                Some(set::update(masks_and_file, *delete_missing, output)?)
             }
-            Verb::Delete(Delete::Workload { names }) => Self::Update(update::delete_workloads(names)?),
-            Verb::Delete(Delete::Config { names }) => Self::DeleteConfigs(names),
-            Verb::Run(Run::Workload(arguments)) => Self::Update(run::update(arguments)?),
-            Verb::Apply(ApplyArguments { input, dry_run: true, output: format, .. })
-            | Verb::Diff(DiffArguments { input, output: format }) => Self::Diff(apply::update(input, output)?, *format),
+            Verb::Delete(Delete::Workload { names }) => Some(update::delete_workloads(names)?),
+            Verb::Run(Run::Workload(arguments)) => Some(run::update(arguments)?),
+            Verb::Diff(DiffArguments { input, .. }) => Some(apply::update(input, output)?),
             Verb::Apply(ApplyArguments { input, rollback, force, .. }) => {
-                let update = apply::update(input, output)?;
-                Self::Update(Update { rollback: *rollback, force: *force, ..update })
+                Some(Update { rollback: *rollback, force: *force, ..apply::update(input, output)? })
             }
-            Verb::Rollback { id } => Self::Rollback(*id),
-            Verb::Validate(arguments) => return validate::check(arguments, output).map(|()| None),
-            Verb::Completion { shell } => {
-                output.result(&completion::script(shell)?)?;
-                return Ok(None);
+            _ => None,
+        };
+        let diff = match verb {
+            Verb::Diff(DiffArguments { output, .. }) | Verb::Apply(ApplyArguments { dry_run: true, output, .. }) => {
+                Some(*output)
             }
-        }))
+            _ => None,
+        };
+        let events = match verb {
+            Verb::Get(Get::Events(arguments)) => Some(Events::new(arguments, SystemTime::now)),
+            _ => None,
+        };
+        Ok(Self { verb, update, diff, events })
     }
 
     /// Whether it prints changes until it is stopped.
     fn is_endless(&self) -> bool {
-        match self {
-            Self::Events(_) | Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => true,
-            Self::Top(arguments) => arguments.watch,
-            _ => false,
-        }
+        matches!(
+            self.verb,
+            Verb::Get(Get::Events(_) | Get::Workload(WorkloadArguments { watch: true, .. }))
+                | Verb::Top(TopArguments { watch: true, .. })
+        )
     }
 
     /// Whether a signal is the usual end, with the exit code of success.
     fn ends_by_signal(&self) -> bool {
-        match self {
-            Self::Events(events) => events.end_by_signal(),
-            _ => matches!(self, Self::Logs(_)),
-        }
+        matches!(self.verb, Verb::Logs(_)) || self.events.as_ref().is_some_and(Events::end_by_signal)
     }
 
     /// The signals that it reacts to.
     fn signals(&self) -> Option<&'static [c_int]> {
-        match self {
+        match self.verb {
             _ if self.ends_by_signal() => Some(&[SIGINT, SIGTERM, SIGQUIT, SIGHUP]),
             // Who interrupts the wait is told what stays in force.
-            Self::Update(_) | Self::Rollback(_) | Self::Mode(ModeArguments { mode: Some(_), .. }) => Some(&[SIGINT]),
+            _ if self.update.is_some() && self.diff.is_none() => Some(&[SIGINT]),
+            Verb::Rollback { .. } | Verb::Mode(ModeArguments { mode: Some(_), .. }) => Some(&[SIGINT]),
             _ => None,
         }
     }
 
     fn reconnects(&self) -> bool {
-        matches!(self, Self::Events(events) if events.reconnect(&SystemClock))
+        self.events.as_ref().is_some_and(|events| events.reconnect(&SystemClock))
     }
 
     fn run_in(
@@ -208,7 +198,12 @@ impl<'a> Job<'a> {
         let mut context = Context { link: &mut session, clock: &SystemClock, output, waiting };
         let result = self.run(&mut context);
         let in_order = result.as_ref().map_or_else(CliError::is_interrupted, |_| true);
-        if in_order && !matches!(self, Job::Get(_) | Job::Diff(..) | Job::Graph(_) | Job::Blame(_) | Job::Top(_)) {
+        let only_reads = match self.verb {
+            Verb::Get(_) => self.events.is_none(),
+            Verb::Graph(_) | Verb::Blame(_) | Verb::Top(_) => true,
+            _ => self.diff.is_some(),
+        };
+        if in_order && !only_reads {
             session.close_with_goodbye();
         } else {
             session.close();
@@ -218,31 +213,32 @@ impl<'a> Job<'a> {
 
     fn run<L: ServerLink, C: Clock>(&mut self, context: &mut Context<'_, '_, L, C>) -> Result<ExitCode, CliError> {
         let (link, output) = (&mut *context.link, &mut *context.output);
-        match self {
-            Self::Get(object) => get(object, context).map(|()| ExitCode::Success),
-            Self::Update(update) => {
-                mode_check::check(update, link, output)?;
-                context.update_and_wait(std::mem::take(update))
+        if let Some(update) = &mut self.update {
+            if let Some(format) = self.diff {
+                return diff::print(update, format, link, output);
             }
-            Self::Mode(arguments) => match &arguments.mode {
-                Some(mode) => {
-                    let update = modes::switch(link, mode, arguments.new)?;
-                    context.update_and_wait(update)
-                }
-                None => modes::show(link, arguments.output, output).map(|()| ExitCode::Success),
-            },
-            Self::Diff(update, format) => diff::print(update, *format, link, output),
-            Self::Rollback(id) => updates::roll_back(*id, context),
-            Self::DeleteConfigs(names) => context.delete_configs(names),
-            Self::Events(events) => events.follow(context.waiting.limit, link, context.clock, output),
-            Self::Logs(arguments) => logs::print(arguments, link, output),
-            Self::Graph(arguments) => graph::print(arguments, link, output).map(|()| ExitCode::Success),
-            Self::Blame(arguments) => blame::print(arguments, link, output).map(|()| ExitCode::Success),
-            Self::Top(arguments) => {
-                let top = Top { arguments, now: SystemTime::now };
-                top.show(link, context.clock, output).map(|()| ExitCode::Success)
-            }
+            mode_check::check(update, link, output)?;
+            return context.update_and_wait(std::mem::take(update));
         }
+        if let Some(events) = &mut self.events {
+            return events.follow(context.waiting.limit, link, context.clock, output);
+        }
+        match self.verb {
+            Verb::Get(object) => get(object, context)?,
+            Verb::Mode(ModeArguments { mode: Some(mode), new, .. }) => {
+                let update = modes::switch(link, mode, *new)?;
+                return context.update_and_wait(update);
+            }
+            Verb::Mode(arguments) => modes::show(link, arguments.output, output)?,
+            Verb::Rollback { id } => return updates::roll_back(*id, context),
+            Verb::Delete(Delete::Config { names }) => return context.delete_configs(names),
+            Verb::Logs(arguments) => return logs::print(arguments, link, output),
+            Verb::Graph(arguments) => graph::print(arguments, link, output)?,
+            Verb::Blame(arguments) => blame::print(arguments, link, output)?,
+            Verb::Top(arguments) => Top { arguments, now: SystemTime::now }.show(link, context.clock, output)?,
+            _ => {} // They have an update, or need no server.
+        }
+        Ok(ExitCode::Success)
     }
 }
 
@@ -250,11 +246,10 @@ fn get<L: ServerLink, C: Clock>(object: &Get, context: &mut Context<'_, '_, L, C
     let (link, output) = (&mut *context.link, &mut *context.output);
     match object {
         Get::State { output: format, masks } => get::state(link, masks, *format, output),
-        Get::Workload(filter) if filter.watch => get::watch_workloads(link, filter, output),
         Get::Workload(filter) => get::workloads(link, filter, output),
-        Get::Agent => get::agents(link, output),
-        Get::Config => get::configs(link, output),
-        Get::Update => updates::print(link, output),
+        Get::Agent { output: format } => get::agents(*format, link, output),
+        Get::Config { output: format } => get::configs(*format, link, output),
+        Get::Update { output: format } => updates::print(*format, link, output),
         Get::Events(_) => Ok(()), // A job of its own.
     }
 }

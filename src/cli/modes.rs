@@ -2,13 +2,12 @@
 //!
 //! Thread: `main`.
 
-use super::args::{Format, TableFormat};
+use super::args::Format;
 use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
-use super::state_output::state_text;
-use super::table::{Table, TooWide, one_line};
+use super::table::{self, Table, TooWide, one_line};
 use super::update::Update;
 use crate::model::modes::{MODES_TAG, mode_names};
 use crate::model::names::is_name;
@@ -34,7 +33,6 @@ pub struct ServerModes {
 
 impl ServerModes {
     /// The modes in `state`, a complete state that was read with [`PART`]; `None` when the server has none.
-    #[must_use]
     pub fn in_state(state: &Node) -> Option<Self> {
         let modes = state.get(PART)?;
         let text = |key| modes.get(key).and_then(Node::as_text).map(str::to_owned);
@@ -49,7 +47,6 @@ impl ServerModes {
     }
 
     /// Whether `mode` is one of the known ones.
-    #[must_use]
     pub fn knows(&self, mode: &str) -> bool {
         self.known.iter().any(|known| known == mode)
     }
@@ -68,10 +65,7 @@ pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, 
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
-///
-/// # Errors
-/// The server has no modes or does not respond, or standard output cannot be written.
-pub fn show(link: &mut impl ServerLink, format: TableFormat, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn show(link: &mut impl ServerLink, format: Format, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if let Some(cause) = &modes.cause {
@@ -83,24 +77,18 @@ pub fn show(link: &mut impl ServerLink, format: TableFormat, output: &mut Output
         workloads.dedup(); // One that names it twice.
         workloads.len()
     };
-    if format == TableFormat::Json {
-        let mut message = state.get(PART).cloned().unwrap_or_default();
-        let counts = modes.known.iter().map(|mode| (mode.as_str(), Node::Number(count(mode) as u64)));
-        message.as_map_mut().map(|map| map.insert("workloads", Node::map(counts)));
-        return Ok(output.result(&state_text(&message, Format::Json))?);
-    }
+    let mut data = state.get(PART).cloned().unwrap_or_default();
+    let counts = modes.known.iter().map(|mode| (mode.as_str(), Node::Number(count(mode) as u64)));
+    data.as_map_mut().map(|map| map.insert("workloads", Node::map(counts)));
     let row = |mode: &String| {
-        let is_current = modes.current.as_ref() == Some(mode);
-        [one_line(mode), if is_current { "yes".to_owned() } else { String::new() }, count(mode).to_string()]
+        let is_current = if modes.current.as_ref() == Some(mode) { "yes" } else { "" };
+        vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
-    let table = Table { headings: ["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
-    Ok(output.result(&table.text(output.width(), TooWide::Cut))?)
+    let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
+    Ok(table::show(format, &data, &table, TooWide::Drop, output)?)
 }
 
 /// The update that switches to a mode.
-///
-/// # Errors
-/// The server has no modes or does not respond, or the mode is not known and may not be a new one.
 pub fn switch(link: &mut impl ServerLink, mode: &str, may_be_new: bool) -> Result<Update, CliError> {
     let state = link.complete_state(&[PART])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;

@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// Width without a terminal: nothing is cut or wrapped.
-pub const UNLIMITED: usize = 65_535;
+pub const UNLIMITED: usize = usize::MAX;
 /// Size of a terminal that does not report one: columns and lines.
 const UNKNOWN_SIZE: (usize, usize) = (80, 24);
 

@@ -21,59 +21,32 @@ pub type Needs = BTreeMap<String, BTreeMap<String, String>>;
 /// The states and dependencies that the reasons follow from.
 #[derive(Debug, Default)]
 pub struct Reasons {
-    /// The states of all instances, as in tables.
-    phases: BTreeMap<InstanceName, String>,
-    /// The dependencies of each workload.
+    pub rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
-    /// The same before an update: a deleted workload waits for the end of those that needed it.
+    /// Those before an update: a deleted workload waits for the end of those that needed it.
     needed_before: Needs,
-    /// Instances that are not relevant on their nodes, or outside of the current mode.
-    inactive: BTreeSet<InstanceName>,
-    /// Why instances are not scheduled, where the server reports it.
-    unscheduled: BTreeMap<InstanceName, String>,
 }
 
 impl Reasons {
-    /// The reasons in `state`, a complete state as far as [`rows::MASKS`], whose rows are `rows`.
-    #[must_use]
-    pub fn new(state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
-        let phases = rows.iter().map(|(instance, row)| (instance.clone(), row.state.clone())).collect();
-        let outside = rows.iter().filter(|(_, row)| row.info.starts_with(NOT_IN_MODE));
-        let unscheduled: BTreeMap<_, _> = outside.map(|(name, row)| (name.clone(), row.info.clone())).collect();
-        let inactive = rows.iter().filter(|(_, row)| row.info.starts_with(INACTIVE_PREFIX)).map(|(name, _)| name);
-        let inactive = inactive.chain(unscheduled.keys()).cloned().collect();
-        Self { phases, needs: needs(state), needed_before: Needs::new(), inactive, unscheduled }
+    /// The reasons in `state`, a complete state as far as [`rows::MASKS`].
+    pub fn new(state: &Node) -> Self {
+        Self { rows: rows::rows(state), needs: needs(state), needed_before: Needs::new() }
     }
 
     /// The same after an update, with the complete state before it.
-    #[must_use]
-    pub fn after_update(before: &Node, state: &Node, rows: &BTreeMap<InstanceName, Row>) -> Self {
-        Self { needed_before: needs(before), ..Self::new(state, rows) }
+    pub fn after_update(before: &Node, state: &Node) -> Self {
+        Self { needed_before: needs(before), ..Self::new(state) }
     }
 
-    /// Applies a reported state.
-    pub fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) {
-        if state.phase == Phase::Removed {
-            self.phases.remove(instance);
-        } else {
-            self.phases.insert(instance.clone(), state.phase.to_string());
-        }
-        let is_outside = state.phase == Phase::NotScheduled && state.additional_info.starts_with(NOT_IN_MODE);
-        if is_outside {
-            self.unscheduled.insert(instance.clone(), one_line(&state.additional_info));
-        } else {
-            self.unscheduled.remove(instance);
-        }
-        if is_outside || state.is_inactive() {
-            self.inactive.insert(instance.clone());
-        } else {
-            self.inactive.remove(instance);
-        }
+    /// Applies a reported state. Returns whether the instance was known, or has gone.
+    pub fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) -> bool {
+        let is_known = self.rows.contains_key(instance) || state.phase == Phase::Removed;
+        self.rows.entry(instance.clone()).or_default().update(state);
+        is_known
     }
 
     /// Whether a workload waits for one that is not relevant on its node or outside of the current mode, directly or not:
     /// only an update, a switch of the mode or a new start of that agent can change this.
-    #[must_use]
     pub fn waits_for_inactive(&self, name: &str) -> bool {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
@@ -81,7 +54,9 @@ impl Reasons {
                 if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
                     continue;
                 }
-                if self.inactive.iter().any(|instance| *instance.workload == **needed) {
+                let is_inactive =
+                    |row: &Row| row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE);
+                if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }
                 let waits = self.phases_of(needed).any(|phase| phase == WAITING_TO_START);
@@ -93,22 +68,26 @@ impl Reasons {
         false
     }
 
-    /// The row, with what the instance waits for in its info.
-    #[must_use]
-    pub fn explained(&self, instance: &InstanceName, row: &Row) -> Row {
-        let name = &*instance.workload;
+    /// The row of an instance, with what it waits for in its info.
+    pub fn explained(&self, instance: &InstanceName) -> Row {
+        let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
         let waits = match row.state.as_str() {
             WAITING_TO_START => self.unmet(name),
             "Stopping(WaitingToStop)" => self.dependents(name),
             _ => Vec::new(),
         };
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
-        Row { info: parts.collect::<Vec<_>>().join("; "), ..row.clone() }
+        Row { info: parts.collect::<Vec<_>>().join("; "), ..row }
+    }
+
+    fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
+        let of_name = self.rows.iter().filter(move |(instance, _)| *instance.workload == *name);
+        of_name.map(|(_, row)| row).filter(|row| row.state != "Removed")
     }
 
     /// The states of the instances of a workload.
     fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
-        self.phases.iter().filter(move |(instance, _)| *instance.workload == *name).map(|(_, phase)| phase.as_str())
+        self.rows_of(name).map(|row| row.state.as_str())
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
@@ -121,10 +100,10 @@ impl Reasons {
                 "ADD_COND_FAILED" => "to fail",
                 _ => "",
             };
-            let why = self.unscheduled.iter().find(|(instance, _)| *instance.workload == **needed);
-            let why = why.map_or_else(String::new, |(_, info)| format!(" ({info})"));
+            let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
+            let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
             let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ") + &why;
-            let others = || self.phases.keys().map(|other| &*other.workload).filter(|other| *other != name);
+            let others = || self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
             let now = match phases.is_empty() {
                 true => format!("it does not exist{}", meant(needed, others())),
                 false => format!("it is {phases}"),
@@ -151,7 +130,6 @@ impl Reasons {
 
 /// The dependencies of each workload in a complete state. The effective state counts where it has a workload: the
 /// agent runs that.
-#[must_use]
 pub fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
@@ -167,7 +145,6 @@ pub fn needs(state: &Node) -> Needs {
 }
 
 /// Whether a phase, as text, fulfils a condition.
-#[must_use]
 pub fn fulfils(phase: &str, condition: &str) -> bool {
     let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
     let phase = Phase::ALL.iter().map(|row| row.0).find(|known| known.to_string() == phase);

@@ -2,7 +2,8 @@
 //!
 //! Thread: `main`, plain values.
 
-use super::table::{Table, one_line};
+use super::args::Format;
+use super::table::{Field, View, one_line};
 use crate::model::execution_state::ExecutionState;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
@@ -40,7 +41,6 @@ impl Row {
 }
 
 /// The rows of all instances below `workloadStates`.
-#[must_use]
 pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
     let mut rows = BTreeMap::new();
     for (agent, workloads) in entries(state.get("workloadStates")) {
@@ -78,16 +78,30 @@ pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
     node.and_then(Node::as_map).into_iter().flatten()
 }
 
-/// The table of `get workload`, sorted by workload name.
-pub fn table<'r>(rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> Table<5> {
-    let cells = |(instance, row): (&InstanceName, Row)| {
-        let (name, agent) = (one_line(&instance.workload), one_line(&instance.agent));
-        [name, agent, row.runtime, row.state, row.info]
-    };
-    Table {
-        headings: ["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
-        rows: rows.into_iter().map(cells).collect(),
-    }
+/// What is shown of instances, in the order of `rows`.
+pub fn view<'r>(format: Format, rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> View {
+    let mut view = View::new(format, &fields(&InstanceName::with_id("", "", ""), &Row::default()));
+    rows.into_iter().for_each(|(instance, row)| view.push(fields(instance, &row)));
+    view
+}
+
+fn fields(instance: &InstanceName, row: &Row) -> Vec<Field> {
+    let mut fields = instance_fields(instance, &row.state);
+    fields.insert(2, Field::text("RUNTIME", "runtime", &row.runtime));
+    fields.push(Field::text("ADDITIONAL INFO", "additionalInfo", &row.info));
+    fields
+}
+
+/// The first columns of all views of instances.
+pub fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
+    let (name, sub_state) = state.split_once('(').unwrap_or((state, state));
+    vec![
+        Field::text("WORKLOAD NAME", "workload", &instance.workload),
+        Field::text("AGENT", "agent", &instance.agent),
+        Field::text("ID", "id", &instance.id).wide(),
+        Field::new("EXECUTION STATE", "state", one_line(state), name),
+        Field::data("subState", sub_state.trim_end_matches(')')),
+    ]
 }
 
 #[cfg(test)]

@@ -33,73 +33,50 @@ pub struct Accepted {
 /// The server as the commands use it.
 pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
-    ///
-    /// # Errors
-    /// No response in time, no connection, or a refusal.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
     /// Changes the parts that `masks` name. States received before the server accepted are no next ones: they may be older
     /// than the update.
-    ///
-    /// # Errors
-    /// No response in time, no connection, or the server's refusal.
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError>;
 
     /// As [`Self::update_state`], to what was there before a guarded update.
     fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError>;
 
-    /// Returns the next states that the server broadcast, in order; `None` when `until` passed first.
-    ///
-    /// # Errors
-    /// The connection ended.
-    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError>;
-
     /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
-    ///
-    /// # Errors
-    /// As [`Self::complete_state`], or a signal.
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
 
-    /// Returns the next event of the subscription; `None` when `until` passed first.
-    ///
-    /// # Errors
-    /// The connection ended, the server refused, or a signal.
-    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError>;
-
     /// Requests logs. Returns the instances whose lines the server will send.
-    ///
-    /// # Errors
-    /// As [`Self::subscribe`].
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError>;
 
-    /// Returns what comes next of the requested logs, or new states.
-    ///
-    /// # Errors
-    /// As [`Self::next_event`].
-    fn next_log(&mut self) -> Result<LogStep, CommandError>;
+    /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error, too.
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError>;
+
+    /// Returns the next states; `None` when `until` passed first.
+    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {
+        loop {
+            match self.next(until)? {
+                Some(Incoming::States(states)) => return Ok(Some(states)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
 
     /// Ends the requested logs.
     fn cancel_logs(&mut self);
 }
 
-/// A change of the state.
+/// What the server sends by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StateEvent {
-    /// Only the parts that changed.
-    pub state: Node,
-    /// Their paths.
-    pub altered: AlteredFields,
-}
-
-/// A step while logs are followed.
-#[derive(Debug, Clone, PartialEq)]
-pub enum LogStep {
-    /// Lines.
-    Entries(Vec<LogEntry>),
+pub enum Incoming {
+    /// States of instances that it broadcast.
+    States(Vec<WorkloadState>),
+    /// A change that was subscribed to: only the parts that changed, and their paths.
+    Event(Node, AlteredFields),
+    /// Log lines.
+    Lines(Vec<LogEntry>),
     /// No more lines of this instance.
     Stopped(InstanceName),
-    /// New states of instances, also of others.
-    States(Vec<WorkloadState>),
 }
 
 enum Event {
@@ -119,8 +96,9 @@ pub struct Session {
     response_timeout: Duration,
     /// Deadline of the first response: connecting is part of the wait.
     first_deadline: Option<Instant>,
-    /// Id of the last request; events and logs are responses with this id, too.
-    stream: String,
+    /// Id of the subscription or the request for logs, whose events and lines are responses with this id, too, and the
+    /// error that a text of the server is then.
+    stream: (String, fn(String) -> CommandError),
     /// Signals that end the command.
     interrupts: Receiver<()>,
     /// Whether the server has sent something, or the connection is one without TLS in any case.
@@ -129,10 +107,6 @@ pub struct Session {
 
 impl Session {
     /// Connects to the server. A message from `interrupts` ends every wait with [`CommandError::Interrupted`].
-    ///
-    /// # Errors
-    /// [`CliError::Unreachable`] when there is no connection, [`CommandError::TimedOut`] when the response timeout passed
-    /// before.
     pub fn open(settings: &CliSettings, interrupts: Receiver<()>) -> Result<Self, CliError> {
         let response_timeout = settings.response_timeout;
         let deadline = deadline_after(response_timeout);
@@ -165,7 +139,7 @@ impl Session {
                     kept: Vec::new(),
                     response_timeout,
                     first_deadline: Some(deadline),
-                    stream: String::new(),
+                    stream: (String::new(), CommandError::Response),
                     interrupts,
                     is_understood: settings.url.is_socket(),
                 })
@@ -180,16 +154,27 @@ impl Session {
         }
     }
 
-    /// Sends a request and waits for its response; states received meanwhile are kept.
-    fn request(&mut self, content: RequestContent) -> Result<ResponseContent, CommandError> {
+    /// Sends a request and waits for its response; states received meanwhile are kept. A text of the server is the error
+    /// that `refused` makes of it.
+    fn request(
+        &mut self,
+        content: RequestContent,
+        refused: fn(String) -> CommandError,
+    ) -> Result<ResponseContent, CommandError> {
         let id = uuid::Uuid::new_v4().to_string();
+        self.stream = (String::new(), refused); // Late responses to it are of no use.
         let deadline = self.first_deadline.take().unwrap_or_else(|| deadline_after(self.response_timeout));
-        self.stream.clone_from(&id);
         // Full or closed: no response will come, and the receiver reports the cause.
         let _ = self.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
         loop {
             match self.next_message(Some(deadline))? {
-                Some(FromServer::Response(Response { id: of, content })) if of == id => return Ok(content),
+                Some(FromServer::Response(Response { id: of, content })) if of == id => {
+                    self.stream.0 = id;
+                    return match content {
+                        ResponseContent::Error(text) => Err(refused(text)),
+                        content => Ok(content),
+                    };
+                }
                 Some(FromServer::WorkloadStates(states)) => self.kept.extend(states),
                 Some(_) => {}
                 None => return Err(CommandError::TimedOut(self.response_timeout)),
@@ -197,7 +182,7 @@ impl Session {
         }
     }
 
-    /// Reads the parts that `masks` select; `refused` makes the error of the server's text.
+    /// Reads the parts that `masks` select.
     fn read(
         &mut self,
         masks: &[&str],
@@ -205,9 +190,8 @@ impl Session {
         refused: fn(String) -> CommandError,
     ) -> Result<Node, CommandError> {
         let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
-        match self.request(RequestContent::CompleteState(read))? {
+        match self.request(RequestContent::CompleteState(read), refused)? {
             ResponseContent::CompleteState { state, .. } => Ok(state),
-            ResponseContent::Error(text) => Err(refused(text)),
             _ => Err(CommandError::Unexpected),
         }
     }
@@ -237,18 +221,6 @@ impl Session {
         }
     }
 
-    /// The next response to the last request, or states that came before it; `None` when `until` passed first.
-    fn next_of_stream(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CommandError> {
-        loop {
-            match self.next_message(until)? {
-                Some(FromServer::Response(response)) if response.id != self.stream => {}
-                Some(message @ (FromServer::Response(_) | FromServer::WorkloadStates(_))) => return Ok(Some(message)),
-                Some(_) => {}
-                None => return Ok(None),
-            }
-        }
-    }
-
     /// Sends `Goodbye`, so that the server frees what it holds for this connection, and waits shortly for its end.
     pub fn close_with_goodbye(self) {
         let deadline = deadline_after(GOODBYE_MAX);
@@ -267,12 +239,11 @@ impl Session {
     }
 
     fn change_state(&mut self, content: RequestContent) -> Result<Accepted, CommandError> {
-        match self.request(content)? {
+        match self.request(content, CommandError::Refused)? {
             ResponseContent::UpdateStateSuccess { added, deleted } => {
                 let earlier = std::mem::take(&mut self.kept);
                 Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
             }
-            ResponseContent::Error(text) => Err(CommandError::Refused(text)),
             _ => Err(CommandError::Unexpected),
         }
     }
@@ -291,68 +262,46 @@ impl ServerLink for Session {
         self.change_state(RequestContent::RollBack(update))
     }
 
-    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {
-        if !self.kept.is_empty() {
-            return Ok(Some(std::mem::take(&mut self.kept)));
-        }
-        loop {
-            match self.next_message(until)? {
-                Some(FromServer::WorkloadStates(states)) => return Ok(Some(states)),
-                Some(_) => {}
-                None => return Ok(None),
-            }
-        }
-    }
-
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
         self.read(masks, true, CommandError::Subscription)
     }
 
-    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError> {
-        loop {
-            match self.next_of_stream(until)? {
-                Some(FromServer::Response(Response { content, .. })) => match content {
-                    ResponseContent::CompleteState { state, altered } => {
-                        return Ok(Some(StateEvent { state, altered: altered.unwrap_or_default() }));
-                    }
-                    ResponseContent::Error(text) => return Err(CommandError::Subscription(text)),
-                    _ => {}
-                },
-                Some(_) => {}
-                None => return Ok(None),
-            }
-        }
-    }
-
     fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
         self.kept.clear(); // The state that was read before is newer.
-        match self.request(RequestContent::Logs(request))? {
-            ResponseContent::LogsAccepted(instances) => Ok(instances),
-            ResponseContent::Error(text) => Err(CommandError::Response(text)),
+        match self.request(RequestContent::Logs(request), CommandError::Response)? {
+            ResponseContent::LogsAccepted(instances) => {
+                self.stream.1 = CommandError::Logs;
+                Ok(instances)
+            }
             _ => Err(CommandError::Unexpected),
         }
     }
 
-    fn next_log(&mut self) -> Result<LogStep, CommandError> {
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError> {
         if !self.kept.is_empty() {
-            return Ok(LogStep::States(std::mem::take(&mut self.kept)));
+            return Ok(Some(Incoming::States(std::mem::take(&mut self.kept))));
         }
         loop {
-            match self.next_of_stream(None)? {
-                Some(FromServer::WorkloadStates(states)) => return Ok(LogStep::States(states)),
-                Some(FromServer::Response(Response { content, .. })) => match content {
-                    ResponseContent::LogEntries(entries) => return Ok(LogStep::Entries(entries)),
-                    ResponseContent::LogsStop(instance) => return Ok(LogStep::Stopped(instance)),
-                    ResponseContent::Error(text) => return Err(CommandError::Logs(text)),
-                    _ => {}
+            let incoming = match self.next_message(until)? {
+                Some(FromServer::WorkloadStates(states)) => Incoming::States(states),
+                Some(FromServer::Response(Response { id, content })) if id == self.stream.0 => match content {
+                    ResponseContent::CompleteState { state, altered } => {
+                        Incoming::Event(state, altered.unwrap_or_default())
+                    }
+                    ResponseContent::LogEntries(entries) => Incoming::Lines(entries),
+                    ResponseContent::LogsStop(instance) => Incoming::Stopped(instance),
+                    ResponseContent::Error(text) => return Err(self.stream.1(text)),
+                    _ => continue,
                 },
-                _ => {}
-            }
+                Some(_) => continue,
+                None => return Ok(None),
+            };
+            return Ok(Some(incoming));
         }
     }
 
     fn cancel_logs(&mut self) {
-        let request = Request { id: self.stream.clone(), content: RequestContent::LogsCancel };
+        let request = Request { id: self.stream.0.clone(), content: RequestContent::LogsCancel };
         let _ = self.requests.try_send(ToServer::Request(request)); // Without a connection nothing is left to end.
     }
 }

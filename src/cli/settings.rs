@@ -11,7 +11,7 @@ use crate::platform::settings::{
 };
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -76,22 +76,26 @@ struct Keys {
     ignore_modes: Option<bool>,
 }
 
-/// The tables of `ank.conf`. All are checked, also the unused ones.
+/// The tables of `ank.conf`.
 #[derive(Deserialize)]
 struct Tables<T> {
-    default: Option<T>,
+    #[serde(rename = "default")]
+    _default: Option<T>,
     contexts: Option<BTreeMap<String, T>>,
 }
 
-impl<T: Default> Tables<T> {
-    /// The table of `context`, or else `default`.
-    fn chosen(self, context: Option<&str>) -> T {
-        let table = match context {
-            Some(name) => self.contexts.and_then(|mut contexts| contexts.remove(name)),
-            None => self.default,
-        };
-        table.unwrap_or_default()
-    }
+/// The keys of the table of `context`, or else `default`; those that it lacks are taken from the top.
+fn merged<T: DeserializeOwned>(file: &ConfigFile, context: Option<&str>) -> Result<T, ConfigError> {
+    file.keys::<Tables<T>>()?; // All are checked, also the unused ones.
+    let top = file.keys::<T>()?;
+    let mut keys: toml::Table = file.keys()?;
+    let table = match context {
+        Some(name) => keys.get("contexts").and_then(|contexts| contexts.get(name)),
+        None => keys.get("default"),
+    };
+    let table = table.and_then(toml::Value::as_table).cloned();
+    keys.extend(table.into_iter().flatten());
+    Ok(keys.try_into().unwrap_or(top)) // Each of them was checked.
 }
 
 /// The names of all contexts of `file`.
@@ -111,9 +115,6 @@ struct FromFile {
 
 impl CliSettings {
     /// Decides all settings; sets the levels of `output`.
-    ///
-    /// # Errors
-    /// [`CliError::Start`] when the config file, a PEM file or the URL cannot be used, or certificates are missing.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output<'_>) -> Result<Self, CliError> {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = read_file(common, output)?;
@@ -174,7 +175,6 @@ fn find_file(common: &Common, output: &mut Output<'_>) -> Result<Option<ConfigFi
 }
 
 /// The contexts that can be chosen, for completion; none when there is no usable file.
-#[must_use]
 pub fn known_contexts(common: &Common) -> Vec<String> {
     let file = find_file(common, &mut Output::to(std::io::sink(), std::io::sink(), None)).ok().flatten();
     file.and_then(|file| contexts(&file).ok()).unwrap_or_default()
@@ -219,27 +219,7 @@ fn from_file(
     let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
     let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
     file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
-    // Keys that the table lacks are taken from the top.
-    let (top, table) = (file.keys::<Keys>()?, file.keys::<Tables<Keys>>()?.chosen(context));
-    let keys = Keys {
-        response_timeout: table.response_timeout.or(top.response_timeout),
-        verbose: table.verbose.or(top.verbose),
-        quiet: table.quiet.or(top.quiet),
-        no_wait: table.no_wait.or(top.no_wait),
-        server_url: table.server_url.or(top.server_url),
-        insecure: table.insecure.or(top.insecure),
-        max_message_size: table.max_message_size.or(top.max_message_size),
-        ignore_modes: table.ignore_modes.or(top.ignore_modes),
-    };
-    let (top, table) = (file.keys::<PemKeys>()?, file.keys::<Tables<PemKeys>>()?.chosen(context));
-    let pems = PemKeys {
-        ca_pem: table.ca_pem.or(top.ca_pem),
-        crt_pem: table.crt_pem.or(top.crt_pem),
-        key_pem: table.key_pem.or(top.key_pem),
-        ca_pem_content: table.ca_pem_content.or(top.ca_pem_content),
-        crt_pem_content: table.crt_pem_content.or(top.crt_pem_content),
-        key_pem_content: table.key_pem_content.or(top.key_pem_content),
-    };
+    let (keys, pems) = (merged(file, context)?, merged::<PemKeys>(file, context)?);
     settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
     Ok(FromFile { keys, pems: pems.read(file)?, url_place: file.place("server_url") })
 }

@@ -13,8 +13,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_yaml::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a key that YAML writes as one that is long. Its bound is 128.
-const LONG_KEY: usize = 200;
+/// Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
+const KEY_MAX: usize = 128;
 
 /// A node with its kind: it is written with the documented order of fields.
 pub struct Ordered<'n> {
@@ -53,32 +53,25 @@ fn ordered_fields<'n>(entries: &'n Entries, object: &'static Object) -> Vec<(&'n
 }
 
 /// The text of a complete state or a part of one, as `ank get state` prints it.
-#[must_use]
 pub fn state_text(state: &Node, format: Format) -> String {
-    let ordered = Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) };
-    // Texts, numbers, lists and maps with text keys can be written in both formats.
-    let text = match format {
-        Format::Yaml => yaml_text(&ordered),
-        Format::Json => escaped_json(&serde_json::to_string_pretty(&ordered).unwrap_or_default()),
-    };
-    text + "\n"
+    let text = document(&Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) }, format, false);
+    if format == Format::Yaml { text + "\n" } else { text }
 }
 
-/// Values that are no part of a state, as JSON like that of [`state_text`].
-#[must_use]
-pub fn json_text(node: &Node) -> String {
-    escaped_json(&serde_json::to_string_pretty(node).unwrap_or_default()) + "\n"
-}
-
-/// One event as a document: YAML after a line `---`, or JSON in one line.
-#[must_use]
-pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
-    let event = Event { timestamp: timestamp(now), altered, state };
-    // As in `state_text`.
+/// Anything that can be written in both formats, which are texts, numbers, lists and maps with text keys. In a `stream`,
+/// YAML follows after a line `---`, and JSON has one line.
+pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String {
+    let json = if stream { serde_json::to_string } else { serde_json::to_string_pretty };
     match format {
-        Format::Yaml => format!("---\n{}\n", yaml_text(&event).trim_end()),
-        Format::Json => escaped_json(&serde_json::to_string(&event).unwrap_or_default()) + "\n",
+        Format::Yaml if stream => format!("---\n{}\n", yaml_text(value).trim_end()),
+        Format::Yaml => yaml_text(value),
+        _ => escaped_json(&json(value).unwrap_or_default()) + "\n",
     }
+}
+
+/// One event as a document of a stream.
+pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
+    document(&Event { timestamp: timestamp(now), altered, state }, format, true)
 }
 
 /// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an escape means the same.
@@ -98,57 +91,68 @@ fn yaml_text(value: &impl Serialize) -> String {
     if !text.chars().any(acts_on_terminal) {
         return text;
     }
-    // YAML itself writes some of these characters as they are. The texts with one are written as in JSON, of which each
-    // text is one of YAML as well.
-    let mut value = serde_yaml::to_value(value).unwrap_or_default();
-    let mut stand_ins = StandIns { mark: format!("escaped-{}-", uuid::Uuid::new_v4().simple()), texts: Vec::new() };
-    stand_ins.put_into(&mut value);
-    stand_ins.resolve(&serde_yaml::to_string(&value).unwrap_or_default())
+    // The library writes some of these characters as they are.
+    all_lines(&serde_yaml::to_value(value).unwrap_or_default()).join("\n") + "\n"
 }
 
-/// Words that stand for texts while a document is written.
-struct StandIns {
-    /// Begins each word. It is random, so that no text has it.
-    mark: String,
-    /// What they stand for.
-    texts: Vec<String>,
+/// The lines of a value as YAML.
+pub fn all_lines(value: &Value) -> Vec<String> {
+    let (beside, below) = yaml_lines(value);
+    Some(beside).filter(|line| !line.is_empty()).into_iter().chain(below).collect()
 }
 
-impl StandIns {
-    fn put_into(&mut self, value: &mut Value) {
-        match value {
-            Value::String(text) => self.put(text),
-            Value::Sequence(items) => items.iter_mut().for_each(|item| self.put_into(item)),
-            Value::Mapping(entries) => {
-                for (mut key, mut value) in std::mem::take(entries) {
-                    self.put_into(&mut key);
-                    self.put_into(&mut value);
-                    entries.insert(key, value);
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tagged(_) => {}
+/// A value as YAML: what stands beside its key, and the lines below. Texts of several lines are written line by line, so
+/// that these can be compared.
+pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
+    match value {
+        Value::Mapping(map) if !map.is_empty() => {
+            let lines = map.iter().flat_map(|(key, value)| {
+                let (key, (beside, below)) = (scalar(key), yaml_lines(value));
+                let indent = if value.is_sequence() { "" } else { "  " };
+                let blank = if beside.is_empty() { "" } else { " " };
+                let key = if key.len() > KEY_MAX { format!("? {key}\n") } else { key };
+                let first = format!("{key}:{blank}{beside}");
+                std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
+            });
+            // A long key has a line of its own.
+            (String::new(), lines.flat_map(|line| line.split('\n').map(str::to_owned).collect::<Vec<_>>()).collect())
         }
+        Value::Sequence(items) if !items.is_empty() => {
+            let lines = items.iter().flat_map(|item| {
+                // The first entry of a map stands beside the dash.
+                let leads = std::iter::once("- ").chain(std::iter::repeat("  "));
+                all_lines(item).into_iter().zip(leads).map(|(line, lead)| format!("{lead}{line}"))
+            });
+            (String::new(), lines.collect())
+        }
+        Value::String(text) if text.contains('\n') && is_block(text) => {
+            let body = text.strip_suffix('\n');
+            let style = match body {
+                None => "|-",
+                Some(body) if body.is_empty() || body.ends_with('\n') => "|+",
+                Some(_) => "|",
+            };
+            (style.to_owned(), body.unwrap_or(text).split('\n').map(str::to_owned).collect())
+        }
+        value => (scalar(value), Vec::new()),
     }
+}
 
-    fn put(&mut self, text: &mut String) {
-        if text.chars().any(acts_on_terminal) {
-            // As long as the text, since a long key is written differently.
-            let word = format!("{}{}{}", self.mark, self.texts.len(), "x".repeat(text.len().min(LONG_KEY)));
-            self.texts.push(std::mem::replace(text, word));
-        }
-    }
+/// Whether a text of several lines can be written line by line, and is read back as it was.
+fn is_block(text: &str) -> bool {
+    let begins_deeper = text.trim_start_matches('\n').starts_with([' ', '\t']);
+    // The last two are not allowed in YAML.
+    !begins_deeper && text.chars().all(|c| !acts_on_terminal(c) && !matches!(c, '\u{fffe}' | '\u{ffff}'))
+}
 
-    fn resolve(&self, text: &str) -> String {
-        let mut pieces = text.split(&self.mark);
-        let mut resolved = pieces.next().unwrap_or_default().to_owned();
-        for piece in pieces {
-            let (number, rest) = piece.split_at(piece.find('x').unwrap_or(piece.len()));
-            let meant = number.parse().ok().and_then(|number: usize| self.texts.get(number));
-            let json = serde_json::to_string(meant.map_or("", String::as_str)).unwrap_or_default();
-            resolved.push_str(&escaped_json(&json));
-            resolved.push_str(rest.trim_start_matches('x'));
+/// A value on one line.
+fn scalar(value: &Value) -> String {
+    match value {
+        // Each text of JSON is one of YAML as well.
+        Value::String(text) if text.contains('\n') || text.chars().any(acts_on_terminal) => {
+            escaped_json(&serde_json::to_string(text).unwrap_or_default())
         }
-        resolved
+        _ => serde_yaml::to_string(value).unwrap_or_default().trim_end().to_owned(),
     }
 }
 
@@ -321,7 +325,7 @@ effectiveState:
                 assert!(!text.chars().any(acts_on_terminal), "{format:?}");
                 let read: serde_json::Value = match format {
                     Format::Yaml => serde_yaml::from_str(&text).unwrap(),
-                    Format::Json => serde_json::from_str(&text).unwrap(),
+                    _ => serde_json::from_str(&text).unwrap(),
                 };
                 assert_eq!(read.pointer(path), Some(&plain), "{format:?}");
                 assert!(path.is_empty() || read["addedFields"] == serde_json::json!(texts), "{format:?}");

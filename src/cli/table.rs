@@ -1,27 +1,148 @@
-//! Tables without borders, laid out so that scripts can cut them at the headings.
+//! Views: one list of columns for each gives the table, JSON and YAML. Tables have no borders and are laid out so that
+//! scripts can cut them at the headings.
 //!
 //! Thread: `main`, plain functions.
 
+use super::args::Format;
+use super::output::{Output, UNLIMITED};
+use super::state_output::document;
 use crate::model::shown_text::acts_on_terminal;
+use serde::Serialize;
+use serde_yaml::{Mapping, Value};
+use std::io;
 use unicode_width::UnicodeWidthChar;
 
 /// Blanks between two columns.
 const GAP: usize = 3;
-/// The end of a cell that was shortened.
+/// The end of a cell that was shortened, and of headings where columns were left out.
 const ELLIPSIS: &str = "...";
 /// Fewer columns are too few to read a sentence.
 const READABLE: usize = 60;
+/// The longest state: as much of it is shown at any width.
+const STATE: usize = 28;
+/// Where the width has no end, longer cells make no column wider.
+const PADDED_MAX: usize = 100;
 /// The indent of text below its row.
 const INDENT: &str = "  ";
+/// The heading of the column that is never left out.
+const STATE_HEADING: &str = "EXECUTION STATE";
 
-/// The layout of a last column that is wider than the terminal.
+/// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there. Without a heading it is no
+/// column of the table, without a value no part of the data.
+pub struct Field {
+    heading: &'static str,
+    is_wide: bool,
+    cell: String,
+    key: String,
+    value: Value,
+}
+
+impl Field {
+    pub fn new(heading: &'static str, key: &str, cell: String, value: impl Into<Value>) -> Self {
+        Self { heading, is_wide: false, cell, key: key.to_owned(), value: value.into() }
+    }
+
+    /// A text of others.
+    pub fn text(heading: &'static str, key: &str, text: &str) -> Self {
+        Self::new(heading, key, one_line(text), text)
+    }
+
+    /// No column of the table.
+    pub fn data(key: &str, value: impl Into<Value>) -> Self {
+        Self::new("", key, String::new(), value)
+    }
+
+    /// A column of `-o wide` only.
+    pub fn wide(self) -> Self {
+        Self { is_wide: true, ..self }
+    }
+}
+
+/// Anything as a value of [`Field`]; what is missing has none.
+pub fn value(of: Option<impl Serialize>) -> Value {
+    of.map_or(Value::Null, |of| serde_yaml::to_value(of).unwrap_or_default()) // States can always be written.
+}
+
+/// What a command shows: its rows, as a table and as data.
+pub struct View {
+    format: Format,
+    pub table: Table,
+    pub rows: Vec<Value>,
+}
+
+impl View {
+    /// No rows yet; those that follow have the columns of `blank`.
+    pub fn new(format: Format, blank: &[Field]) -> Self {
+        let columns = blank.iter().filter(|field| is_column(format, field));
+        let table = Table { headings: columns.map(|field| field.heading).collect(), rows: Vec::new() };
+        Self { format, table, rows: Vec::new() }
+    }
+
+    pub fn push(&mut self, fields: Vec<Field>) {
+        self.push_cells(&fields);
+        self.rows.push(object(fields.into_iter().map(|field| (field.key, field.value))));
+    }
+
+    /// A row of the table only.
+    pub fn push_cells(&mut self, fields: &[Field]) {
+        let columns = fields.iter().filter(|field| is_column(self.format, field));
+        self.table.rows.push(columns.map(|field| field.cell.clone()).collect());
+    }
+
+    /// Lets the cells below each of `headings` end at the same place.
+    pub fn align(&mut self, headings: &[&str]) {
+        for at in (0..self.table.headings.len()).filter(|at| headings.contains(&self.table.headings[*at])) {
+            let widest = self.table.rows.iter().map(|row| width(&row[at])).max().unwrap_or_default();
+            self.table.rows.iter_mut().for_each(|row| row[at] = format!("{:>widest$}", row[at]));
+        }
+    }
+
+    /// Prints the table, or the rows as `key` of one document, after `more`.
+    pub fn print<const N: usize>(
+        self,
+        (key, more): (&str, [(&str, Value); N]),
+        too_wide: TooWide,
+        output: &mut Output<'_>,
+    ) -> io::Result<()> {
+        let rows = [(key, Value::Sequence(self.rows))];
+        show(self.format, &object(more.into_iter().chain(rows)), &self.table, too_wide, output)
+    }
+}
+
+/// Prints `table`, or `data` where the format is one for programs.
+pub fn show(
+    format: Format,
+    data: &impl Serialize,
+    table: &Table,
+    too_wide: TooWide,
+    output: &mut Output<'_>,
+) -> io::Result<()> {
+    match format {
+        Format::Json | Format::Yaml => output.result(&document(data, format, false)),
+        Format::Wide => output.result(&table.text(UNLIMITED, too_wide)),
+        _ => output.result(&table.text(output.width(), too_wide)),
+    }
+}
+
+fn is_column(format: Format, field: &Field) -> bool {
+    !field.heading.is_empty() && (!field.is_wide || format == Format::Wide)
+}
+
+/// A map of what is known.
+pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
+    let known = entries.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Mapping(known.map(|(key, value)| (key.into(), value)).collect::<Mapping>())
+}
+
+/// The layout of a table that is wider than the terminal. Columns are left out from the right, which `...` behind the
+/// headings says, but for the first and that of the state; what is left ends at the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooWide {
-    /// Each line ends at the edge.
-    Cut,
-    /// The cell goes on in the next line, below its heading.
+    /// Nothing else.
+    Drop,
+    /// The last cell goes on in the next line, below its heading.
     Wrap,
-    /// The cell ends in `...`.
+    /// The last cell ends in `...`.
     Shorten,
     /// As `Wrap`, but where the last column would have less than [`READABLE`] columns there is no table: each row
     /// takes a line, and its last cell those below it. Nothing is cut.
@@ -30,21 +151,17 @@ pub enum TooWide {
 
 /// Headings and rows; every row has a cell for each heading.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table<const N: usize> {
-    /// First line.
-    pub headings: [&'static str; N],
-    /// Further lines.
-    pub rows: Vec<[String; N]>,
+pub struct Table {
+    pub headings: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
 }
 
 /// Columns that `text` takes in a terminal.
-#[must_use]
-pub fn width(text: &str) -> usize {
+fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
 /// Makes a cell of text from outside: one line, trimmed, without control characters.
-#[must_use]
 pub fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
     let blank = |c: char| if c == '\t' { ' ' } else { c };
@@ -52,86 +169,80 @@ pub fn one_line(text: &str) -> String {
     lines.join(", ").chars().map(blank).map(visible).collect()
 }
 
-impl<const N: usize> Table<N> {
+impl Table {
     /// The lines of the table, without line ends, in a terminal with `columns` columns.
-    #[must_use]
     pub fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {
-        let mut widths = self.headings.map(width);
-        for row in &self.rows {
-            for (widest, cell) in widths.iter_mut().zip(row) {
-                *widest = (*widest).max(width(cell));
-            }
-        }
-        let before_last: usize = widths.iter().take(N - 1).map(|width| width + GAP).sum();
-        let room = columns.saturating_sub(before_last);
-        let fits = room >= width(self.headings[N - 1]);
-        if too_wide == TooWide::Whole && room < widths[N - 1].min(READABLE) {
+        let last = self.headings.len() - 1;
+        let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
+        let rows = || std::iter::once(&headings).chain(&self.rows);
+        let padded_max = if columns == UNLIMITED { PADDED_MAX } else { columns };
+        let widest = |at: usize| rows().map(|row| width(&row[at])).max().unwrap_or_default();
+        let mut widths: Vec<usize> = (0..=last).map(|at| widest(at).min(padded_max)).collect();
+        let mut shown: Vec<usize> = (0..=last).collect();
+        let missing = |widths: &[usize], shown: &[usize]| {
+            let sign = if shown.len() > last { 0 } else { 1 + ELLIPSIS.len() };
+            (shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP + sign).saturating_sub(columns)
+        };
+        let room = widest(last).min(columns).saturating_sub(missing(&widths, &shown));
+        if too_wide == TooWide::Whole && room < widths[last].min(READABLE) {
             return self.plain_lines(columns);
         }
-        let too_wide = if fits { too_wide } else { TooWide::Cut };
-        if too_wide != TooWide::Cut {
-            widths[N - 1] = widths[N - 1].min(room);
+        let is_state = |at: usize| self.headings[at].trim_start() == STATE_HEADING;
+        if too_wide != TooWide::Drop {
+            let least = if is_state(last) { STATE } else { width(self.headings[last]) };
+            widths[last] = widths[last].min(room.max(least));
         }
-        let mut lines = vec![line(&self.headings.map(str::to_owned), &widths)];
-        for row in &self.rows {
-            lines.extend(row_lines(row, &widths, too_wide));
+        while missing(&widths, &shown) > 0
+            && let Some(at) = shown.iter().rposition(|at| *at > 0 && !is_state(*at))
+        {
+            shown.remove(at);
         }
-        if too_wide == TooWide::Cut {
-            lines.iter_mut().for_each(|line| *line = cut(line, columns).to_owned());
+        widths[0] = widths[0].saturating_sub(missing(&widths, &shown)).max(1);
+        let mut lines = Vec::new();
+        for row in rows() {
+            let pieces = match too_wide {
+                _ if columns == UNLIMITED || width(&row[last]) <= widths[last] => vec![row[last].clone()],
+                TooWide::Wrap | TooWide::Whole if shown.contains(&last) => wrap(&row[last], widths[last]),
+                _ => vec![shortened(&row[last], widths[last])],
+            };
+            for (number, piece) in pieces.iter().enumerate() {
+                let cells = shown.iter().map(|at| {
+                    let cell = match *at {
+                        at if at == last => piece.clone(),
+                        _ if number > 0 => String::new(), // Below the first line only the last column has text.
+                        0 if columns != UNLIMITED => shortened(&row[0], widths[0]),
+                        at => row[at].clone(),
+                    };
+                    let padding = " ".repeat(widths[*at].saturating_sub(width(&cell)));
+                    cell + &padding
+                });
+                let mut line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
+                if lines.is_empty() && shown.len() <= last {
+                    line = format!("{line} {ELLIPSIS}");
+                }
+                lines.push(cut(&line, columns).to_owned());
+            }
         }
         lines
     }
 
     fn plain_lines(&self, columns: usize) -> Vec<String> {
         let room = columns.saturating_sub(INDENT.len());
-        let lines = self.rows.iter().flat_map(|row| {
-            let cells: Vec<&str> = row[..N - 1].iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
-            let last = wrap_words(&row[N - 1], room).into_iter().map(|line| format!("{INDENT}{line}"));
+        let lines = self.rows.iter().filter_map(|row| row.split_last()).flat_map(|(last, cells)| {
+            let cells: Vec<&str> = cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
+            let last = wrap_words(last, room).into_iter().map(|line| format!("{INDENT}{line}"));
             std::iter::once(cells.join(&" ".repeat(GAP))).chain(last)
         });
         lines.collect()
     }
 
     /// The table as text, every line with its end.
-    #[must_use]
     pub fn text(&self, columns: usize, too_wide: TooWide) -> String {
         self.lines(columns, too_wide).iter().flat_map(|line| [line.as_str(), "\n"]).collect()
     }
 }
 
-fn row_lines<const N: usize>(row: &[String; N], widths: &[usize; N], too_wide: TooWide) -> Vec<String> {
-    let (last, room) = (&row[N - 1], widths[N - 1]);
-    if width(last) <= room {
-        return vec![line(row, widths)];
-    }
-    let pieces = match too_wide {
-        TooWide::Wrap | TooWide::Whole => wrap(last, room),
-        TooWide::Cut | TooWide::Shorten => vec![shortened(last, room)],
-    };
-    let mut cells = row.clone();
-    let mut lines = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        cells[N - 1] = piece;
-        lines.push(line(&cells, widths));
-        cells = std::array::from_fn(|_| String::new()); // Below the first line only the last column has text.
-    }
-    lines
-}
-
-fn line<const N: usize>(cells: &[String; N], widths: &[usize; N]) -> String {
-    let mut line = String::new();
-    for (index, (cell, room)) in cells.iter().zip(widths).enumerate() {
-        if index > 0 {
-            line.push_str(&" ".repeat(GAP));
-        }
-        line.push_str(cell);
-        line.push_str(&" ".repeat(room.saturating_sub(width(cell))));
-    }
-    line
-}
-
 /// The beginning of `text` that fits in `columns`.
-#[must_use]
 pub fn cut(text: &str, columns: usize) -> &str {
     let mut used = 0;
     for (index, c) in text.char_indices() {
@@ -144,7 +255,6 @@ pub fn cut(text: &str, columns: usize) -> &str {
 }
 
 /// `text`, or its beginning and `...` when it is wider than `columns`.
-#[must_use]
 pub fn shortened(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -196,10 +306,10 @@ mod tests {
     use super::*;
 
     /// The example of the specification: the columns before the last take 54.
-    fn table(info: &str) -> Table<5> {
-        let row = |cells: [&str; 5]| cells.map(str::to_owned);
+    fn table(info: &str) -> Table {
+        let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
         Table {
-            headings: ["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
+            headings: vec!["WORKLOAD NAME", "AGENT", "RUNTIME", "EXECUTION STATE", "ADDITIONAL INFO"],
             rows: vec![row(["sleepy", "agent_A", "podman", "Running(Ok)", ""]), row(["web", "B", "", "Removed", info])],
         }
     }
@@ -211,15 +321,15 @@ WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INFO\x20
 sleepy          agent_A   podman    Running(Ok)                      \x20
 web             B                   Removed           Exit code: '137'
 ";
-        for too_wide in [TooWide::Cut, TooWide::Wrap, TooWide::Shorten] {
+        for too_wide in [TooWide::Drop, TooWide::Wrap, TooWide::Shorten] {
             assert_eq!(table("Exit code: '137'").text(65_535, too_wide), expected, "{too_wide:?}");
         }
-        let empty = Table { headings: ["CONFIG"], rows: Vec::new() };
-        assert_eq!(empty.text(80, TooWide::Cut), "CONFIG\n");
+        let empty = Table { headings: vec!["CONFIG"], rows: Vec::new() };
+        assert_eq!(empty.text(80, TooWide::Drop), "CONFIG\n");
     }
 
     #[test]
-    fn a_last_column_that_is_too_wide_is_wrapped_shortened_or_cut() {
+    fn a_last_column_that_is_too_wide_is_wrapped_shortened_or_left_out() {
         let info = "0123456789abcdef XYZ";
         for (columns, too_wide, expected) in [
             (
@@ -254,15 +364,75 @@ web             B                   Removed           0123456789abcde
                 68,
                 TooWide::Wrap,
                 "\
-WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE   ADDITIONAL INF
-sleepy          agent_A   podman    Running(Ok)                     \n\
-web             B                   Removed           0123456789abcd
-",
+WORKLOAD NAME   AGENT     RUNTIME   EXECUTION STATE ...
+sleepy          agent_A   podman    Running(Ok)    \n\
+web             B                   Removed        \n",
             ),
-            (20, TooWide::Shorten, "WORKLOAD NAME   AGEN\nsleepy          agen\nweb             B   \n"),
-            (0, TooWide::Wrap, "\n\n\n"),
         ] {
             assert_eq!(table(info).text(columns, too_wide), expected, "{columns} {too_wide:?}");
+        }
+    }
+
+    #[test]
+    fn columns_are_left_out_from_the_right_but_never_the_state() {
+        let table = table("0123456789abcdef XYZ");
+        for (columns, headings) in [
+            (200, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO"),
+            (74, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ADDITIONAL INFO"),
+            (73, "WORKLOAD NAME AGENT RUNTIME EXECUTION STATE ..."),
+            (54, "WORKLOAD NAME AGENT EXECUTION STATE ..."),
+            (44, "WORKLOAD NAME EXECUTION STATE ..."),
+            (28, "WOR... EXECUTION STATE ..."),
+        ] {
+            let lines = table.lines(columns, TooWide::Drop);
+            let found = lines[0].split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(found, headings, "{columns}");
+            assert!(lines.iter().all(|line| width(line) <= columns), "{columns}: {lines:?}");
+            assert!(lines[2].contains("Removed"), "{columns}: {lines:?}");
+        }
+        assert!(table.lines(0, TooWide::Wrap).iter().all(String::is_empty));
+    }
+
+    #[test]
+    fn in_a_pipe_a_long_cell_widens_no_column() {
+        let mut table = table("x");
+        table.rows[1][0] = "n".repeat(300);
+        let lines = table.lines(UNLIMITED, TooWide::Drop);
+        assert!(lines[0].starts_with("WORKLOAD NAME") && width(&lines[0]) < 200, "{lines:?}");
+        assert!(lines[2].starts_with(&format!("{}   B ", "n".repeat(300))), "{lines:?}");
+    }
+
+    #[test]
+    fn one_list_of_columns_gives_table_wide_table_and_data() {
+        let fields = |name: &str, id: &str, count: Option<u64>| {
+            [
+                Field::text("NAME", "name", name),
+                Field::text("ID", "id", id).wide(),
+                Field::new(
+                    "COUNT",
+                    "count",
+                    count.map_or_else(|| "-".to_owned(), |count| format!("{count}x")),
+                    value(count),
+                ),
+                Field::data("more", name.len() as u64),
+            ]
+        };
+        for (format, expected) in [
+            (Format::Table, "NAME   COUNT\none    2x   \na\u{fffd}     -    \n"),
+            (Format::Wide, "NAME   ID   COUNT\none    i    2x   \na\u{fffd}     j    -    \n"),
+            (
+                Format::Yaml,
+                "at: 7\nrows:\n- name: one\n  id: i\n  count: 2\n  more: 3\n- name: \"a\\e\"\n  id: j\n  more: 2\n",
+            ),
+        ] {
+            let mut view = View::new(format, &fields("", "", None));
+            view.push(fields("one", "i", Some(2)).into());
+            view.push(fields("a\x1b", "j", None).into());
+            let mut out = Vec::new();
+            let mut output = Output::to(&mut out, io::sink(), None);
+            view.print(("rows", [("at", 7.into())]), TooWide::Drop, &mut output).unwrap();
+            drop(output);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{format:?}");
         }
     }
 
@@ -288,12 +458,12 @@ web   B   Removed
 
     #[test]
     fn columns_are_counted_as_a_terminal_shows_them() {
-        let row = |cells: [&str; 2]| cells.map(str::to_owned);
-        let table = Table { headings: ["A", "B"], rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])] };
-        assert_eq!(table.text(65_535, TooWide::Cut), "A     B     \nä     日本語\nxyz   b     \n");
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let table = Table { headings: vec!["A", "B"], rows: vec![row(["ä", "日本語"]), row(["xyz", "b"])] };
+        assert_eq!(table.text(65_535, TooWide::Drop), "A     B     \nä     日本語\nxyz   b     \n");
         // A wide character that does not fit goes to the next line as a whole, and nothing is cut inside one.
         assert_eq!(table.text(11, TooWide::Wrap), "A     B    \nä     日本 \n      語   \nxyz   b    \n");
-        assert_eq!(table.text(6, TooWide::Cut), "A     \nä     \nxyz   \n");
+        assert_eq!(table.text(8, TooWide::Drop), "A   ...\nä  \nxyz\n");
         assert_eq!(wrap("語語", 1), ["語", "語"]);
     }
 

@@ -4,10 +4,10 @@
 
 use super::error::{CliError, CommandError};
 use super::output::Output;
-use super::session::{Accepted, LogStep, ServerLink, StateEvent};
+use super::session::{Accepted, Incoming, ServerLink};
 use crate::model::complete_state::execution_state_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::LogsRequest;
+use crate::model::messages::{AlteredFields, LogsRequest};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
@@ -49,11 +49,11 @@ pub enum Step {
     /// Sends nothing for this time.
     Silence(Duration),
     /// Sends an event.
-    Event(StateEvent),
+    Event(Node, AlteredFields),
     /// Accepts a request for logs of these instances.
     Logs(Vec<InstanceName>),
     /// Sends lines, ends them, or sends states.
-    Log(LogStep),
+    Log(Incoming),
     /// Not the server: a signal.
     Signal,
 }
@@ -121,29 +121,6 @@ impl ServerLink for ScriptedServer {
         self.update_state(Node::Number(update), Vec::new())
     }
 
-    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {
-        match self.steps.pop_front() {
-            Some(Step::Broadcast(states)) => Ok(Some(states)),
-            Some(Step::Silence(duration)) => {
-                let end = self.clock.now() + duration;
-                match until {
-                    Some(until) if until < end => {
-                        self.steps.push_front(Step::Silence(end - until));
-                        *self.clock.0.lock().unwrap() = until;
-                        Ok(None)
-                    }
-                    _ => {
-                        *self.clock.0.lock().unwrap() = end;
-                        self.next_states(until)
-                    }
-                }
-            }
-            Some(Step::Signal) => Err(CommandError::Interrupted),
-            None => Err(lost()),
-            other => panic!("states are awaited, the script has {other:?}"),
-        }
-    }
-
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
         match self.steps.pop_front() {
@@ -151,20 +128,6 @@ impl ServerLink for ScriptedServer {
             Some(Step::Refuse(text)) => Err(CommandError::Subscription(text.to_owned())),
             None => Err(lost()),
             other => panic!("a subscription, the script has {other:?}"),
-        }
-    }
-
-    fn next_event(&mut self, until: Option<Instant>) -> Result<Option<StateEvent>, CommandError> {
-        match self.steps.pop_front() {
-            Some(Step::Event(event)) => Ok(Some(event)),
-            Some(Step::Silence(duration)) => {
-                let end = self.clock.now() + duration;
-                assert!(until.is_some_and(|until| until < end), "the silence ends nothing");
-                Ok(None)
-            }
-            Some(Step::Signal) => Err(CommandError::Interrupted),
-            None => Err(lost()),
-            other => panic!("an event is awaited, the script has {other:?}"),
         }
     }
 
@@ -178,13 +141,29 @@ impl ServerLink for ScriptedServer {
         }
     }
 
-    fn next_log(&mut self) -> Result<LogStep, CommandError> {
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError> {
         match self.steps.pop_front() {
-            Some(Step::Log(step)) => Ok(step),
+            Some(Step::Broadcast(states)) => Ok(Some(Incoming::States(states))),
+            Some(Step::Event(state, altered)) => Ok(Some(Incoming::Event(state, altered))),
+            Some(Step::Log(incoming)) => Ok(Some(incoming)),
+            Some(Step::Silence(duration)) => {
+                let end = self.clock.now() + duration;
+                match until {
+                    Some(until) if until < end => {
+                        self.steps.push_front(Step::Silence(end - until));
+                        *self.clock.0.lock().unwrap() = until;
+                        Ok(None)
+                    }
+                    _ => {
+                        *self.clock.0.lock().unwrap() = end;
+                        self.next(until)
+                    }
+                }
+            }
             Some(Step::Refuse(text)) => Err(CommandError::Logs(text.to_owned())),
             Some(Step::Signal) => Err(CommandError::Interrupted),
             None => Err(lost()),
-            other => panic!("log lines are awaited, the script has {other:?}"),
+            other => panic!("nothing is requested, the script has {other:?}"),
         }
     }
 

@@ -1,29 +1,38 @@
 //! `ank top`: what workloads and nodes use, from two samples of each agent.
 //!
-//! Thread: `main`. Takes: complete states with samples. Gives: a table, or JSON, once or again and again.
+//! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
 
-use super::args::{SortKey, TopArguments, TopFormat, WorkloadArguments};
+use super::args::{Format, TopArguments, WorkloadArguments};
 use super::error::CliError;
-use super::get::shorten;
 use super::live::LiveFrames;
 use super::output::Output;
-use super::rows::{self, Row, entries};
+use super::rows::{self, Row, entries, instance_fields};
 use super::session::ServerLink;
-use super::state_output::timestamp;
-use super::table::{Table, TooWide, one_line};
+use super::state_output::{document, timestamp};
+use super::table::{Field, TooWide, View, object, show, value};
 use crate::limits::{TOP_INTERVAL_FIRST, TOP_INTERVAL_WATCH};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::usage::DISCONNECTED;
 use crate::platform::clock::Clock;
-use serde::Serialize;
-use serde_json::{Map, Value};
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
+use serde_yaml::Value;
+use std::collections::BTreeSet;
+use std::time::SystemTime;
 
-/// What is shown for an unknown value.
-const UNKNOWN: &str = "-";
+/// What is shown of a workload or a node: the heading of each value, which is also the key to sort by, and its cell.
+const COLUMNS: [(&str, fn(f64) -> String); 6] = [
+    ("CPU", |percent| format!("{percent:.1}%")),
+    ("MEMORY", size),
+    ("PEAK", size),
+    ("PIDS", |count| count.to_string()),
+    ("RESTARTS", |count| count.to_string()),
+    ("UPTIME", duration),
+];
+/// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the page cache that can be
+/// taken back at once; bytes with it; two counts; milliseconds.
+type Values = [Option<f64>; 6];
+/// Of a sum these are unknown: peaks were at different times.
+const NO_SUM: [&str; 2] = ["PEAK", "UPTIME"];
 
 /// The command.
 pub struct Top<'a> {
@@ -31,49 +40,6 @@ pub struct Top<'a> {
     pub arguments: &'a TopArguments,
     /// The time of each document.
     pub now: fn() -> SystemTime,
-}
-
-/// What one row shows; `None` is unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Values {
-    /// Percent of one core.
-    cpu: Option<f64>,
-    /// Bytes, without the page cache that can be taken back at once.
-    memory: Option<u64>,
-    /// Bytes, with it.
-    peak: Option<u64>,
-    pids: Option<u64>,
-    restarts: Option<u64>,
-    /// Milliseconds.
-    uptime: Option<u64>,
-}
-
-/// A workload instance that is assigned to an agent.
-struct Line<'s> {
-    instance: &'s InstanceName,
-    row: &'s Row,
-    /// What its agent has sent.
-    usage: Option<&'s Node>,
-    values: Values,
-}
-
-#[derive(Serialize)]
-struct Document<'s> {
-    time: String,
-    agents: BTreeMap<&'s str, Map<String, Value>>,
-    workloads: Vec<WorkloadDocument<'s>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WorkloadDocument<'s> {
-    workload: &'s str,
-    agent: &'s str,
-    id: &'s str,
-    state: &'s str,
-    sub_state: &'s str,
-    #[serde(flatten)]
-    values: Map<String, Value>,
 }
 
 impl Top<'_> {
@@ -114,7 +80,7 @@ impl Top<'_> {
     /// The rows that are wanted.
     fn filter(&self) -> WorkloadArguments {
         let TopArguments { agent, names, watch, .. } = self.arguments;
-        WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, state: None }
+        WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() }
     }
 
     fn read(&self, link: &mut impl ServerLink) -> Result<Node, CliError> {
@@ -157,111 +123,72 @@ impl Top<'_> {
         frames: &mut LiveFrames,
         output: &mut Output<'_>,
     ) -> Result<(), CliError> {
-        let rows = rows::rows(state);
-        let lines = self.lines(before, state, &rows);
-        if self.arguments.output == TopFormat::Json {
-            return Ok(output.result(&self.json(before, state, &lines))?);
-        }
-        let table = self.table(before, state, &lines);
-        if !self.arguments.watch {
-            return Ok(output.result(&table.text(output.width(), TooWide::Cut))?);
-        }
-        let mut lines = table.lines(output.width(), TooWide::Cut);
-        if let Some((_, height)) = output.terminal() {
-            shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
-        }
-        Ok(frames.show(lines, output)?)
-    }
-
-    /// The instances that are shown, in their order.
-    fn lines<'s>(&self, before: &Node, state: &'s Node, rows: &'s BTreeMap<InstanceName, Row>) -> Vec<Line<'s>> {
-        let filter = self.filter();
+        let arguments = self.arguments;
+        let (rows, filter) = (rows::rows(state), self.filter());
         let shown = rows.iter().filter(|(one, row)| !one.agent.is_empty() && filter.accepts(one, row));
-        let line = |(instance, row): (&'s InstanceName, &'s Row)| {
-            let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
-            let usage = state.at(&path);
-            let elapsed = elapsed(before, state, &instance.agent);
-            Line { instance, row, usage, values: Values::of_workload(before.at(&path), usage, elapsed) }
-        };
-        let mut lines: Vec<Line<'s>> = shown.map(line).collect();
-        lines.sort_by(|one, other| self.order(one, other)); // Those that are equal stay sorted by name.
-        lines
-    }
-
-    fn order(&self, one: &Line<'_>, other: &Line<'_>) -> Ordering {
-        let (one, other) = (&one.values, &other.values);
-        // Highest first; an unknown value is lower than any other.
-        match self.arguments.sort {
-            SortKey::Cpu => other.cpu.unwrap_or(-1.0).total_cmp(&one.cpu.unwrap_or(-1.0)),
-            SortKey::Memory => other.memory.cmp(&one.memory),
-            SortKey::Peak => other.peak.cmp(&one.peak),
-            SortKey::Pids => other.pids.cmp(&one.pids),
-            SortKey::Restarts => other.restarts.cmp(&one.restarts),
-            SortKey::Uptime => other.uptime.cmp(&one.uptime),
-            SortKey::Name => Ordering::Equal,
+        let mut shown: Vec<(&InstanceName, &Row, Option<&Node>, Values)> = shown
+            .map(|(instance, row)| {
+                let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
+                let usage = state.at(&path);
+                (instance, row, usage, of_workload(before.at(&path), usage, elapsed(before, state, &instance.agent)))
+            })
+            .collect();
+        // Highest first, an unknown value is lower than any other; those that are equal stay sorted by name.
+        if let Some(key) = COLUMNS.iter().position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort)) {
+            shown.sort_by(|one, other| other.3[key].unwrap_or(-1.0).total_cmp(&one.3[key].unwrap_or(-1.0)));
         }
-    }
-
-    fn table(&self, before: &Node, state: &Node, lines: &[Line<'_>]) -> Table<9> {
-        let of_line = |line: &Line<'_>| {
-            cells(&one_line(&line.instance.workload), &one_line(&line.instance.agent), &line.row.state, &line.values)
-        };
-        let mut rows: Vec<[String; 9]> = lines.iter().map(of_line).collect();
-        if self.arguments.names.is_empty() {
+        let blank = InstanceName::with_id("", "", "");
+        let mut view = View::new(arguments.output, &fields(&blank, "", &Values::default(), None));
+        shown.iter().for_each(|(one, row, usage, values)| view.push(fields(one, &row.state, values, *usage)));
+        if arguments.names.is_empty() {
             for agent in entries(state.get("agents")).map(|(name, _)| name).filter(|name| self.is_shown(name)) {
-                let own = lines.iter().filter(|line| *line.instance.agent == *agent).map(|line| line.values);
-                rows.push(cells("(workloads)", &one_line(agent), "", &Values::sum(own)));
-                rows.push(cells("(node)", &one_line(agent), "", &Values::of_node(before, state, agent)));
+                let own = || shown.iter().filter(|(one, ..)| *one.agent == *agent).map(|line| &line.3);
+                let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);
+                let sums = std::array::from_fn(|at| sum(at).filter(|_| !NO_SUM.contains(&COLUMNS[at].0)));
+                for (name, values) in [("(workloads)", sums), ("(node)", of_node(before, state, agent))] {
+                    view.push_cells(&fields(&InstanceName::with_id(name, "", agent), "", &values, None));
+                }
             }
         }
-        let headings =
-            ["WORKLOAD NAME", "AGENT", "EXECUTION STATE", "CPU", "MEMORY", "PEAK", "PIDS", "RESTARTS", "UPTIME"];
-        Table { headings, rows }
-    }
-
-    fn json(&self, before: &Node, state: &Node, lines: &[Line<'_>]) -> String {
+        let is_data = matches!(arguments.output, Format::Json | Format::Yaml);
+        if arguments.watch && !is_data {
+            return Ok(frames.show_table(&view.table, TooWide::Drop, output)?);
+        }
         let agents = entries(state.get("usage")).filter(|(agent, _)| self.is_shown(agent));
-        let agent = |(name, usage): (&'_ str, &'_ Node)| {
-            let mut values = known(Some(usage));
-            values.extend(known(usage.get("node")));
-            with_percent(values, Values::of_node(before, state, name).cpu)
+        let agent = |(name, usage): (&'_ str, &Node)| {
+            let values = known(Some(usage)).chain(known(usage.get("node")));
+            (name.to_owned(), object(values.chain([percent_of(&of_node(before, state, name))])))
         };
-        let document = Document {
-            time: timestamp((self.now)()),
-            agents: agents.map(|entry| (entry.0, agent(entry))).collect(),
-            workloads: lines.iter().map(|line| line.document(state)).collect(),
-        };
-        let text = if self.arguments.watch { serde_json::to_string } else { serde_json::to_string_pretty };
-        text(&document).unwrap_or_default() + "\n" // Texts and numbers always become JSON.
+        let data = object([
+            ("time", timestamp((self.now)()).into()),
+            ("agents", object(agents.map(agent))),
+            ("workloads", Value::Sequence(std::mem::take(&mut view.rows))),
+        ]);
+        if is_data {
+            return Ok(output.result(&document(&data, arguments.output, arguments.watch))?);
+        }
+        Ok(show(arguments.output, &data, &view.table, TooWide::Drop, output)?)
     }
 }
 
-impl<'s> Line<'s> {
-    fn document(&self, state: &'s Node) -> WorkloadDocument<'s> {
-        let Self { instance, usage, values, .. } = self;
-        let path = ["workloadStates", &*instance.agent, &*instance.workload, &*instance.id];
-        let text = |key: &str| state.at(&path).and_then(|one| one.get(key)?.as_text()).unwrap_or_default();
-        WorkloadDocument {
-            workload: &instance.workload,
-            agent: &instance.agent,
-            id: &instance.id,
-            state: text("state"),
-            sub_state: text("subState"),
-            values: with_percent(known(*usage), values.cpu),
-        }
-    }
+fn fields(instance: &InstanceName, state: &str, values: &Values, usage: Option<&Node>) -> Vec<Field> {
+    let mut fields = instance_fields(instance, state);
+    fields.extend(COLUMNS.iter().zip(values).map(|((heading, shown), value)| {
+        Field::new(heading, "", value.map_or_else(|| "-".to_owned(), shown), Value::Null)
+    }));
+    fields.extend(known(usage).chain([percent_of(values)]).map(|(key, value)| Field::data(&key, value)));
+    fields
 }
 
 /// The numbers and texts of a map.
-fn known(node: Option<&Node>) -> Map<String, Value> {
+fn known(node: Option<&Node>) -> impl Iterator<Item = (String, Value)> {
     let value = |node: &Node| node.as_number().map(Value::from).or_else(|| node.as_text().map(Value::from));
-    entries(node).filter_map(|(key, node)| Some((key.to_owned(), value(node)?))).collect()
+    entries(node).filter_map(move |(key, node)| Some((key.to_owned(), value(node)?)))
 }
 
-/// Adds the share of the CPU, with one digit as in the table.
-fn with_percent(mut values: Map<String, Value>, cpu: Option<f64>) -> Map<String, Value> {
-    values.extend(cpu.map(|percent| ("cpuPercent".to_owned(), Value::from((percent * 10.0).round() / 10.0))));
-    values
+/// The share of the CPU, with one digit as in the table.
+fn percent_of(values: &Values) -> (String, Value) {
+    ("cpuPercent".to_owned(), value(values[0].map(|percent| (percent * 10.0).round() / 10.0)))
 }
 
 fn number(node: Option<&Node>, key: &str) -> Option<u64> {
@@ -271,95 +198,56 @@ fn number(node: Option<&Node>, key: &str) -> Option<u64> {
 /// Microseconds between two samples of an agent.
 fn elapsed(before: &Node, state: &Node, agent: &str) -> Option<u64> {
     let sampled = |state: &Node| number(state.at(&["usage", agent]), "sampledUsec");
-    sampled(state)?.checked_sub(sampled(before)?).filter(|elapsed| *elapsed > 0)
+    sampled(state)?.checked_sub(sampled(before)?)
 }
 
-#[allow(clippy::cast_precision_loss)] // Of a share, digits beyond the tenth mean nothing.
 fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-impl Values {
-    fn of_workload(before: Option<&Node>, now: Option<&Node>, elapsed: Option<u64>) -> Self {
-        let of_now = |key| number(now, key);
-        let uptime = of_now("uptimeMs");
-        let cpu = of_now("cpuUsec").zip(elapsed).and_then(|(cpu, elapsed)| {
-            match uptime.map(|ms| ms.saturating_mul(1000)) {
-                Some(since_start) if since_start < elapsed => percent(cpu, since_start), // Started in between.
-                _ => percent(cpu.checked_sub(number(before, "cpuUsec")?)?, elapsed),
-            }
-        });
-        let memory = of_now("memoryBytes").zip(of_now("inactiveFileBytes"));
-        Self {
-            cpu,
-            memory: memory.map(|(all, cache)| all.saturating_sub(cache)),
-            peak: of_now("memoryPeakBytes"),
-            pids: of_now("pids"),
-            restarts: of_now("restarts"),
-            uptime,
+fn of_workload(before: Option<&Node>, now: Option<&Node>, elapsed: Option<u64>) -> Values {
+    let of_now = |key| number(now, key);
+    let uptime = of_now("uptimeMs");
+    let cpu = of_now("cpuUsec").zip(elapsed).and_then(|(cpu, elapsed)| {
+        match uptime.map(|ms| ms.saturating_mul(1000)) {
+            Some(since_start) if since_start < elapsed => percent(cpu, since_start), // Started in between.
+            _ => percent(cpu.checked_sub(number(before, "cpuUsec")?)?, elapsed),
         }
-    }
-
-    fn of_node(before: &Node, state: &Node, agent: &str) -> Self {
-        let path = ["usage", agent, "node"];
-        let of_now = |key| number(state.at(&path), key);
-        let busy = of_now("cpuBusyUsec").zip(number(before.at(&path), "cpuBusyUsec"));
-        let busy = busy.and_then(|(now, before)| now.checked_sub(before)).zip(elapsed(before, state, agent));
-        let memory = of_now("memoryTotalBytes").zip(of_now("memoryAvailableBytes"));
-        Self {
-            cpu: busy.and_then(|(busy, elapsed)| percent(busy, elapsed)),
-            memory: memory.map(|(total, available)| total.saturating_sub(available)),
-            ..Self::default()
-        }
-    }
-
-    /// The sum of what is known; peaks were at different times.
-    fn sum(values: impl Iterator<Item = Self>) -> Self {
-        let add = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
-        values.fold(Self::default(), |sum, one| Self {
-            cpu: sum.cpu.into_iter().chain(one.cpu).reduce(|a, b| a + b),
-            memory: add(sum.memory, one.memory),
-            pids: add(sum.pids, one.pids),
-            restarts: add(sum.restarts, one.restarts),
-            ..Self::default()
-        })
-    }
+    });
+    let memory = of_now("memoryBytes").zip(of_now("inactiveFileBytes"));
+    let memory = memory.map(|(all, cache)| all.saturating_sub(cache));
+    let others = [memory, of_now("memoryPeakBytes"), of_now("pids"), of_now("restarts"), uptime];
+    let [memory, peak, pids, restarts, uptime] = others.map(|number| number.map(|number| number as f64));
+    [cpu, memory, peak, pids, restarts, uptime]
 }
 
-fn cells(name: &str, agent: &str, state: &str, values: &Values) -> [String; 9] {
-    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| UNKNOWN.to_owned());
-    let count = |number: Option<u64>| or_unknown(number.map(|number| number.to_string()));
-    [
-        name.to_owned(),
-        agent.to_owned(),
-        state.to_owned(),
-        or_unknown(values.cpu.map(|percent| format!("{percent:.1}%"))),
-        or_unknown(values.memory.map(size)),
-        or_unknown(values.peak.map(size)),
-        count(values.pids),
-        count(values.restarts),
-        or_unknown(values.uptime.map(|ms| duration(Duration::from_millis(ms)))),
-    ]
+fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
+    let path = ["usage", agent, "node"];
+    let of_now = |key| number(state.at(&path), key);
+    let busy = of_now("cpuBusyUsec").zip(number(before.at(&path), "cpuBusyUsec"));
+    let busy = busy.and_then(|(now, before)| now.checked_sub(before)).zip(elapsed(before, state, agent));
+    let memory = of_now("memoryTotalBytes").zip(of_now("memoryAvailableBytes"));
+    let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
+    [busy.and_then(|(busy, elapsed)| percent(busy, elapsed)), memory, None, None, None, None]
 }
 
 /// Bytes with one digit: `41.2MiB`.
-#[allow(clippy::cast_precision_loss)] // One digit is shown.
-fn size(bytes: u64) -> String {
-    let mut size = bytes as f64;
-    let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter().peekable();
-    while let Some(unit) = units.next() {
-        // 1023.96 would be shown as 1024.0.
-        if size < 1023.95 || units.peek().is_none() {
-            return if unit == "B" { format!("{bytes}B") } else { format!("{size:.1}{unit}") };
-        }
-        size /= 1024.0;
-    }
-    String::new()
+fn size(bytes: f64) -> String {
+    // 1023.96 would be shown as 1024.0.
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (size, unit) =
+        units[1..].iter().fold(
+            (bytes, units[0]),
+            |(size, unit), larger| {
+                if size < 1023.95 { (size, unit) } else { (size / 1024.0, larger) }
+            },
+        );
+    if unit == "B" { format!("{size:.0}B") } else { format!("{size:.1}{unit}") }
 }
 
-/// The two highest units: `3d4h`, `12m3s`, `45s`.
-fn duration(time: Duration) -> String {
-    let seconds = time.as_secs();
+/// Milliseconds as the two highest units: `3d4h`, `12m3s`, `45s`.
+fn duration(milliseconds: f64) -> String {
+    let seconds = (milliseconds / 1000.0) as u64;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

@@ -8,7 +8,7 @@ use super::rows;
 use super::session::ServerLink;
 use super::settings::Waiting;
 use super::table::{TooWide, one_line};
-use super::wait::{self, Settled, WaitEnd, WaitState};
+use super::wait::{self, WaitState, settled};
 use crate::limits::{MANIFEST_MAX, NAME_MAX};
 use crate::model::names::is_name;
 use crate::model::node::Node;
@@ -63,10 +63,6 @@ pub struct Context<'c, 'w, L, C> {
 
 impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
-    ///
-    /// # Errors
-    /// The server refused or did not respond, the connection ended, or standard output cannot be written. Workloads
-    /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
         Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. }: Update,
@@ -115,7 +111,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         if let Some(update) = guarded {
             return self.follow(update, state);
         }
-        let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, self.waiting.limit, self.output);
+        let end = wait::wait(&mut state, settled, self.link, self.clock, self.waiting.limit, self.output);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len());
             self.output.warn(format_args!(
@@ -139,7 +135,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     }
 
     /// Reports what did not reach its state and decides the exit code.
-    fn conclude(&mut self, state: &WaitState, end: WaitEnd) -> ExitCode {
+    fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
             let workloads = workloads.join("', '");
             let meant = meant(agent, state.connected_agents());
@@ -147,9 +143,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             let text = format!("agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
-        let (failures, outstanding) = (state.failures(), self.warn_of_missed(state, end));
+        let (failures, outstanding) = (state.failures(), self.warn_of_missed(state, reached));
         let mut code = ExitCode::Success;
-        if end == WaitEnd::TimedOut {
+        if !reached {
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let counted = counted(outstanding);
             let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
@@ -166,9 +162,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     }
 
     /// Reports the workloads that did not reach their states. Returns how many of them are outstanding.
-    fn warn_of_missed(&mut self, state: &WaitState, end: WaitEnd) -> usize {
+    fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> usize {
         let failures = state.failures();
-        let outstanding = if end == WaitEnd::TimedOut { state.outstanding() } else { Vec::new() };
+        let outstanding = if reached { Vec::new() } else { state.outstanding() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
         if !missed.is_empty() {
             self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len())));
@@ -179,9 +175,6 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     }
 
     /// Deletes configs by name, and reports which existed.
-    ///
-    /// # Errors
-    /// As [`Self::update_and_wait`]; nothing is waited for.
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode, CliError> {
         names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
@@ -206,9 +199,6 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
 }
 
 /// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of another object.
-///
-/// # Errors
-/// The rule for names.
 pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
     if is_name(name) {
         return Ok(());
@@ -223,9 +213,6 @@ pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
 }
 
 /// Reads a whole manifest or state of at most [`MANIFEST_MAX`] bytes; `-` is standard input.
-///
-/// # Errors
-/// It cannot be opened or read, is too large or no UTF-8.
 pub fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
     let mut text = String::new();
@@ -237,9 +224,6 @@ pub fn read_file(name: &str) -> io::Result<String> {
 }
 
 /// The update that deletes workloads by name.
-///
-/// # Errors
-/// A name is none that a workload can have.
 pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();

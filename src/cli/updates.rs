@@ -2,39 +2,54 @@
 //!
 //! Thread: `main`.
 
+use super::args::Format;
 use super::error::{CliError, CommandError, ExitCode};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
-use super::table::{Table, TooWide, one_line};
+use super::table::{Field, TooWide, View, one_line, value};
 use super::update::guarded::{phase, updates, waits_for};
 use super::update::{Context, Update};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
+use serde_yaml::Value;
 
 /// Names in one cell of the table.
 const NAMES_SHOWN: usize = 3;
 /// [`keptIn`](self) of updates that a restart of the server forgets.
 const IN_MEMORY: &str = "MEMORY";
 
-/// Prints the table of updates, the oldest first.
-///
-/// # Errors
-/// No response, the server keeps none, or standard output cannot be written.
-pub fn print(link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+/// Prints the updates, the oldest first.
+pub fn print(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = read(link)?;
     let updates = updates(&state);
-    let rows = updates.iter().map(|(id, update)| {
-        let text = |key: &str| one_line(update.get(key).and_then(Node::as_text).unwrap_or_default());
-        [id.to_string(), text("phase"), text("accepted"), names(update), info(update)]
-    });
-    let table = Table { headings: ["ID", "PHASE", "ACCEPTED", "WORKLOADS", "INFO"], rows: rows.collect() };
-    output.result(&table.text(output.width(), TooWide::Wrap))?;
+    let mut view = View::new(format, &fields(0, &Node::empty()));
+    updates.iter().for_each(|(id, update)| view.push(fields(*id, update)));
+    view.print(("updates", []), TooWide::Wrap, output)?;
     if updates.iter().any(|(_, update)| update.get("keptIn").and_then(Node::as_text) == Some(IN_MEMORY)) {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
     Ok(())
+}
+
+fn fields(id: u64, update: &Node) -> Vec<Field> {
+    let text =
+        |heading, key: &str| Field::text(heading, key, update.get(key).and_then(Node::as_text).unwrap_or_default());
+    let names = |heading, key: &str| {
+        Field::new(heading, key, some_of(entries(update.get(key)).map(|(name, _)| name)), value(update.get(key)))
+    };
+    let mut fields = vec![
+        Field::new("ID", "id", id.to_string(), id),
+        text("PHASE", "phase"),
+        text("ACCEPTED", "accepted"),
+        names("WORKLOADS", "workloads"),
+        names("CONFIGS", "configs").wide(),
+        text("KEPT IN", "keptIn").wide(),
+        Field::new("INFO", "", info(update), Value::Null),
+    ];
+    fields.extend(["reason", "waitsFor", "replacedBy"].map(|key| Field::data(key, value(update.get(key)))));
+    fields
 }
 
 /// All updates with all their parts.
@@ -51,11 +66,6 @@ fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<String> = names.map(one_line).collect();
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
     if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
-}
-
-/// The names of the workloads that an update changes.
-fn names(update: &Node) -> String {
-    some_of(entries(update.get("workloads")).map(|(name, _)| name))
 }
 
 /// Why it ended, or what it waits for.

@@ -154,10 +154,21 @@ fn tables_and_graphs_fit_the_terminal() {
             golden(&format!("{}_{}", words.replace(' ', "_"), to.name()), &output.stdout);
         }
     }
+    for words in ["get workloads", "graph"] {
+        let mut command = cluster.ank_command();
+        command.args(words.split_whitespace());
+        let output = run(&cluster, &command, To::Terminal(48));
+        assert_fits(To::Terminal(48), &output.stdout);
+        golden(&format!("{}_48", words.replace(' ', "_")), &output.stdout);
+    }
     // These look the same everywhere.
     for words in [
         "graph -o dot",
         "graph -o mermaid",
+        "graph -o json",
+        "get workloads -o yaml",
+        "get workloads -o wide waiting",
+        "get configs -o json",
         "get state desiredState",
         "get state desiredState -o json",
         "get events -c --count 0 desiredState.configs",

@@ -136,10 +136,14 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("apply f --dry-run --force", "error: the argument '--dry-run' cannot be used with '--force'"),
         ("rollback x", "error: invalid value 'x' for '[ID]': expected a whole number"),
         ("rollback 1 2", "error: unexpected argument '2' found"),
-        ("get update -o json", "error: unexpected argument '-o' found"),
+        ("get update -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
+        (
+            "get workload -w -o json",
+            "error: the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
+        ),
         ("apply f --dry-run --rollback", "error: the argument '--dry-run' cannot be used with '--rollback'"),
         ("graph -o svg", "error: invalid value 'svg' for '-o <FORMAT>'"),
-        ("blame -o yaml", "error: invalid value 'yaml' for '-o <FORMAT>'"),
+        ("blame -o dot", "error: invalid value 'dot' for '-o <FORMAT>'"),
         ("get workload -w -q", "error: the argument '--quiet' cannot be used with '--watch'"),
         ("set state only", "error: the following required arguments were not provided:"),
         (
@@ -283,7 +287,10 @@ fn long_help_has_the_options_of_all_commands_and_short_help_leaves_them_out() {
         ("get -h", "  workload  A table of workloads and their states [alias: workloads]"),
         ("delete -h", "  config    Remove configs from the desired state; unknown names are no error [alias: configs]"),
         ("get workload -h", "A table of workloads and their states"),
-        ("graph -h", "  -o <FORMAT>        Format of the output [default: text] [possible values: text, dot, mermaid]"),
+        (
+            "get agent -h",
+            "  -o <FORMAT>  Format of the output [default: table] [possible values: table, wide, json, yaml]",
+        ),
     ] {
         let page = help(words);
         assert!(page.lines().any(|candidate| candidate == line), "{words}\n{page}");

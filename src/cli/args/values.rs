@@ -2,13 +2,13 @@
 //!
 //! Thread: `main`, plain functions.
 
-use super::Until;
+use super::{Format, Until};
 use crate::limits::{TOP_INTERVAL_HIGHEST, TOP_INTERVAL_LOWEST};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
 use crate::model::fields::selects_nothing;
 use crate::model::nearest::nearest;
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,6 +16,19 @@ use std::time::Duration;
 /// Any path, also an empty one: opening it then fails with an error that names the option's file.
 pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// One of the formats `names`.
+pub(super) fn formats(names: &'static [&'static str]) -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(names).map(|name| match name.as_str() {
+        "wide" => Format::Wide,
+        "json" => Format::Json,
+        "yaml" => Format::Yaml,
+        "svg" => Format::Svg,
+        "dot" => Format::Dot,
+        "mermaid" => Format::Mermaid,
+        _ => Format::Table,
+    })
 }
 
 /// A whole number, with an error that names no type of the language.

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::cli::state_input;
+use crate::cli::state_output::yaml_lines;
 use crate::cli::tests::{Played, Step, play};
 use crate::model::shown_text::acts_on_terminal;
+use serde_yaml::Value;
+use std::time::Instant;
 
 /// The state whose desired state is `text`.
 fn desired(text: &str) -> Node {
@@ -11,7 +14,7 @@ fn desired(text: &str) -> Node {
 }
 
 /// Compares the objects `names` of two desired states.
-fn compared(names: &[&str], old: &str, new: &str, format: DiffFormat) -> Played<ExitCode> {
+fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<ExitCode> {
     let masks = names.iter().map(|name| format!("desiredState.{name}")).collect();
     let update = Update { new_state: desired(new), masks, ..Update::default() };
     play(None, [Step::State(desired(old))], |server, _, output| print(&update, format, server, output))
@@ -33,7 +36,7 @@ const NAMES: [&str; 5] = ["configs.port", "workloads.extra", "workloads.gone", "
 
 #[test]
 fn each_object_is_a_unified_diff_of_its_fields() {
-    let played = compared(&NAMES, OLD_STATE, NEW_STATE, DiffFormat::Text);
+    let played = compared(&NAMES, OLD_STATE, NEW_STATE, Format::Table);
     let expected = "\
 --- config port
 +++ config port
@@ -83,7 +86,7 @@ Workload 'same' uses the config 'port' and is replaced if its rendered configura
 
 #[test]
 fn json_has_old_and_new_value_of_each_changed_field() {
-    let played = compared(&NAMES, OLD_STATE, NEW_STATE, DiffFormat::Json);
+    let played = compared(&NAMES, OLD_STATE, NEW_STATE, Format::Json);
     let found: serde_json::Value = serde_json::from_str(&played.out).unwrap();
     let expected = serde_json::json!({
         "workloads": {
@@ -109,17 +112,17 @@ fn json_has_old_and_new_value_of_each_changed_field() {
 
 #[test]
 fn equal_objects_are_no_difference_whatever_else_differs() {
-    let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, DiffFormat::Text);
+    let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, Format::Table);
     assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
     assert_eq!(played.server.reads, [["desiredState.workloads.same"]], "configs are not read for workloads only");
-    let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, DiffFormat::Json);
+    let played = compared(&["workloads.same"], OLD_STATE, NEW_STATE, Format::Json);
     assert_eq!(played.result.unwrap(), ExitCode::Success);
     assert_eq!(played.out, "{\n  \"configUsers\": {},\n  \"configs\": {},\n  \"workloads\": {}\n}\n");
 }
 
 #[test]
 fn without_objects_nothing_is_read() {
-    let played = play(None, [], |server, _, output| print(&Update::default(), DiffFormat::Text, server, output));
+    let played = play(None, [], |server, _, output| print(&Update::default(), Format::Table, server, output));
     assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
     assert!(played.server.reads.is_empty());
 }
@@ -127,8 +130,7 @@ fn without_objects_nothing_is_read() {
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
     let update = Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() };
-    let played =
-        play(None, [Step::NoState("why")], |server, _, output| print(&update, DiffFormat::Text, server, output));
+    let played = play(None, [Step::NoState("why")], |server, _, output| print(&update, Format::Table, server, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Server replied with error: 'why''");
     assert_eq!(played.out, "");
 }
@@ -140,7 +142,7 @@ fn long_texts_are_compared_line_by_line_also_with_blanks_at_the_end_of_lines() {
         let text = lines.join("\\n").replace("line 15", changed);
         format!("  workloads: {{w: {{agent: A, runtime: podman, runtimeConfig: \"{text}\"}}}}\n")
     };
-    let played = compared(&["workloads.w"], &config("line 15"), &config("other"), DiffFormat::Text);
+    let played = compared(&["workloads.w"], &config("line 15"), &config("other"), Format::Table);
     let expected = "\
 --- workload w
 +++ workload w
@@ -179,7 +181,7 @@ fn the_end_of_a_text_is_part_of_it() {
 #[test]
 fn configs_of_any_shape_are_shown_as_yaml() {
     let new = "  configs: {c: [a, {k: v, l: [x, y]}, [p]]}\n";
-    let played = compared(&["configs.c"], "  configs: {c: text}\n", new, DiffFormat::Text);
+    let played = compared(&["configs.c"], "  configs: {c: text}\n", new, Format::Table);
     let expected = "\
 --- config c
 +++ config c
@@ -202,9 +204,95 @@ fn texts_of_others_cannot_act_on_the_terminal() {
     let old = format!(
         "  workloads: {{w: {{agent: A, runtime: p, runtimeConfig: \"{hostile}\", tags: {{\"{hostile}\": x}}}}}}\n"
     );
-    for format in [DiffFormat::Text, DiffFormat::Json] {
+    for format in [Format::Table, Format::Json] {
         let played = compared(&["workloads.w"], &old, "", format);
         assert!(!played.out.chars().any(acts_on_terminal), "{}", played.out);
         assert!(played.out.contains("202e"), "{}", played.out);
     }
+}
+
+/// The lines of the diff of two configs with one text each, of which each letter is a line.
+fn lines_of(old: &str, new: &str) -> Vec<String> {
+    let list = |text: &str| (!text.is_empty()).then(|| Node::List(text.chars().map(Node::text).collect()));
+    let (old, new) = (list(old), list(new));
+    let difference = Difference { part: "configs".to_owned(), kind: Kind::Config, name: "c".to_owned(), old, new };
+    difference.lines().into_iter().skip(2).map(|(_, line)| line.replace("- ", "")).collect()
+}
+
+#[test]
+fn hunks_have_three_lines_around_them_and_are_joined_when_they_touch() {
+    let places = |old: &str, new: &str| {
+        let lines = lines_of(old, new).into_iter();
+        lines.filter(|line| line.starts_with('@')).collect::<Vec<_>>()
+    };
+    assert_eq!(places("abcdefghi", "abcdXfghi"), ["@@ -2,7 +2,7 @@"]);
+    assert_eq!(places("abcdefghijklmn", "Xbcdefghijklmn"), ["@@ -1,4 +1,4 @@"]);
+    assert_eq!(places("abcdefghijklmn", "XbcdefgYijklmn"), ["@@ -1,11 +1,11 @@"]);
+    assert_eq!(places("abcdefghijklmn", "XbcdefghijklmY"), ["@@ -1,4 +1,4 @@", "@@ -11,4 +11,4 @@"]);
+    assert_eq!(places("", "ab"), ["@@ -0,0 +1,2 @@"]);
+    assert_eq!(places("ab", ""), ["@@ -1,2 +0,0 @@"]);
+    assert_eq!(places("abcdefgh", "abcdeXfgh"), ["@@ -3,6 +3,7 @@"]);
+    assert_eq!(places("ab", "ab"), [""; 0]);
+}
+
+#[test]
+fn as_many_lines_as_possible_are_in_both() {
+    for (old, new, expected) in [
+        ("", "ab", 0),
+        ("ab", "", 0),
+        ("abc", "axc", 2),
+        ("aaa", "aa", 2),
+        ("ab", "ba", 1),
+        ("abcabba", "cbabac", 4),
+        ("abcdefgh", "xbcyefzh", 5),
+    ] {
+        let lines = lines_of(old, new);
+        let count = |sign: &str| lines.iter().filter(|line| line.starts_with(sign)).count();
+        assert_eq!(
+            (count(" "), count("-"), count("+")),
+            (expected, old.len() - expected, new.len() - expected),
+            "{old} {new}"
+        );
+    }
+}
+
+#[test]
+fn the_new_text_follows_from_the_old_one_and_the_lines_whatever_they_are() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut text = |length: usize| -> String { (0..length).map(|_| random.char('a'..='d')).collect() };
+    for length in 0..60 {
+        let (old, new) = (text(length), text(60 - length));
+        let lines = lines_of(&old, &new);
+        let (mut left, mut made) = (old.as_str(), String::new());
+        for line in &lines {
+            let (sign, letter) = line.split_at(1);
+            match sign {
+                "@" => {
+                    let at: usize = line[4..].split(',').next().unwrap().parse().unwrap();
+                    let skipped = at.saturating_sub(1).saturating_sub(old.len() - left.len());
+                    made.push_str(&left[..skipped]);
+                    left = &left[skipped..];
+                }
+                "+" => made.push_str(letter),
+                sign => {
+                    left = left.strip_prefix(letter).unwrap_or_else(|| panic!("{old} {new} {lines:?}"));
+                    made.push_str(if sign == " " { letter } else { "" });
+                }
+            }
+        }
+        assert_eq!(made + left, new, "{old}");
+    }
+}
+
+#[test]
+fn texts_without_a_line_in_common_take_a_bounded_time() {
+    let config = |first: usize| {
+        let lines: Vec<String> = (first..first + 60_000).map(|number| number.to_string()).collect();
+        Some(Node::text(lines.join("\n")))
+    };
+    let (old, new) = (config(0), config(1_000_000));
+    let difference = Difference { part: "configs".to_owned(), kind: Kind::Config, name: "c".to_owned(), old, new };
+    let begin = Instant::now();
+    assert_eq!(difference.lines().len(), 2 + 1 + 1 + 120_000);
+    assert!(begin.elapsed() < TIME_MAX * 10, "{:?}", begin.elapsed());
 }

@@ -52,7 +52,7 @@ fn all_conditions_of_a_filter_must_hold() {
         (None, None, vec!["we".to_owned()], false),
         (text("A"), text("running"), vec!["web".to_owned()], false),
     ] {
-        let filter = WorkloadArguments { agent, state, names, watch: false };
+        let filter = WorkloadArguments { agent, state, names, ..WorkloadArguments::default() };
         assert_eq!(filter.accepts(&name, &row), accepted, "{filter:?}");
     }
 }
@@ -63,7 +63,7 @@ fn agents_show_their_load_as_soon_as_they_reported_it() {
     let load = Node::map([("cpuUsage", Node::Number(42)), ("freeMemory", Node::Number(1024))]);
     let agents_node = Node::map([("A", Node::map([("status", load)])), ("B", Node::empty())]);
     cluster.as_map_mut().unwrap().insert("agents", agents_node);
-    let text = written(vec![Step::State(cluster)], agents);
+    let text = written(vec![Step::State(cluster)], |link, output| agents(Format::Table, link, output));
     let expected = "\
 NAME   WORKLOADS   CPU USAGE   FREE MEMORY
 A      2           42%         1024B      \n\
@@ -75,8 +75,14 @@ B      0                                  \n";
 fn configs_are_listed_below_one_heading() {
     let items = Node::map([("b", Node::text("x")), ("a_long_name", Node::text("y"))]);
     let cluster = Node::map([("desiredState", Node::map([("configs", items)]))]);
-    assert_eq!(written(vec![Step::State(cluster)], configs), "CONFIG     \na_long_name\nb          \n");
-    assert_eq!(written(vec![Step::State(Node::empty())], configs), "CONFIG\n");
+    assert_eq!(
+        written(vec![Step::State(cluster)], |link, output| configs(Format::Table, link, output)),
+        "CONFIG     \na_long_name\nb          \n"
+    );
+    assert_eq!(
+        written(vec![Step::State(Node::empty())], |link, output| configs(Format::Table, link, output)),
+        "CONFIG\n"
+    );
 }
 
 #[test]
@@ -90,8 +96,8 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
         Step::Broadcast(vec![reported("c.1.A", Phase::PendingStarting, "")]),
         Step::State(second),
     ];
-    let filter = WorkloadArguments { state: Some("running".to_owned()), ..WorkloadArguments::default() };
-    let played = play(None, steps, |server, _, output| watch_workloads(server, &filter, output));
+    let filter = WorkloadArguments { state: Some("running".to_owned()), watch: true, ..WorkloadArguments::default() };
+    let played = play(None, steps, |server, _, output| workloads(server, &filter, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
     let frames: Vec<String> = played
         .out
@@ -103,20 +109,6 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
 }
 
 #[test]
-fn a_watch_frame_is_no_higher_than_the_terminal() {
-    for (lines_max, expected) in [
-        (6, vec!["0", "1", "2", "3", "4"]),
-        (5, vec!["0", "1", "2", "3", "4"]),
-        (4, vec!["0", "1", "2", "and 2 more lines"]),
-        (0, vec!["0", "and 4 more lines"]),
-    ] {
-        let mut lines: Vec<String> = (0..5).map(|line| line.to_string()).collect();
-        shorten(&mut lines, lines_max);
-        assert_eq!(lines, expected, "{lines_max}");
-    }
-}
-
-#[test]
 fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     let filter = |agent: &str, state: &str, name: &str| {
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -124,7 +116,7 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
             agent: text(agent),
             state: text(state),
             names: text(name).into_iter().collect(),
-            watch: false,
+            ..WorkloadArguments::default()
         }
     };
     for (filter, warning) in [
@@ -153,7 +145,8 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
 
     let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
     let steps = [Step::State(cluster), failed];
-    let text = play(None, steps, |server, _, output| watch_workloads(server, &filter, output)).out;
+    let filter = WorkloadArguments { watch: true, ..filter };
+    let text = play(None, steps, |server, _, output| workloads(server, &filter, output)).out;
     assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
 }
 

@@ -33,11 +33,11 @@ fn web_logs(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
 
 fn lines(entries: &[(&str, &str)]) -> Step {
     let entry = |(name, message): &(&str, &str)| LogEntry { instance: instance(name), message: (*message).to_owned() };
-    Step::Log(LogStep::Entries(entries.iter().map(entry).collect()))
+    Step::Log(Incoming::Lines(entries.iter().map(entry).collect()))
 }
 
 fn stopped(name: &str) -> Step {
-    Step::Log(LogStep::Stopped(instance(name)))
+    Step::Log(Incoming::Stopped(instance(name)))
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
 
 #[test]
 fn logs_end_when_their_agent_goes_away() {
-    let lost = |name| Step::Log(LogStep::States(vec![reported(name, Phase::AgentDisconnected, "")]));
+    let lost = |name| Step::Log(Incoming::States(vec![reported(name, Phase::AgentDisconnected, "")]));
     let steps = web_logs([lost("db.2.B"), lines(&[("web.1.A", "x")]), lost("web.1.A")]);
     let ran = run(&arguments(&["web"]), steps);
     assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));

@@ -27,7 +27,7 @@ fn the_table_has_a_row_for_each_known_mode_and_the_cause_is_a_warning() {
     let show = |format, cause| {
         play(None, [Step::State(with_modes("park", cause))], |server, _, output| show(server, format, output))
     };
-    let played = show(TableFormat::Table, None);
+    let played = show(Format::Table, None);
     let expected = "\
 MODE    CURRENT   WORKLOADS
 drive             2        \n\
@@ -35,7 +35,7 @@ limp              0        \n\
 park    yes       1        \n";
     assert_eq!((played.out.as_str(), played.err.as_str()), (expected, ""));
     assert_eq!(played.server.reads[0], ["modes", "effectiveState.workloads.*.tags"]);
-    let played = show(TableFormat::Json, Some("it failed"));
+    let played = show(Format::Json, Some("it failed"));
     assert!(played.err.contains("it failed"), "{}", played.err);
     let json: serde_json::Value = serde_json::from_str(&played.out).unwrap();
     let expected = serde_json::json!({
@@ -50,7 +50,7 @@ fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
     let expected =
         ("Command failed: 'This server has no modes.'".into(), "set 'mode_config' in ank-server.conf".into());
     let empty = || [Step::State(Node::empty())];
-    let played = play(None, empty(), |server, _, output| show(server, TableFormat::Table, output));
+    let played = play(None, empty(), |server, _, output| show(server, Format::Table, output));
     assert_eq!(error(played), expected);
     let played = play(None, empty(), |server, _, _| switch(server, "park", true));
     assert!(played.server.updates.is_empty());

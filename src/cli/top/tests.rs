@@ -5,7 +5,7 @@ use crate::cli::args::{Arguments, Verb};
 use crate::cli::tests::{Played, Step, play, reported, state};
 use crate::model::execution_state::Phase;
 use crate::model::usage::{AgentUsage, NO_ANSWER, NodeUsage, WorkloadUsage};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -177,7 +177,7 @@ fn a_counter_that_went_back_or_a_sample_that_is_missing_gives_no_share() {
 #[test]
 fn json_has_the_values_as_they_were_sent_and_the_share() {
     let (out, err) = shown("-o json", two());
-    let document: Value = serde_json::from_str(&out).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(document["time"], "1970-01-01T00:00:01.000000000+00:00");
     let node = &document["agents"]["agent_A"];
     assert_eq!(
@@ -196,7 +196,8 @@ fn json_has_the_values_as_they_were_sent_and_the_share() {
     assert!(err.starts_with("warn: "), "{err}");
     let watched = top("-w -o json web", None, two().into_iter().chain(two().into_iter().skip(1)));
     assert!(watched.result.is_err(), "the script ends");
-    let documents: Vec<Value> = watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let documents: Vec<serde_json::Value> =
+        watched.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(documents.len(), 2);
 }
 
@@ -243,7 +244,8 @@ fn options_are_checked() {
         ("--interval 3601", false),
         ("--interval x", false),
         ("-s size", false),
-        ("-o yaml", false),
+        ("-o yaml", true),
+        ("-o svg", false),
         ("-q", true),
         ("-w", true),
         ("-q -w", false),
@@ -259,7 +261,7 @@ fn options_are_checked() {
 #[test]
 fn sizes_and_times_are_short() {
     for (bytes, expected) in [
-        (0, "0B"),
+        (0_u64, "0B"),
         (1023, "1023B"),
         (1024, "1.0KiB"),
         (1024 * 1024 - 1, "1.0MiB"),
@@ -267,10 +269,10 @@ fn sizes_and_times_are_short() {
         (3 << 30, "3.0GiB"),
         (u64::MAX, "16.0EiB"),
     ] {
-        assert_eq!(size(bytes), expected, "{bytes}");
+        assert_eq!(size(bytes as f64), expected, "{bytes}");
     }
     for (seconds, expected) in [
-        (0, "0s"),
+        (0_u32, "0s"),
         (59, "59s"),
         (60, "1m0s"),
         (3_599, "59m59s"),
@@ -278,6 +280,6 @@ fn sizes_and_times_are_short() {
         (86_399, "23h59m"),
         (273_600, "3d4h"),
     ] {
-        assert_eq!(duration(Duration::from_secs(seconds)), expected);
+        assert_eq!(duration(f64::from(seconds) * 1_000.0), expected);
     }
 }

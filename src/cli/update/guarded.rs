@@ -7,9 +7,8 @@ use crate::cli::error::{CliError, CommandError, ExitCode, shown};
 use crate::cli::rows::entries;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::cli::table::one_line;
-use crate::cli::wait::{self, Goal, Progress, WaitEnd, WaitState};
+use crate::cli::wait::{self, Progress, WaitState};
 use crate::limits::UPDATE_POLL_INTERVAL;
-use crate::model::execution_state::WorkloadState;
 use crate::model::field_path::parts;
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use crate::model::names::InstanceName;
@@ -25,13 +24,11 @@ pub const MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
 const UNDONE_MASKS: [&str; 3] = ["updates.*.phase", "updates.*.workloads", "updates.*.configs"];
 
 /// The phase of a guarded update; `None` for one of a newer server.
-#[must_use]
 pub fn phase(update: &Node) -> Option<UpdatePhase> {
     update.get("phase").and_then(Node::as_text).and_then(UpdatePhase::parse)
 }
 
 /// The guarded updates of a complete state with their numbers, oldest first.
-#[must_use]
 pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
     let mut updates: Vec<(u64, &Node)> =
         entries(state.get("updates")).filter_map(|(id, update)| Some((id.parse().ok()?, update))).collect();
@@ -73,9 +70,6 @@ pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
-///
-/// # Errors
-/// No response.
 pub fn masks_to_forget(link: &mut impl ServerLink, masks: &[String]) -> Result<Vec<String>, CommandError> {
     let state = link.complete_state(&UNDONE_MASKS)?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
@@ -130,21 +124,7 @@ impl Guarded {
         }
     }
 
-    fn is_open(&self) -> bool {
-        phase(&self.update).is_some_and(UpdatePhase::is_open)
-    }
-
-    /// The agents that are away, when it waits for nothing else.
-    fn absent_agents(&self) -> Option<Vec<&str>> {
-        let agents: Option<Vec<&str>> = waits_for(&self.update).map(|text| text.strip_prefix(AGENT_PREFIX)).collect();
-        agents.filter(|agents| self.is_open() && !agents.is_empty())
-    }
-}
-
-impl<L: ServerLink> Goal<L> for Guarded {
-    fn on_states(&mut self, _: &WaitState, _: &[WorkloadState], _: Instant) {}
-
-    fn check(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
+    fn check<L: ServerLink>(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
         if now >= self.next {
             match self.read(link) {
                 Err(CommandError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
@@ -156,7 +136,17 @@ impl<L: ServerLink> Goal<L> for Guarded {
         // One that is in force for good is done when all that it deletes has gone, too.
         let is_in_force = matches!(phase(&self.update), Some(UpdatePhase::Good | UpdatePhase::Kept));
         let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || self.absent_agents().is_some();
-        Ok(if ended { Progress::Reached } else { Progress::Open { again: Some(self.next) } })
+        Ok(if ended { Progress::Break(()) } else { Progress::Continue(Some(self.next)) })
+    }
+
+    fn is_open(&self) -> bool {
+        phase(&self.update).is_some_and(UpdatePhase::is_open)
+    }
+
+    /// The agents that are away, when it waits for nothing else.
+    fn absent_agents(&self) -> Option<Vec<&str>> {
+        let agents: Option<Vec<&str>> = waits_for(&self.update).map(|text| text.strip_prefix(AGENT_PREFIX)).collect();
+        agents.filter(|agents| self.is_open() && !agents.is_empty())
     }
 }
 
@@ -166,15 +156,16 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let (limit, clock) = (self.waiting.limit, self.clock);
-        let end = wait::wait(&mut state, &mut update, self.link, clock, limit, self.output).inspect_err(|_| {
+        let goal = |wait: &mut WaitState, link: &mut L, _: &[_], now| update.check(wait, link, now);
+        let reached = wait::wait(&mut state, goal, self.link, clock, limit, self.output).inspect_err(|_| {
             self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
         })?;
         let id = update.id;
         if id != first {
             self.output.warn(format_args!("update {first} became a part of update {id}"));
         }
-        if end == WaitEnd::TimedOut {
-            self.warn_of_missed(&state, end);
+        if !reached {
+            self.warn_of_missed(&state, reached);
             let text = format!("gave up waiting after '{}': update {id} is open", shown(limit.unwrap_or_default()));
             self.output.error(text, Some("the update goes on; follow it with 'ank get updates'"));
             return Ok(ExitCode::GaveUp);

@@ -7,7 +7,7 @@ use crate::cli::error::{CliError, CommandError, ExitCode};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::cli::wait::trial::{ClientTrial, effective_mask};
-use crate::cli::wait::{self, Settled, WaitEnd, WaitState};
+use crate::cli::wait::{self, WaitState, settled};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
@@ -27,25 +27,25 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let sent = self.read(&masks)?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.clock.now());
         let (limit, clock) = (self.waiting.limit, self.clock);
-        let end = wait::wait(&mut state, &mut trial, self.link, clock, limit, self.output).inspect_err(|_| {
+        let goal = |wait: &mut WaitState, link: &mut L, states: &[_], now| trial.check(wait, link, states, now);
+        let reached = wait::wait(&mut state, goal, self.link, clock, limit, self.output).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
         })?;
-        if let Some(why) = trial.failure() {
+        if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
-            return self.undo(objects, &sent, trial.longest_deadline());
+            return self.undo(objects, &sent, trial.longest_deadline);
         }
-        for why in trial.kept() {
+        for why in &trial.kept {
             self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
         }
-        let gone = trial.gone();
-        if end == WaitEnd::Reached && !gone.is_empty() {
-            let names = gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
+        if reached && !trial.gone.is_empty() {
+            let names = trial.gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
             let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
             self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
             return Ok(ExitCode::Failed);
         }
-        let code = self.conclude(&state, end);
-        let failed = self.waiting.fail_on_error && !trial.kept().is_empty();
+        let code = self.conclude(&state, reached);
+        let failed = self.waiting.fail_on_error && !trial.kept.is_empty();
         Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
     }
 
@@ -66,8 +66,8 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
                 accepted => accepted?,
             };
             let mut state = WaitState::new(&accepted, &before, &self.link.complete_state(&rows::MASKS)?);
-            let end = wait::wait(&mut state, &mut Settled, self.link, self.clock, Some(limit), self.output)?;
-            self.warn_of_missed(&state, end);
+            let reached = wait::wait(&mut state, settled, self.link, self.clock, Some(limit), self.output)?;
+            self.warn_of_missed(&state, reached);
         }
         if others.is_empty() {
             let hint = "the desired state is as it was before; correct the manifest and apply it again";

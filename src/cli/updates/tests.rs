@@ -26,7 +26,7 @@ fn known(updates: &[(&str, Node)]) -> Step {
 }
 
 fn printed(steps: Vec<Step>) -> Played<()> {
-    play(None, steps, |server, _, output| print(server, output))
+    play(None, steps, |server, _, output| print(Format::Table, server, output))
 }
 
 #[test]

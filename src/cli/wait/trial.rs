@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
 
-use super::{Goal, Progress, WaitState};
+use super::{Progress, WaitState};
 use crate::cli::error::CliError;
 use crate::cli::reasons;
 use crate::cli::rows;
@@ -32,16 +32,19 @@ pub struct ClientTrial {
     /// Agents that are not connected.
     away: BTreeSet<Name>,
     losses: u32,
-    longest_deadline: Duration,
-    failure: Option<String>,
-    kept: Vec<String>,
-    gone: BTreeSet<Name>,
+    /// The longest time that one of the judged may be not healthy.
+    pub longest_deadline: Duration,
+    /// Why the update failed and is to be undone, as `<workload>: <why>`.
+    pub failure: Option<String>,
+    /// The failures of workloads that do not undo the update, likewise.
+    pub kept: Vec<String>,
+    /// The workloads that other requests have deleted or replaced; they are not judged.
+    pub gone: BTreeSet<Name>,
 }
 
 impl ClientTrial {
     /// The names of the workloads that are judged when `accepted` came to `before`: those that change, and those that
     /// need one of them to run, directly or not.
-    #[must_use]
     pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         let needs = reasons::needs(before);
         let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
@@ -60,7 +63,6 @@ impl ClientTrial {
     }
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the effective state after it.
-    #[must_use]
     pub fn new(accepted: &Accepted, before: &Node, wait: &mut WaitState, effective: &Node, now: Instant) -> Self {
         let mut new = Self {
             trial: Trial::default(),
@@ -78,7 +80,7 @@ impl ClientTrial {
         let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
         let added = accepted.added.iter().filter(|instance| !instance.agent.is_empty()).map(|instance| Candidate {
             ran: names.contains(&instance.workload),
-            keeps_name: wait.ending.contains(instance),
+            keeps_name: wait.watched.get(instance).is_some_and(|watched| watched.ends),
             is_present: wait.connected.contains(&instance.agent),
             ..candidate(instance, effective)
         });
@@ -90,10 +92,10 @@ impl ClientTrial {
             accepted.added.iter().chain(&accepted.deleted).map(|instance| &instance.workload).collect();
         let names = Self::names(accepted, before);
         ran.retain(|instance, _| !changed.contains(&instance.workload) && names.contains(&*instance.workload));
-        for (instance, row) in ran {
+        for (instance, _) in ran {
             let state = Some(ExecutionState::plain(Phase::Running));
             new.judge(Candidate { ran: true, state, on_failure, ..candidate(&instance, effective) }, now);
-            wait.rows.insert(instance, row); // It is shown, too.
+            wait.watched.entry(instance).or_default(); // It is shown, too.
         }
         new
     }
@@ -106,28 +108,38 @@ impl ClientTrial {
         self.trial.judge(candidate, now);
     }
 
-    /// Why the update failed and is to be undone, as `<workload>: <why>`.
-    #[must_use]
-    pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
-    /// The failures of workloads that do not undo the update, as `<workload>: <why>`.
-    #[must_use]
-    pub fn kept(&self) -> &[String] {
-        &self.kept
-    }
-
-    /// The workloads that other requests have deleted or replaced; they are not judged.
-    #[must_use]
-    pub fn gone(&self) -> &BTreeSet<Name> {
-        &self.gone
-    }
-
-    /// The longest time that one of the judged may be not healthy.
-    #[must_use]
-    pub fn longest_deadline(&self) -> Duration {
-        self.longest_deadline
+    /// Whether it is decided at `now`, with the states that were reported since it was asked last.
+    pub fn check<L: ServerLink>(
+        &mut self,
+        wait: &mut WaitState,
+        link: &mut L,
+        states: &[WorkloadState],
+        now: Instant,
+    ) -> Result<Progress, CliError> {
+        let missed = self.trial.tick(now); // What was due before these states.
+        self.take(missed, wait);
+        for state in states {
+            let failures = self.on_state(state, now);
+            self.take(failures, wait);
+        }
+        if !self.doubtful.is_empty() {
+            let doubtful = std::mem::take(&mut self.doubtful);
+            let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
+            let state = link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
+            for name in doubtful {
+                let path = ["effectiveState", "workloads", &name];
+                if state.at(&path) != self.effective.at(&path) {
+                    self.trial.remove(&name);
+                    self.gone.insert(name);
+                }
+            }
+        }
+        if self.failure.is_some() || (self.trial.is_quiet() && wait.has_ended()) {
+            return Ok(Progress::Break(()));
+        }
+        let names = self.trial.waits_for();
+        wait.set_on_trial(&names.iter().map(String::as_str).collect());
+        Ok(Progress::Continue(self.trial.due()))
     }
 
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
@@ -170,7 +182,6 @@ impl ClientTrial {
 }
 
 /// The mask of a workload as its agent gets it.
-#[must_use]
 pub fn effective_mask(name: &str) -> String {
     format!("effectiveState.workloads.{name}")
 }
@@ -190,40 +201,6 @@ fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
         state: None,
         keeps_name: false,
         is_present: true,
-    }
-}
-
-impl<L: ServerLink> Goal<L> for ClientTrial {
-    fn on_states(&mut self, wait: &WaitState, states: &[WorkloadState], now: Instant) {
-        let missed = self.trial.tick(now); // What was due before these states.
-        self.take(missed, wait);
-        for state in states {
-            let failures = self.on_state(state, now);
-            self.take(failures, wait);
-        }
-    }
-
-    fn check(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
-        let missed = self.trial.tick(now);
-        self.take(missed, wait);
-        if !self.doubtful.is_empty() {
-            let doubtful = std::mem::take(&mut self.doubtful);
-            let masks: Vec<String> = doubtful.iter().map(|name| effective_mask(name)).collect();
-            let state = link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
-            for name in doubtful {
-                let path = ["effectiveState", "workloads", &name];
-                if state.at(&path) != self.effective.at(&path) {
-                    self.trial.remove(&name);
-                    self.gone.insert(name);
-                }
-            }
-        }
-        if self.failure.is_some() || (self.trial.is_quiet() && wait.ending.is_empty()) {
-            return Ok(Progress::Reached);
-        }
-        let names = self.trial.waits_for();
-        wait.set_on_trial(&names.iter().map(String::as_str).collect());
-        Ok(Progress::Open { again: self.trial.due() })
     }
 }
 

@@ -62,16 +62,19 @@ impl Rig {
     fn report(&mut self, second: f32, name: &str, phase: Phase, info: &str) {
         let states = [reported(name, phase, info)];
         self.wait.on_states(&states);
-        let now = self.at(second);
-        Goal::<ScriptedServer>::on_states(&mut self.trial, &self.wait, &states, now);
+        self.check_with(second, &states);
     }
 
     fn check(&mut self, second: f32) -> Verdict {
+        self.check_with(second, &[])
+    }
+
+    fn check_with(&mut self, second: f32, states: &[WorkloadState]) -> Verdict {
         let now = self.at(second);
         let mut server = ScriptedServer::new([Step::State(self.effective.clone())]);
-        match self.trial.check(&mut self.wait, &mut server, now).unwrap() {
-            Progress::Reached => self.trial.failure().map_or(Verdict::Good, |why| Verdict::Failed(why.to_owned())),
-            Progress::Open { again } => {
+        match self.trial.check(&mut self.wait, &mut server, states, now).unwrap() {
+            Progress::Break(()) => self.trial.failure.clone().map_or(Verdict::Good, Verdict::Failed),
+            Progress::Continue(again) => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
                 Verdict::Open((again * 10.0).round() / 10.0)
             }
@@ -185,7 +188,7 @@ fn the_late_end_of_an_older_instance_was_taken_for_that_of_the_new_one() {
     assert_eq!(rig.check(12.0), Verdict::Open(120.0));
     rig.report(13.0, "w.2.A", Phase::FailedExecFailed, "Exit code: '1'");
     assert_eq!(rig.check(13.0), failed("w: Failed(ExecFailed): 'Exit code: '1''"));
-    assert!(rig.trial.gone().is_empty());
+    assert!(rig.trial.gone.is_empty());
 }
 
 /// A restart that makes a new container reports the end of the old one.
@@ -207,10 +210,10 @@ fn what_another_request_deletes_or_replaces_is_not_judged_any_more() {
     let mut rig = Rig::new(&accepted(&["w.2.A", "v.2.A"], &["w.1.A"]), &state(&["A"], &[]), &["A"], &rules);
     rig.report(1.0, "w.1.A", Phase::Removed, "");
     rig.report(1.0, "w.2.A", Phase::Running, "");
-    rig.report(2.0, "w.2.A", Phase::Removed, "");
     rig.effective = effective(&[("v", "NEVER", "{ healthyMs: 0 }")]);
+    rig.report(2.0, "w.2.A", Phase::Removed, "");
     assert_eq!(rig.check(2.0), Verdict::Open(120.0));
-    assert!(rig.trial.gone().contains("w"));
+    assert!(rig.trial.gone.contains("w"));
     rig.report(3.0, "v.2.A", Phase::Running, "");
     assert_eq!(rig.check(3.0), Verdict::Good);
 }
@@ -280,7 +283,7 @@ fn dependents_of_updates_that_are_kept_undo_nothing() {
     rig.report(1.0, "db.2.A", Phase::Running, "");
     rig.report(1.0, "logger.1.A", Phase::FailedExecFailed, "Exit code: '3'");
     assert_eq!(rig.check(10.0), Verdict::Good);
-    assert_eq!(rig.trial.kept(), ["logger: Failed(ExecFailed): 'Exit code: '3''"]);
+    assert_eq!(rig.trial.kept, ["logger: Failed(ExecFailed): 'Exit code: '3''"]);
 }
 
 #[test]
@@ -304,7 +307,7 @@ fn a_failure_under_keep_is_only_noted() {
     assert_eq!(rig.check(1.0), Verdict::Open(120.0));
     rig.report(2.0, "v.1.A", Phase::Running, "");
     assert_eq!(rig.check(2.0), Verdict::Good);
-    assert_eq!(rig.trial.kept(), ["w: Failed(ExecFailed): 'Exit code: '1''"]);
+    assert_eq!(rig.trial.kept, ["w: Failed(ExecFailed): 'Exit code: '1''"]);
 }
 
 #[test]
@@ -322,8 +325,8 @@ fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));
     let now = rig.at(0.0);
-    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), now).unwrap();
-    assert_eq!(progress, Progress::Open { again: None });
+    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), &[], now).unwrap();
+    assert_eq!(progress, Progress::Continue(None));
     rig.report(1.0, "old.1.A", Phase::Removed, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
 }
