@@ -2,16 +2,52 @@
 //!
 //! Thread: none, plain values. An agent reads each text once, on `rx:server`; what it says is shared from then on.
 
-use super::lifecycle::{self, Lifecycle, LifecycleError};
+use super::fields::reader::{Rules, UnknownKey, read};
+use super::fields::{Field, Kind, Object, Text};
+use super::lifecycle::{self, ConfigError, Lifecycle};
 use super::names::Name;
-use super::shown_text::{masked_complaint, without_passwords};
-use super::yaml;
+use super::node::Node;
+use super::shown_text::without_passwords;
+use super::yaml::{self, Bound, Yaml, YamlError};
 use crate::limits::YAML_CONFIG_MAX;
-use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
+
+const SCALAR: Kind = Kind::Text(Text::Scalar);
+
+/// What podman and containerd read.
+pub(super) const CONTAINER: Object = Object::named(
+    "containerConfig",
+    "The text of 'runtimeConfig' for podman and containerd: one container.",
+    &[
+        Field::new("image", SCALAR).required(),
+        texts("generalOptions").described("Options of the engine itself, before the verb."),
+        texts("commandOptions").described("Options of the verb 'run'."),
+        texts("commandArgs").described("What the container executes."),
+        lifecycle::FIELD,
+    ],
+);
+
+/// What podman-kube reads.
+pub(super) const KUBE: Object = Object::named(
+    "kubeConfig",
+    "The text of 'runtimeConfig' for podman-kube: the pods of a Kubernetes manifest.",
+    &[
+        Field::new("manifest", SCALAR).required().described("The text of the Kubernetes manifest."),
+        texts("generalOptions").described("Options of the engine itself, before the verb."),
+        texts("playOptions").described("Options of 'kube play'."),
+        texts("downOptions").described("Options of 'kube down'."),
+        Field { nullable: true, ..Field::new("controlInterfaceTarget", SCALAR) }
+            .described("<pod>/<container> that gets the control interface."),
+        lifecycle::FIELD,
+    ],
+);
+
+const fn texts(name: &'static str) -> Field {
+    Field { nullable: true, ..Field::new(name, Kind::List(&SCALAR)) }
+}
 
 /// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
 #[derive(Clone)]
@@ -25,7 +61,7 @@ pub struct RuntimeConfig {
 pub struct ReadConfig {
     runtime: Name,
     /// The block; `None` without one.
-    pub lifecycle: Result<Option<Arc<Lifecycle>>, LifecycleError>,
+    pub lifecycle: Result<Option<Arc<Lifecycle>>, ConfigError>,
     /// What the engine is to run, or why it never can.
     pub engine: Result<EngineConfig, String>,
 }
@@ -42,40 +78,30 @@ pub enum EngineConfig {
 /// Texts in order, equal ones kept once: aliases make a hundred megabytes of one.
 pub type Texts = Vec<Arc<str>>;
 
-/// A container. Unknown keys are ignored, as other implementations do.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'image'")]
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerConfig {
-    /// What to run.
     pub image: String,
     /// Options of the engine itself, before the verb.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub general_options: Texts,
     /// Options of the verb `run`.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub command_options: Texts,
     /// What the container executes.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub command_args: Texts,
 }
 
-/// Pods. Unknown keys are ignored, as other implementations do.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'manifest'")]
+/// Pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeConfig {
     /// What to play.
     pub manifest: String,
     /// Options of the engine itself.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub general_options: Texts,
     /// Options of `kube play`.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub play_options: Texts,
     /// Options of `kube down`.
-    #[serde(default, deserialize_with = "list_or_null")]
     pub down_options: Texts,
     /// `<pod>/<container>` that gets the control interface.
-    #[serde(default)]
     pub control_interface_target: Option<String>,
 }
 
@@ -89,27 +115,34 @@ impl RuntimeConfig {
 
 impl ReadConfig {
     fn of(runtime: &Name, text: &str) -> Self {
+        Self::with_unknown(runtime, text).0
+    }
+
+    /// What `text` says, and the keys of it that mean nothing: engines ignore them, as other implementations do.
+    pub fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
+        let read = yaml::read(text, Bound::Whole(YAML_CONFIG_MAX));
+        let root = read.as_ref().map(|document| &document.root);
+        let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
+        let (tree, unknown);
         let engine = if &**runtime == "podman-kube" {
-            KubeConfig::read(text).and_then(KubeConfig::checked).map(|config| EngineConfig::Kube(Arc::new(config)))
+            (tree, unknown) = checked(text, root, &KUBE);
+            let config = tree.map(|tree| KubeConfig::of(&tree)).and_then(KubeConfig::checked);
+            config.map(|config| EngineConfig::Kube(Arc::new(config)))
         } else {
-            ContainerConfig::read(text).map(|config| EngineConfig::Container(Arc::new(config)))
+            (tree, unknown) = checked(text, root, &CONTAINER);
+            let config = tree.map(|tree| ContainerConfig::of(&tree)).and_then(ContainerConfig::checked);
+            config.map(|config| EngineConfig::Container(Arc::new(config)))
         };
-        Self {
-            runtime: runtime.clone(),
-            lifecycle: lifecycle::of_config(runtime, text).map(|block| block.map(Arc::new)),
-            engine,
-        }
+        (Self { runtime: runtime.clone(), lifecycle, engine }, unknown)
     }
 
     /// The block, when there is one that can be followed. What is wrong with another one is reported when the workload is
     /// started.
-    #[must_use]
     pub fn usable_lifecycle(&self) -> Option<&Lifecycle> {
         self.lifecycle.as_ref().ok()?.as_deref()
     }
 
     /// Whether the workload is wanted in a pod, which `--pod` says.
-    #[must_use]
     pub fn joins_pod(&self) -> bool {
         let Ok(EngineConfig::Container(config)) = &self.engine else { return false };
         config.command_options.iter().any(|option| &**option == "--pod" || option.starts_with("--pod="))
@@ -118,7 +151,6 @@ impl ReadConfig {
 
 impl ContainerConfig {
     /// The last value of an option such as `--pull`: in the same word or the next one.
-    #[must_use]
     pub fn option(&self, name: &str) -> Option<&str> {
         let mut words = self.command_options.iter();
         let mut found = None;
@@ -133,19 +165,28 @@ impl ContainerConfig {
     }
 
     /// Whether the image has to be there already.
-    #[must_use]
     pub fn may_not_pull(&self) -> bool {
         self.option("--pull") == Some("never")
     }
 
-    fn read(text: &str) -> Result<Self, String> {
-        let config: Self = read(text)?;
-        // The engine would take it as an option, and the first of the arguments as image.
-        if config.image.is_empty() || config.image.starts_with('-') {
-            let image = without_passwords(&config.image);
-            return Err(format!("Unsupported image '{image}': an image neither is empty nor begins with '-'"));
+    fn of(tree: &Node) -> Self {
+        let mut known = BTreeSet::new();
+        let mut texts = |key| shared(tree, key, &mut known);
+        Self {
+            image: text(tree, "image").unwrap_or_default(),
+            general_options: texts("generalOptions"),
+            command_options: texts("commandOptions"),
+            command_args: texts("commandArgs"),
         }
-        Ok(config)
+    }
+
+    /// The engine would take it as an option, and the first of the arguments as image.
+    fn checked(self) -> Result<Self, String> {
+        if !self.image.is_empty() && !self.image.starts_with('-') {
+            return Ok(self);
+        }
+        let image = without_passwords(&self.image);
+        Err(format!("Unsupported image '{image}': an image neither is empty nor begins with '-'"))
     }
 }
 
@@ -155,29 +196,61 @@ impl KubeConfig {
     /// # Errors
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
-        read(text)
+        let read = yaml::read(text, Bound::Whole(YAML_CONFIG_MAX));
+        checked(text, read.as_ref().map(|document| &document.root), &KUBE).0.map(|tree| Self::of(&tree))
+    }
+
+    fn of(tree: &Node) -> Self {
+        let mut known = BTreeSet::new();
+        let mut texts = |key| shared(tree, key, &mut known);
+        Self {
+            manifest: text(tree, "manifest").unwrap_or_default(),
+            general_options: texts("generalOptions"),
+            play_options: texts("playOptions"),
+            down_options: texts("downOptions"),
+            control_interface_target: text(tree, "controlInterfaceTarget"),
+        }
     }
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
     fn checked(self) -> Result<Self, String> {
-        let checked = yaml::check(&self.manifest, YAML_CONFIG_MAX);
-        checked.map(|()| self).map_err(|error| masked_complaint(&error.to_string()))
+        match yaml::read_all(&self.manifest, Bound::Whole(YAML_CONFIG_MAX)) {
+            Err(error) if error.location.is_none() => Err(error.to_string()),
+            Ok(_) | Err(_) => Ok(self),
+        }
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| {
+/// The tree of a text that was read as YAML, checked by the table, and the keys that mean nothing.
+fn checked(
+    text: &str,
+    root: Result<&Yaml, &YamlError>,
+    object: &'static Object,
+) -> (Result<Node, String>, Vec<UnknownKey>) {
+    let reading = root.map(|root| (root, read(root, object, Rules::Engine)));
+    let (found, unknown) = match reading {
+        Err(error) => (Err(error.to_string()), Vec::new()),
+        Ok((root, reading)) => match reading.problems.into_iter().next() {
+            Some(problem) => (Err(ConfigError::new(problem, root).to_string()), reading.unknown),
+            None => (Ok(reading.tree), reading.unknown),
+        },
+    };
+    let found = found.map_err(|error| {
         // Without quotes, a template that was not rendered is a mapping.
         let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
-        masked_complaint(&error.to_string()) + note
-    })
+        without_passwords(&error) + note
+    });
+    (found, unknown)
 }
 
-/// A list of texts; YAML null counts as empty. Scalars of any type are taken as they are written.
-fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
-    let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
-    let texts = Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default().into_iter();
-    let shared = texts.map(|text| match known.get(&*text) {
+fn text(tree: &Node, key: &str) -> Option<String> {
+    tree.get(key).and_then(Node::as_text).map(str::to_owned)
+}
+
+/// A list of texts, of which equal ones are kept once.
+fn shared(tree: &Node, key: &str, known: &mut BTreeSet<Arc<str>>) -> Texts {
+    let texts = tree.get(key).and_then(Node::as_list).unwrap_or_default().iter().filter_map(Node::as_text);
+    let shared = texts.map(|text| match known.get(text) {
         Some(known) => known.clone(),
         None => {
             let text: Arc<str> = text.into();
@@ -185,7 +258,7 @@ fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::
             text
         }
     });
-    Ok(shared.collect())
+    shared.collect()
 }
 
 impl From<&str> for RuntimeConfig {
@@ -233,7 +306,10 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<ContainerConfig, String> {
-        ContainerConfig::read(text)
+        match ReadConfig::of(&"podman".into(), text).engine? {
+            EngineConfig::Container(config) => Ok(ContainerConfig::clone(&config)),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn texts(texts: &[&str]) -> Texts {
@@ -255,14 +331,14 @@ mod tests {
     fn a_configuration_that_can_never_work_is_unsupported_and_says_why() {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
-            ("image: a\nimage: b", "duplicate field `image`"),
-            ("image: a\ncommandArgs: x", "invalid type: string \"***\", expected a sequence"),
-            ("image: a\ncommandArgs: [{a: b}]", "invalid type: map, expected a string"),
-            ("image: [a]", "invalid type: sequence, expected a string"),
+            ("image: a\nimage: b", "duplicate entry with key \"image\" at line 2 column 1"),
+            ("image: a\ncommandArgs: secret", "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)"),
+            ("image: a\ncommandArgs: [{a: b}]", "commandArgs[0]: a mapping found, expected text"),
+            ("image: [a]", "image: a list found, expected text"),
             ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "invalid type: string \"***\", expected a mapping with the key 'image'"),
+            ("just text", "a text found, expected a mapping"),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

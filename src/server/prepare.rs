@@ -11,7 +11,7 @@ use super::workloads::Workloads;
 use crate::limits::{AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX};
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
-use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::lifecycle::{self, ConfigError};
 use crate::model::messages::{AddedWorkload, WorkloadPlan};
 use crate::model::names::{Name, excerpt};
 use crate::model::validation::{
@@ -108,7 +108,7 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 /// `left` is what the texts may still become that are read for this update.
 fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
+    let refused = |error: ConfigError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
 

@@ -1,0 +1,298 @@
+//! What texts become, and the errors of those that become nothing.
+
+use super::*;
+
+const BOUND: usize = 1024 * 1024;
+
+fn whole(text: &str) -> Result<Yaml, YamlError> {
+    read(text, Bound::Whole(BOUND)).map(|document| document.root)
+}
+
+fn plain(kind: Plain, text: &str) -> Content {
+    Content::Plain(kind, text.into())
+}
+
+#[test]
+fn scalars_keep_their_source_text_and_kind() {
+    for (text, expected) in [
+        ("1.10", plain(Plain::Float, "1.10")),
+        ("0x1F", plain(Plain::Integer, "0x1F")),
+        ("+7", plain(Plain::Integer, "+7")),
+        ("-0o17", plain(Plain::Integer, "-0o17")),
+        ("-.inf", plain(Plain::Float, "-.inf")),
+        ("true", plain(Plain::Boolean, "true")),
+        ("'1.10'", Content::Text("1.10".into())),
+        ("yes", Content::Text("yes".into())),
+        ("007", Content::Text("007".into())),
+        ("+-1", Content::Text("+-1".into())),
+        ("inf", Content::Text("inf".into())),
+        ("0x", Content::Text("0x".into())),
+        ("~", plain(Plain::Null, "~")),
+        ("", plain(Plain::Null, "")),
+        ("99999999999999999999", plain(Plain::Integer, "99999999999999999999")),
+        ("!!str 5", Content::Text("5".into())),
+        ("!!int '5'", plain(Plain::Integer, "5")),
+        ("!own '5'", Content::Text("5".into())),
+    ] {
+        assert_eq!(whole(text).unwrap().content, expected, "{text:?}");
+    }
+    let tree = whole("a: [1.0, {2.0: x, b: &v 3.0}]\nc: *v\nd: !tag 4.0\n").unwrap();
+    let Content::List(items) = &tree.get("a").unwrap().content else { panic!("{tree:?}") };
+    assert_eq!(items[0].content, plain(Plain::Float, "1.0"));
+    assert_eq!(items[1].get("2.0").unwrap().content, Content::Text("x".into()));
+    assert_eq!(tree.get("c").unwrap().content, plain(Plain::Float, "3.0"));
+    assert_eq!(tree.get("d").unwrap().content, plain(Plain::Float, "4.0"));
+    assert_eq!((tree.get("b"), tree.get("d").unwrap().get("e")), (None, None));
+}
+
+#[test]
+fn what_is_not_one_document_is_refused_with_the_line() {
+    for (text, part, line) in [
+        ("a: [1", "did not find expected ',' or ']'", Some(2)),
+        ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
+        ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
+        ("a: 1\n---\nb: 2\n", "more than one document is not supported", None),
+        ("a: 1\n---\nb: [2\n", "more than one document is not supported", None),
+        ("a: *nobody\n", "unknown anchor", Some(1)),
+        ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", None),
+        ("a: b: c\n", "mapping values are not allowed", Some(1)),
+        ("a: [0, {b: !!int x}]\n", "a[1].b: invalid value, expected an integer at line 1 column 12", Some(1)),
+    ] {
+        let error = whole(text).unwrap_err();
+        assert!(error.message.contains(part), "{text:?}: {error}");
+        assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn nodes_and_keys_are_found_again() {
+    let root = whole("workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n").unwrap();
+    let key = |key: &str| Step::Key(key.to_owned());
+    for (path, value, name) in [
+        (vec![], (1, 1), None),
+        (vec![key("workloads")], (2, 3), Some((1, 1))),
+        (vec![key("workloads"), key("web"), key("files"), Step::Index(1), key("b")], (5, 10), Some((5, 7))),
+        (vec![key("workloads"), key("7"), key("tags"), Step::Index(1)], (6, 17), None),
+    ] {
+        let at = |(line, column)| Some(Location { line, column });
+        assert_eq!(root.locate(&path), at(value), "{}", path_text(&path));
+        if let Some(name) = name {
+            assert_eq!(root.locate_key(&path), at(name), "{}", path_text(&path));
+        }
+    }
+    assert_eq!(root.locate(&[key("nobody")]), None);
+    assert_eq!(path_text(&[key("a"), Step::Index(0), key("b")]), "a[0].b");
+}
+
+#[test]
+fn what_nests_too_deep_is_an_error_and_no_crash() {
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    assert!(whole(&deep(128)).is_ok());
+    for text in [deep(129), "[".repeat(100_000), format!("a: &a {}\nb: {}*a{}", deep(100), "[".repeat(50), "]".repeat(50))]
+    {
+        let error = whole(&text).unwrap_err();
+        assert!(error.message.contains("nested more than 128 deep"), "{error}");
+    }
+}
+
+const MANY: usize = 20_000;
+
+/// Texts that become much because of aliases or prefixes of tags.
+fn bombs() -> Vec<(&'static str, String)> {
+    let kilobytes = "x".repeat(20_000);
+    vec![
+        ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(MANY))),
+        ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(MANY))),
+        ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(MANY))),
+        ("lists of lists", {
+            let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
+            format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
+        }),
+        ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY))),
+        ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(MANY))),
+        ("long tags", format!("[{}]", format!("!<tag:{kilobytes}> x, ").repeat(100))),
+        ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(MANY))),
+        ("indented lines", format!("a: &a \"{}\"\nb: [{}]\n", "a\\n".repeat(1000), format!("{}*a{}, ", "[".repeat(90), "]".repeat(90)).repeat(20))),
+    ]
+}
+
+#[test]
+fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
+    for (what, text) in bombs() {
+        for bound in [Bound::Whole(BOUND), Bound::Added(BOUND)] {
+            for error in [read(&text, bound).err(), read_all(&text, bound).err()] {
+                let message = error.map(|error| error.message).unwrap_or_default();
+                assert!(message.starts_with("the YAML text becomes more than 1048576 bytes"), "{what}: {message}");
+            }
+        }
+    }
+    let second = format!("a\n---\na: &a {}\nb: [{}]\n", "x".repeat(20_000), "*a, ".repeat(MANY));
+    assert!(read_all(&second, Bound::Added(BOUND)).unwrap_err().message.contains("its aliases are followed"));
+    for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
+        assert_eq!(whole(text).unwrap_err().message, "the alias '*a' is inside of its own anchor", "{text}");
+    }
+}
+
+#[test]
+fn what_has_no_alias_counts_only_where_others_sent_it() {
+    for (what, text) in [
+        ("keys without values", format!("{{{}}}", (0..MANY).map(|key| format!("{key}, ")).collect::<String>())),
+        ("nodes", format!("[{}]", "x,".repeat(MANY))),
+        ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(MANY), "]".repeat(100))),
+        ("a long text", "x".repeat(2 * BOUND)),
+    ] {
+        let refused = whole(&text).unwrap_err().message;
+        assert!(refused.starts_with("the YAML text becomes more than 1048576 bytes when it is read"), "{what}: {refused}");
+        assert!(read(&text, Bound::Added(0)).is_ok(), "{what}");
+    }
+}
+
+#[test]
+fn aliases_within_the_bound_are_followed() {
+    let many = 700;
+    let tree = whole(&format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many))).unwrap();
+    let Content::List(items) = &tree.get("b").unwrap().content else { panic!("{tree:?}") };
+    assert_eq!(items.len(), many);
+    assert!(items.iter().all(|item| Some(item) == tree.get("a")), "also their places are those of the anchor");
+    assert_eq!(tree.get("d").unwrap().scalar(), Some("x"));
+    let documents = read_all("--- &a x\n--- y\n", Bound::Added(0)).unwrap();
+    assert_eq!(documents.iter().map(Yaml::scalar).collect::<Vec<_>>(), [Some("x"), Some("y")]);
+}
+
+// ------------------------------------------------- against the reader before
+
+fn same(old: &old::Yaml, new: &Yaml) -> bool {
+    match (old, &new.content) {
+        (old::Yaml::Null, Content::Plain(Plain::Null, _)) => true,
+        (old::Yaml::Text(old), Content::Text(new)) => **old == **new,
+        (old::Yaml::Plain(kind, old), Content::Plain(new_kind, new)) => {
+            let kind = match kind {
+                old::Plain::Boolean => Plain::Boolean,
+                old::Plain::Integer => Plain::Integer,
+                old::Plain::Float => Plain::Float,
+            };
+            kind == *new_kind && **old == **new
+        }
+        (old::Yaml::List(old), Content::List(new)) => {
+            old.len() == new.len() && old.iter().zip(new.iter()).all(|(old, new)| same(old, new))
+        }
+        (old::Yaml::Map(old), Content::Map(new)) => {
+            old.len() == new.len()
+                && old.iter().zip(new.iter()).all(|((a, b), (c, d))| same(a, c) && same(b, d))
+        }
+        _ => false,
+    }
+}
+
+fn paths(node: &Yaml, path: &mut Vec<Step>, all: &mut Vec<Vec<Step>>) {
+    all.push(path.clone());
+    match &node.content {
+        Content::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                path.push(Step::Index(index));
+                paths(item, path, all);
+                path.pop();
+            }
+        }
+        Content::Map(entries) => {
+            for (key, value) in entries.iter() {
+                let Some(key) = key.scalar().filter(|key| !key.is_empty()) else { return };
+                path.push(Step::Key(key.to_owned()));
+                paths(value, path, all);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The error of the old reader, or nothing when the two differ in what only one of them can.
+fn difference(text: &str) -> Option<String> {
+    let at = |location: Option<old::Location>| location.map(|at| (at.line as u32, at.column as u32));
+    let new = read(text, Bound::Whole(10_000_000));
+    match (old::Document::read(text, 10_000_000), new) {
+        // Which of two errors comes first; the spelling of numbers; values, which nobody shows any more.
+        (Err(old), Err(_)) if old.message.contains("own anchor") || old.message.contains("invalid value") => None,
+        (Err(old), Err(new)) if old.message.contains("duplicate entry") => {
+            (!old.message.contains("key \"\"") && at(old.location) != new.location.map(|at| (at.line, at.column)))
+                .then(|| format!("{old} / {new}"))
+        }
+        (Err(old), Ok(_)) if old.message.contains("duplicate entry with key \"\"") => None, // Lists as keys.
+        (Err(old), Err(new)) => {
+            let new_at = new.location.map(|at| (at.line, at.column));
+            ((old.message.clone(), at(old.location)) != (new.message.clone(), new_at))
+                .then(|| format!("{old} {:?} / {new} {new_at:?}", at(old.location)))
+        }
+        (Ok(old), Ok(new)) if same(old.root(), &new.root) => {
+            let mut all = Vec::new();
+            paths(&new.root, &mut Vec::new(), &mut all);
+            for path in all {
+                let steps: Vec<old::Step> = path
+                    .iter()
+                    .map(|step| match step {
+                        Step::Key(key) => old::Step::Key(key.clone()),
+                        Step::Index(index) => old::Step::Index(*index),
+                    })
+                    .collect();
+                let pairs = [
+                    (at(old.locate(&steps)), new.root.locate(&path)),
+                    (at(old.locate_key(&steps)), new.root.locate_key(&path)),
+                ];
+                for (old, new) in pairs {
+                    if old != new.map(|at| (at.line, at.column)) {
+                        return Some(format!("{}: {old:?} / {new:?}", path_text(&path)));
+                    }
+                }
+            }
+            None
+        }
+        (Ok(old), Ok(new)) => Some(format!("{:?} / {:?}", old.root(), new.root)),
+        (old, new) => Some(format!("{old:?} / {new:?}")),
+    }
+}
+
+const SEEDS: [&str; 4] = [
+    "apiVersion: v1\nconfigs:\n  sensor: { port: \"5432\", topics: [speed, brake] }\nworkloads:\n  storage:\n    agent: \
+     agent_A\n    runtime: podman\n    runtimeConfig: |\n      image: x\n      commandArgs: [\"sleep\", 'inf']\n  reader:\n    \
+     tags: { zone: rear, 1.10: 0x1F, ~: null }\n    files:\n    - mountPoint: /etc/x\n      data: |\n        a\n\n        b\n    \
+     - { mountPoint: /y, binaryData: aGVsbG8= }\n",
+    "a: &a {k: [1, 2], t: true}\nb: [*a, &b x, *b, [*a]]\n? [complex]\n: v\nc: !own {x: !!str 5}\nd: *a\n# end\n",
+    "{\"json\": [1, 2.5, -3e4, null, {\"a\": \"b\\u00e9\\n\"}], \"empty\": {}, \"e\": []}",
+    "- a\n- - b\n  - c: >\n      folded\n      text\n    d: 'it''s'\n- \"multi\n  line\"\n-\n- key with blanks: v\n...\n",
+];
+
+const PIECES: [&str; 34] = [
+    "*", ".", "\n", "\n\n", ": ", "- ", "{", "}", "[", "]", "&c ", "*a", "*b", "<<: *a", "!!str ", "!!float ", "!t ", "null",
+    "~", "\"", "'", "|\n", "\u{feff}", "é", "a: ", "\n---\n", ",", "\\u0000", "-1", "18446744073709551616", "1e400", "#", "\t", "? ",
+];
+
+#[test]
+fn trees_errors_and_places_are_those_of_the_reader_before() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let (mut differ, mut read_well, mut refused) = (Vec::new(), 0, 0);
+    for _ in 0..std::env::var("ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20_000) {
+        let mut text = SEEDS[random.usize(..SEEDS.len())].to_owned();
+        for _ in 0..random.usize(..6) {
+            let mut at = random.usize(..=text.len());
+            let mut end = (at + random.usize(..20)).min(text.len());
+            (at, end) = (text.floor_char_boundary(at), text.floor_char_boundary(end));
+            match random.u8(..4) {
+                0 => drop(text.drain(at..end)),
+                1 => text.insert_str(at, PIECES[random.usize(..PIECES.len())]),
+                2 => text.insert_str(at, &text[at..end].to_owned()),
+                _ => {
+                    let other = SEEDS[random.usize(..SEEDS.len())];
+                    let lines: Vec<&str> = other.lines().collect();
+                    text.insert_str(at, &format!("\n{}\n", lines[random.usize(..lines.len())]));
+                }
+            }
+        }
+        match whole(&text) {
+            Ok(_) => read_well += 1,
+            Err(_) => refused += 1,
+        }
+        differ.extend(difference(&text).map(|what| format!("{text:?}\n  {what}")));
+    }
+    assert!(read_well > 2000 && refused > 2000, "{read_well} {refused}");
+    assert!(differ.is_empty(), "{} of {}\n{}", differ.len(), read_well + refused, differ[..differ.len().min(15)].join("\n"));
+}
