@@ -456,6 +456,4 @@ impl Reader {
 }
 
 #[cfg(test)]
-mod old;
-#[cfg(test)]
 mod tests;
