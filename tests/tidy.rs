@@ -23,8 +23,7 @@ const UNSAFE_FILES: [(&str, &str); 8] = [
 ];
 
 /// Files that may call what `clippy.toml` forbids: each is the one place where that is done.
-const EXEMPT_FILES: [&str; 3] =
-    ["src/platform/child.rs", "src/platform/clock.rs", "src/platform/threads.rs"];
+const EXEMPT_FILES: [&str; 3] = ["src/platform/child.rs", "src/platform/clock.rs", "src/platform/threads.rs"];
 
 /// Crates of async runtimes, and what would bring one.
 const ASYNC_CRATES: [&str; 6] = ["tokio", "async-std", "smol", "async-executor", "tonic", "hyper"];

@@ -8,7 +8,6 @@ use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::{Update, read_file};
-use crate::limits::YAML_FILE_MAX;
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::fields::reader::{Reading, Rules};
 use crate::model::fields::{self, STATE};
@@ -21,7 +20,7 @@ use crate::model::runtime_config::ReadConfig;
 use crate::model::validation::check_mount_points;
 use crate::model::version::API_VERSION_DEPRECATED;
 use crate::model::workload::{ConfigItem, Workload};
-use crate::model::yaml::{self, Bound, Content, Location, Plain, Step, Yaml, json_pointer};
+use crate::model::yaml::{self, Content, Location, Origin, Plain, Step, Yaml, json_pointer};
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt::Display;
 use std::io;
@@ -169,7 +168,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Ya
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let read = yaml::read(&input.text, Bound::Added(YAML_FILE_MAX)).map_err(|error| {
+    let read = yaml::read(&input.text, Origin::Own).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
     let root = read.root;
@@ -220,7 +219,9 @@ fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), Co
 
 /// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
 fn check_blocks(input: &Input, root: &Yaml) -> Result<(), CommandError> {
-    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else { return Ok(()) };
+    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
+        return Ok(());
+    };
     for (name, workload) in workloads.iter() {
         let Content::Map(fields) = &workload.content else { continue };
         let mut keys = fields.iter().map(|(key, _)| (key.scalar().unwrap_or_default(), key.at));
@@ -272,8 +273,7 @@ fn place(input: &Input, location: Option<Location>) -> String {
 }
 
 fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CommandError {
-    let mut located: Vec<_> =
-        reading.problems.iter().map(|problem| (root.locate(&problem.path), problem)).collect();
+    let mut located: Vec<_> = reading.problems.iter().map(|problem| (root.locate(&problem.path), problem)).collect();
     located.sort_by_key(|(at, _)| *at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
     if root.is_null() {
@@ -299,7 +299,9 @@ fn check_keys(input: &Input, root: &Yaml) -> Result<(), CommandError> {
     if let Some((text, at)) = wrong_key(root) {
         return Err(CommandError::input(text, place(input, Some(at))));
     }
-    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else { return Ok(()) };
+    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
+        return Ok(());
+    };
     match workloads.iter().find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _))) {
         Some((key, _)) => Err(CommandError::input(
             "The provided path does not exist! This may be caused by improper naming. \

@@ -3,12 +3,11 @@
 //! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
 //! has no place for.
 
-use crate::limits::YAML_FILE_MAX;
 use crate::model::fields::COMPLETE_STATE;
 use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
-use crate::model::yaml::{self, Bound, YamlError};
+use crate::model::yaml::{self, Origin, YamlError};
 use std::io::{self, ErrorKind};
 
 /// The file cannot be used.
@@ -36,15 +35,14 @@ pub struct StateInput {
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(text: &str) -> Result<StateInput, StateInputError> {
-    let document = yaml::read(text, Bound::Added(YAML_FILE_MAX)).map_err(|error| StateInputError {
+    let document = yaml::read(text, Origin::Own).map_err(|error| StateInputError {
         no_yaml: true,
         hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
         text: error.message,
     })?;
     let wrong = |text: String, hint: &str| Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() });
     let root = &document.root;
-    let read =
-        if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
+    let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
         return wrong(ManifestError::invalid(problem, root).to_string(), hint);

@@ -7,8 +7,7 @@ use super::fields::STATE;
 use super::fields::reader::{Problem, Reading, Rules, UnknownKey, read};
 use super::names::Name;
 use super::node::Node;
-use super::yaml::{self, Bound, Location, Step, Yaml, path_text};
-use crate::limits::YAML_MANIFEST_MAX;
+use super::yaml::{self, Location, Origin, Step, Yaml, path_text};
 use std::collections::BTreeSet;
 
 /// The content of a manifest, before names and references are checked.
@@ -96,7 +95,7 @@ impl Manifest {
     /// # Errors
     /// As [`Self::parse`].
     pub fn parse_and_warn(text: &str, warn: impl FnMut(&UnknownKey)) -> Result<Self, ManifestError> {
-        let document = yaml::read(text, Bound::Added(YAML_MANIFEST_MAX))
+        let document = yaml::read(text, Origin::Own)
             .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;
         let reading = read(&document.root, &STATE, Rules::Manifest);
         reading.unknown.iter().for_each(warn);

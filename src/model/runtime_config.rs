@@ -8,8 +8,7 @@ use super::lifecycle::{self, ConfigError, Lifecycle};
 use super::names::Name;
 use super::node::Node;
 use super::shown_text::without_passwords;
-use super::yaml::{self, Bound, Yaml, YamlError};
-use crate::limits::YAML_CONFIG_MAX;
+use super::yaml::{self, Origin, Yaml, YamlError};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
@@ -120,7 +119,7 @@ impl ReadConfig {
 
     /// What `text` says, and the keys of it that mean nothing: engines ignore them, as other implementations do.
     pub fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
-        let read = yaml::read(text, Bound::Whole(YAML_CONFIG_MAX));
+        let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
         let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
         let (tree, unknown);
@@ -196,7 +195,7 @@ impl KubeConfig {
     /// # Errors
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
-        let read = yaml::read(text, Bound::Whole(YAML_CONFIG_MAX));
+        let read = yaml::read(text, Origin::Others);
         checked(text, read.as_ref().map(|document| &document.root), &KUBE).0.map(|tree| Self::of(&tree))
     }
 
@@ -214,7 +213,7 @@ impl KubeConfig {
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
     fn checked(self) -> Result<Self, String> {
-        match yaml::read_all(&self.manifest, Bound::Whole(YAML_CONFIG_MAX)) {
+        match yaml::read_all(&self.manifest, Origin::Others) {
             Err(error) if error.location.is_none() => Err(error.to_string()),
             Ok(_) | Err(_) => Ok(self),
         }
@@ -332,7 +331,10 @@ mod tests {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
             ("image: a\nimage: b", "duplicate entry with key \"image\" at line 2 column 1"),
-            ("image: a\ncommandArgs: secret", "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)"),
+            (
+                "image: a\ncommandArgs: secret",
+                "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)",
+            ),
             ("image: a\ncommandArgs: [{a: b}]", "commandArgs[0]: a mapping found, expected text"),
             ("image: [a]", "image: a list found, expected text"),
             ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),

@@ -8,6 +8,7 @@
 
 mod events;
 
+use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use events::{Event, Events, Properties};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,6 +18,10 @@ use std::rc::Rc;
 pub const NODE_BYTES: usize = 128;
 /// What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
 const INDENT_BYTES: usize = 2;
+/// What aliases may add to a file: as much as fits into a message.
+const ADDED_MAX: usize = MESSAGE_MAX;
+/// Size of what others sent: some 30,000 nodes or 4 MB of text, so an agent stays below 50 MB.
+pub const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
 const DEPTH_MAX: usize = 128;
 
@@ -201,13 +206,13 @@ impl YamlError {
     }
 }
 
-/// What may become of a text, in bytes: texts, and [`NODE_BYTES`] for each node.
+/// Whose text it is. What becomes of it is bounded in bytes: its texts, and [`NODE_BYTES`] for each node.
 #[derive(Debug, Clone, Copy)]
-pub enum Bound {
-    /// All of it: others sent the text.
-    Whole(usize),
-    /// What aliases and the prefixes of tags add. The rest is bounded by the length of the text.
-    Added(usize),
+pub enum Origin {
+    /// A file of one's own: what aliases and the prefixes of tags add is bounded; the rest is by its length.
+    Own,
+    /// A runtime configuration, or the Kubernetes manifest in one, that others sent: all of it is bounded.
+    Others,
 }
 
 /// One document.
@@ -221,9 +226,9 @@ pub struct Document {
 /// Reads a text of one document; an empty text is null.
 ///
 /// # Errors
-/// [`YamlError`] when it is not exactly one well-formed document, or exceeds `bound`.
-pub fn read(text: &str, bound: Bound) -> Result<Document, YamlError> {
-    let (mut reader, mut events) = (Reader::new(bound), Events::new(text));
+/// [`YamlError`] when it is not exactly one well-formed document, or becomes too much.
+pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
+    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
     let end = match reader.document(&mut events)? {
         Some(end) => end, // It is empty.
         None if matches!(reader.document(&mut events), Ok(Some(_))) => Location::BEGIN,
@@ -236,18 +241,18 @@ pub fn read(text: &str, bound: Bound) -> Result<Document, YamlError> {
     Ok(Document { root: reader.roots.pop().unwrap_or_else(null), size: reader.bytes })
 }
 
-/// Reads all documents of a text, which together are within `bound`.
+/// Reads all documents of a text, which together are bounded.
 ///
 /// # Errors
-/// [`YamlError`] when one is not well-formed, or when they exceed the bound.
-pub fn read_all(text: &str, bound: Bound) -> Result<Vec<Yaml>, YamlError> {
-    let (mut reader, mut events) = (Reader::new(bound), Events::new(text));
+/// [`YamlError`] when one is not well-formed, or when they become too much.
+pub fn read_all(text: &str, origin: Origin) -> Result<Vec<Yaml>, YamlError> {
+    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
     while reader.document(&mut events)?.is_none() {}
     Ok(reader.roots)
 }
 
 struct Reader {
-    bound: Bound,
+    origin: Origin,
     /// What was read so far becomes.
     bytes: usize,
     /// What of that was added by aliases and tags.
@@ -275,7 +280,11 @@ struct Open {
 enum Items {
     List(Vec<Yaml>),
     /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
-    Map { entries: Vec<(Yaml, Yaml)>, key: Option<Yaml>, scalars: HashSet<(Option<Plain>, String)> },
+    Map {
+        entries: Vec<(Yaml, Yaml)>,
+        key: Option<Yaml>,
+        scalars: HashSet<(Option<Plain>, String)>,
+    },
 }
 
 #[derive(Clone)]
@@ -287,9 +296,9 @@ struct Anchored {
 }
 
 impl Reader {
-    fn new(bound: Bound) -> Self {
+    fn new(origin: Origin) -> Self {
         let (bytes, added, lines) = (0, 0, 0);
-        Self { bound, bytes, added, lines, open: Vec::new(), anchors: HashMap::new(), roots: Vec::new() }
+        Self { origin, bytes, added, lines, open: Vec::new(), anchors: HashMap::new(), roots: Vec::new() }
     }
 
     /// Takes the events up to the end of a document, or of the text; returns where that is.
@@ -367,9 +376,9 @@ impl Reader {
         self.lines = self.lines.saturating_add(lines);
         self.bytes = self.bytes.saturating_add(bytes);
         self.added = self.added.saturating_add(if is_added { bytes } else { 0 });
-        let (counted, max, longer) = match self.bound {
-            Bound::Whole(max) => (self.bytes, max, ""),
-            Bound::Added(max) => (self.added, max, " longer"),
+        let (counted, max, longer) = match self.origin {
+            Origin::Own => (self.added, ADDED_MAX, " longer"),
+            Origin::Others => (self.bytes, OTHERS_MAX, ""),
         };
         if counted <= max {
             return Ok(());

@@ -2,8 +2,7 @@
 //!
 //! Thread: none, plain values; runs on `wl:<name>`.
 
-use crate::limits::YAML_CONFIG_MAX;
-use crate::model::yaml::{self, Bound, Content, Plain, Yaml, YamlError};
+use crate::model::yaml::{self, Content, Origin, Plain, Yaml, YamlError};
 use serde_yaml::{Mapping, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -109,7 +108,7 @@ pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder:
 
 /// The documents without empty ones, which a `---` at the end makes.
 fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
-    let documents = yaml::read_all(manifest, Bound::Whole(YAML_CONFIG_MAX))?;
+    let documents = yaml::read_all(manifest, Origin::Others)?;
     Ok(documents.iter().filter(|document| !document.is_null()).map(value).collect())
 }
 

@@ -8,7 +8,7 @@ use super::plan::Difference;
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::{AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX};
+use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, ConfigError};
@@ -146,7 +146,7 @@ impl Workloads {
         let mut rendered = self.rendered(&change, occasion, &mut failed)?;
         rendered.retain(|name, _| !failed.contains_key(name));
         let mut rendered = Difference::between(self.before_hooks(), rendered);
-        let mut texts_left = LIFECYCLE_TEXTS_MAX;
+        let mut texts_left = lifecycle::TEXTS_MAX;
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);

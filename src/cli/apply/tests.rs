@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cli::tests::play;
-use crate::limits::MANIFEST_WARNINGS_MAX;
+use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
@@ -263,7 +263,9 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
 fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     let with = |config: &str| {
         let lines: String = config.lines().map(|line| format!("      {line}\n")).collect();
-        let text = format!("apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n{lines}");
+        let text = format!(
+            "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n{lines}"
+        );
         let (result, _, err) = merged(&[&text], None, false);
         assert!(result.is_ok(), "{err}");
         err
@@ -271,10 +273,15 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
     let prefix = "warn: a.yaml: ";
     assert_eq!(
         with("image: x\ncommandArg: [sleep]\nx-note: 1\n"),
-        format!("{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7, did you mean 'commandArgs'?\n")
+        format!(
+            "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7, did you mean 'commandArgs'?\n"
+        )
     );
     let refused = format!("{prefix}workload 'w': 'runtimeConfig' at line 6 column 20 cannot be run: ");
-    assert_eq!(with("commandArgs: [a]\n"), format!("{refused}missing field `image` (line 1 column 1 of runtimeConfig)\n"));
+    assert_eq!(
+        with("commandArgs: [a]\n"),
+        format!("{refused}missing field `image` (line 1 column 1 of runtimeConfig)\n")
+    );
     assert_eq!(
         with("image: x\ncommandArgs: --secret\n"),
         format!("{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n")
@@ -290,7 +297,8 @@ fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
              {key}: {{ready: {{file: /a}}}}\n"
         );
         let refused = merged(&[&text], None, false).0.unwrap_err();
-        let expected = format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+        let expected =
+            format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
         assert!(refused.to_string().contains(&expected), "{refused}");
         let hint = "see 'a.yaml', line 7 column 5: indent it below 'runtimeConfig: |'";
         assert_eq!(refused.hint().as_deref(), Some(hint));

@@ -3,7 +3,6 @@
 //! Thread: none, plain functions; used by `main` of the server and of `ank`, by `server` and by the agent.
 
 use super::{Field, Kind, Object, Presence, TAG, TYPE, Text};
-use crate::limits::MANIFEST_WARNINGS_MAX;
 use crate::model::names::alternatives;
 use crate::model::nearest::nearest;
 use crate::model::node::{Entries, Node};
@@ -11,6 +10,9 @@ use crate::model::shown_text::without_passwords;
 use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
 use crate::model::yaml::{Content, Location, Plain, Step, Yaml, path_text};
 use std::fmt;
+
+/// Unknown keys of one manifest that are warned about; more would hide the first ones.
+pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// What is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +205,11 @@ impl Reader<'_> {
             },
             Kind::Command => {
                 let command = self.list(at, Kind::Text(Text::Quoted))?;
-                if command.is_empty_container() { at.problem("an empty list found, expected a command") } else { Ok(command) }
+                if command.is_empty_container() {
+                    at.problem("an empty list found, expected a command")
+                } else {
+                    Ok(command)
+                }
             }
             Kind::Config => match &at.node.content {
                 Content::Text(text) => Ok(Node::text(&**text)),
@@ -239,7 +245,9 @@ impl Reader<'_> {
             (Some(found), _) if self.rules == Rules::Schema => {
                 text.check(found).or_else(|message| at.problem(message)).map(|()| Node::text(found))
             }
-            (Some(found), _) if self.rules == Rules::Block && text.check(found).is_err() => at.expected(text.expected()),
+            (Some(found), _) if self.rules == Rules::Block && text.check(found).is_err() => {
+                at.expected(text.expected())
+            }
             (Some(found), _) => Ok(Node::text(found)),
             (None, Some(_)) => self.wrong_type(at, "text (put it in quotes)", "type \"string\""),
             (None, None) => self.wrong_type(at, "text", "type \"string\""),

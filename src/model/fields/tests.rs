@@ -7,7 +7,7 @@ use super::reader::{Rules, read, read_part};
 use super::{Choice, Field, Kind, Object, Presence, STATE, Text};
 use crate::model::lifecycle;
 use crate::model::runtime_config::{CONTAINER, KUBE};
-use crate::model::yaml::{self, Bound};
+use crate::model::yaml::{self, Origin};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -253,7 +253,7 @@ fn schema_and_apply_accept_and_refuse_the_same_manifests() {
     let (mut accepted, mut refused) = (0, 0);
     for manifest in neighbours(&full()).into_iter().chain([full()]) {
         let text = manifest.to_string(); // JSON is YAML.
-        let root = yaml::read(&text, Bound::Added(0)).expect("it is YAML").root;
+        let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
         let reading = read(&root, &STATE, Rules::Schema);
         let is_fine = reading.problems.is_empty() && reading.unknown.is_empty();
         assert_eq!(schema.is_valid(&manifest), is_fine, "{text}\n{reading:?}");
@@ -276,14 +276,21 @@ fn full_configs() -> [(&'static Object, Value); 3] {
         "prepare": "INIT",
         "update": { "stage": "NONE", "when": { "pathExists": "/a" }, "healthyMs": 1, "deadlineMs": 1000, "onFailure": "KEEP" },
     });
-    let notified = json!({ "ready": { "notify": true, "deadlineMs": 1 }, "alive": { "notify": true, "timeoutMs": 50 } });
+    let notified =
+        json!({ "ready": { "notify": true, "deadlineMs": 1 }, "alive": { "notify": true, "timeoutMs": 50 } });
     let options = json!(["-p", 80]);
     [
-        (&CONTAINER, json!({ "image": "x", "generalOptions": options, "commandOptions": options, "commandArgs": null,
-            "lifecycle": block })),
+        (
+            &CONTAINER,
+            json!({ "image": "x", "generalOptions": options, "commandOptions": options, "commandArgs": null,
+            "lifecycle": block }),
+        ),
         (&CONTAINER, json!({ "image": 5, "lifecycle": notified })),
-        (&KUBE, json!({ "manifest": "x", "generalOptions": options, "playOptions": options, "downOptions": options,
-            "controlInterfaceTarget": "a/b", "lifecycle": { "gone": { "tcp": { "port": 1 }, "periodMs": 50 } } })),
+        (
+            &KUBE,
+            json!({ "manifest": "x", "generalOptions": options, "playOptions": options, "downOptions": options,
+            "controlInterfaceTarget": "a/b", "lifecycle": { "gone": { "tcp": { "port": 1 }, "periodMs": 50 } } }),
+        ),
     ]
 }
 
@@ -296,7 +303,7 @@ fn schema_and_apply_accept_and_refuse_the_same_runtime_configurations() {
         let own = jsonschema::validator_for(&own).expect("it is a schema");
         for config in neighbours(&full).into_iter().chain([full]) {
             let text = config.to_string();
-            let root = yaml::read(&text, Bound::Added(0)).expect("it is YAML").root;
+            let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
             let engine = read(&root, object, Rules::Engine);
             let block = read_part(&root, lifecycle::KEY, &lifecycle::BLOCK, Rules::Block).unwrap_or_default();
             let is_fine = engine.problems.is_empty() && engine.unknown.is_empty() && block.problems.is_empty();

@@ -109,7 +109,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("ready: { file: /a, periodMs: 0.5 }", "number 0.5 found, expected a whole number"),
         ("ready: { file: /a, onDeadline: fail }", "unknown value 'fail', expected FAIL or WAIT"),
         ("ready: { tcp: { port: 0 } }", "number 0 found, expected a whole number from 1 to 65535"),
-        ("ready: { tcp: { port: 80, host: db } }", "text 'db' found, expected an IP address or localhost; names are not looked up"),
+        (
+            "ready: { tcp: { port: 80, host: db } }",
+            "text 'db' found, expected an IP address or localhost; names are not looked up",
+        ),
         ("ready: { tcp: {} }", "lifecycle.ready.tcp: missing field `port`"),
         ("ready: { http: { port: 80, path: 'a b' } }", "expected a path that begins with '/'"),
         ("ready: { exec: /bin/true }", "lifecycle.ready.exec: text '/bin/true' found, expected a list"),
@@ -118,7 +121,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("ready: { notify: true, periodMs: 500 }", "it means nothing together with 'notify'; leave it out"),
         ("alive: { notify: true }", "lifecycle.alive: missing field `timeoutMs`"),
         ("alive: { file: /a, action: STOP }", "unknown value 'STOP', expected RESTART or REPORT"),
-        ("gone: { exec: [a] }", "lifecycle.gone.exec: unknown key; known are tcp, http, unix, file, periodMs, timeoutMs, deadlineMs"),
+        (
+            "gone: { exec: [a] }",
+            "lifecycle.gone.exec: unknown key; known are tcp, http, unix, file, periodMs, timeoutMs, deadlineMs",
+        ),
         ("restart: { maxRestart: 5 }", "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?"),
         ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
         ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
@@ -207,8 +213,12 @@ fn a_condition_names_the_first_entry_that_does_not_hold() {
 fn a_line_of_the_block_is_found_in_the_manifest() {
     let manifest = "workloads:\n  w:\n    runtimeConfig: |\n\n      image: x\n      lifecycle:\n        redy: 1\n";
     let at = Location { line: 3, column: 20 };
-    assert_eq!(place_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", Location { line: 3, column: 3 }),
+    assert_eq!(
+        place_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", Location { line: 3, column: 3 }),
         Some(Location { line: 7, column: 9 })
     );
-    assert_eq!(place_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", Location { line: 2, column: 1 }), None);
+    assert_eq!(
+        place_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", Location { line: 2, column: 1 }),
+        None
+    );
 }

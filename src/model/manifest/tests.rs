@@ -1,8 +1,8 @@
 //! What manifests a server takes, and the texts of errors and warnings.
 
 use super::*;
-use crate::limits::MANIFEST_WARNINGS_MAX;
 use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
 use crate::model::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use std::collections::BTreeMap;
 

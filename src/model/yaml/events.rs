@@ -12,8 +12,15 @@ pub(super) enum Event {
     DocumentStart,
     DocumentEnd,
     Alias(String),
-    Scalar { properties: Properties, text: String, is_plain: bool },
-    Start { properties: Properties, is_map: bool },
+    Scalar {
+        properties: Properties,
+        text: String,
+        is_plain: bool,
+    },
+    Start {
+        properties: Properties,
+        is_map: bool,
+    },
     /// Of the list or mapping that was started last.
     End,
     EndOfText,
@@ -61,7 +68,8 @@ impl<'t> Events<'t> {
                     return Err(self.failure());
                 }
                 let event = &*raw.as_ptr();
-                let properties = |anchor: *const u8, tag: *const u8| Properties { anchor: text(anchor), tag: text(tag) };
+                let properties =
+                    |anchor: *const u8, tag: *const u8| Properties { anchor: text(anchor), tag: text(tag) };
                 let found = match event.type_ {
                     sys::YAML_DOCUMENT_START_EVENT => Some(Event::DocumentStart),
                     sys::YAML_DOCUMENT_END_EVENT => Some(Event::DocumentEnd),

@@ -2,10 +2,8 @@
 
 use super::*;
 
-const BOUND: usize = 1024 * 1024;
-
 fn whole(text: &str) -> Result<Yaml, YamlError> {
-    read(text, Bound::Whole(BOUND)).map(|document| document.root)
+    read(text, Origin::Others).map(|document| document.root)
 }
 
 fn plain(kind: Plain, text: &str) -> Content {
@@ -88,7 +86,8 @@ fn nodes_and_keys_are_found_again() {
 fn what_nests_too_deep_is_an_error_and_no_crash() {
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
     assert!(whole(&deep(128)).is_ok());
-    for text in [deep(129), "[".repeat(100_000), format!("a: &a {}\nb: {}*a{}", deep(100), "[".repeat(50), "]".repeat(50))]
+    for text in
+        [deep(129), "[".repeat(100_000), format!("a: &a {}\nb: {}*a{}", deep(100), "[".repeat(50), "]".repeat(50))]
     {
         let error = whole(&text).unwrap_err();
         assert!(error.message.contains("nested more than 128 deep"), "{error}");
@@ -110,24 +109,31 @@ fn bombs() -> Vec<(&'static str, String)> {
         }),
         ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY))),
         ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(MANY))),
-        ("long tags", format!("[{}]", format!("!<tag:{kilobytes}> x, ").repeat(100))),
         ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(MANY))),
-        ("indented lines", format!("a: &a \"{}\"\nb: [{}]\n", "a\\n".repeat(1000), format!("{}*a{}, ", "[".repeat(90), "]".repeat(90)).repeat(20))),
+        (
+            "indented lines",
+            format!(
+                "a: &a \"{}\"\nb: [{}]\n",
+                "a\\n".repeat(1000),
+                format!("{}*a{}, ", "[".repeat(90), "]".repeat(90)).repeat(400)
+            ),
+        ),
     ]
 }
 
 #[test]
 fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
     for (what, text) in bombs() {
-        for bound in [Bound::Whole(BOUND), Bound::Added(BOUND)] {
-            for error in [read(&text, bound).err(), read_all(&text, bound).err()] {
+        for (origin, bound) in [(Origin::Own, "67108864 bytes longer"), (Origin::Others, "4194304 bytes")] {
+            for error in [read(&text, origin).err(), read_all(&text, origin).err()] {
                 let message = error.map(|error| error.message).unwrap_or_default();
-                assert!(message.starts_with("the YAML text becomes more than 1048576 bytes"), "{what}: {message}");
+                let expected = format!("the YAML text becomes more than {bound} when");
+                assert!(message.starts_with(&expected), "{what}: {message}");
             }
         }
     }
     let second = format!("a\n---\na: &a {}\nb: [{}]\n", "x".repeat(20_000), "*a, ".repeat(MANY));
-    assert!(read_all(&second, Bound::Added(BOUND)).unwrap_err().message.contains("its aliases are followed"));
+    assert!(read_all(&second, Origin::Own).unwrap_err().message.contains("its aliases are followed"));
     for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
         assert_eq!(whole(text).unwrap_err().message, "the alias '*a' is inside of its own anchor", "{text}");
     }
@@ -136,14 +142,18 @@ fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
 #[test]
 fn what_has_no_alias_counts_only_where_others_sent_it() {
     for (what, text) in [
-        ("keys without values", format!("{{{}}}", (0..MANY).map(|key| format!("{key}, ")).collect::<String>())),
-        ("nodes", format!("[{}]", "x,".repeat(MANY))),
+        ("keys without values", format!("{{{}}}", (0..2 * MANY).map(|key| format!("{key}, ")).collect::<String>())),
+        ("nodes", format!("[{}]", "x,".repeat(2 * MANY))),
+        ("long tags", format!("[{}]", format!("!<tag:{}> x, ", "x".repeat(20_000)).repeat(300))),
         ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(MANY), "]".repeat(100))),
-        ("a long text", "x".repeat(2 * BOUND)),
+        ("a long text", "x".repeat(OTHERS_MAX + 1)),
     ] {
         let refused = whole(&text).unwrap_err().message;
-        assert!(refused.starts_with("the YAML text becomes more than 1048576 bytes when it is read"), "{what}: {refused}");
-        assert!(read(&text, Bound::Added(0)).is_ok(), "{what}");
+        assert!(
+            refused.starts_with("the YAML text becomes more than 4194304 bytes when it is read"),
+            "{what}: {refused}"
+        );
+        assert!(read(&text, Origin::Own).is_ok(), "{what}");
     }
 }
 
@@ -155,6 +165,6 @@ fn aliases_within_the_bound_are_followed() {
     assert_eq!(items.len(), many);
     assert!(items.iter().all(|item| Some(item) == tree.get("a")), "also their places are those of the anchor");
     assert_eq!(tree.get("d").unwrap().scalar(), Some("x"));
-    let documents = read_all("--- &a x\n--- y\n", Bound::Added(0)).unwrap();
+    let documents = read_all("--- &a x\n--- y\n", Origin::Own).unwrap();
     assert_eq!(documents.iter().map(Yaml::scalar).collect::<Vec<_>>(), [Some("x"), Some("y")]);
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::model::fields::STATE;
-use crate::model::yaml::{self, Bound, json_pointer};
+use crate::model::yaml::{self, Origin, json_pointer};
 
 fn violations(text: &str) -> Vec<String> {
-    let root = yaml::read(text, Bound::Added(0)).unwrap().root;
+    let root = yaml::read(text, Origin::Own).unwrap().root;
     let problems = read(&root, &STATE, Rules::Schema).problems;
     problems.iter().map(|problem| format!("'{}': {}", json_pointer(&problem.path), problem.message)).collect()
 }
