@@ -249,14 +249,14 @@ fn check_configs(
             continue;
         }
         let (read, mut unknown) = ReadConfig::with_unknown(&workload.runtime, config);
-        let begins = root.locate(&in_workload(name, "runtimeConfig"));
-        let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins?, config, at?);
+        let begins = || root.locate(&in_workload(name, "runtimeConfig"));
+        let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
         if let Err(error) = &read.lifecycle {
             let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
-            return Err(refused(input, name, error, line.unwrap_or_else(|| place(input, begins))));
+            return Err(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
         }
         if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines) {
-            let at = begins.map_or_else(String::new, |at| format!(" at {at}"));
+            let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
             output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
         }
         for key in &mut unknown {

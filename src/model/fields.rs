@@ -27,7 +27,7 @@ pub enum Kind {
     Number,
     /// A whole number from the first to the second, with the one that a block has where it is not given.
     Range(u64, u64, Option<u64>),
-    /// `true` and nothing else; in the tree a text.
+    /// `true` and nothing else; in the tree an empty map.
     True,
     /// Texts of which there is at least one.
     Command,
@@ -62,15 +62,6 @@ impl Kind {
             Self::Constant(text) => vec![text],
             Self::OneOf(objects) => objects.iter().filter_map(Object::tag).collect(),
             _ => Vec::new(),
-        }
-    }
-
-    /// What a block has where it is not given.
-    fn default(self) -> Option<Node> {
-        match self {
-            Self::Range(.., default) => default.map(Node::Number),
-            Self::Choice(choice) => choice.default.map(Node::text),
-            _ => None,
         }
     }
 
@@ -159,6 +150,8 @@ pub struct Field {
     pub nullable: bool,
     /// Whether it is not printed when it holds nothing.
     pub omit_empty: bool,
+    /// What a block has where it is not given, beside numbers.
+    pub default: Option<&'static str>,
     /// The field beside which it means nothing.
     pub not_with: Option<&'static str>,
     /// The field that it needs beside it.
@@ -176,6 +169,7 @@ impl Field {
             presence: Presence::Optional,
             nullable: false,
             omit_empty: false,
+            default: None,
             not_with: None,
             needs: None,
             description: "",
@@ -192,6 +186,14 @@ impl Field {
 
     pub(super) const fn described(self, description: &'static str) -> Self {
         Self { description, ..self }
+    }
+
+    /// What a block has where it is not given.
+    fn default(&self) -> Option<Node> {
+        match self.kind {
+            Kind::Range(.., Some(default)) => Some(Node::Number(default)),
+            _ => self.default.map(Node::text),
+        }
     }
 
     /// Whether `node`, the value of this field, is left out where only values are of interest.
@@ -221,8 +223,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub(super) const fn of(texts: &'static [&'static str], default: Option<&'static str>) -> Self {
-        Self { name: "", description: "", default, texts }
+    pub(super) const fn of(texts: &'static [&'static str]) -> Self {
+        Self { name: "", description: "", default: None, texts }
     }
 }
 
@@ -463,7 +465,7 @@ const RULES: [Object; 2] = [
     ),
 ];
 
-const OPERATION: Choice = Choice::of(Operation::TEXTS, None);
+const OPERATION: Choice = Choice::of(Operation::TEXTS);
 
 /// A connected agent.
 pub const AGENT: Object = Object::new(&[

@@ -9,9 +9,9 @@ use super::fields::reader::{Problem, Rules, read_part};
 use super::fields::{Choice, Field, Kind, Object, Text};
 use super::names::named_enum;
 use super::nearest::nearest;
-use super::node::Node;
 use super::prepare_level::PrepareLevel;
 use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const KEY: &str = "lifecycle";
 
 /// A checked block.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Lifecycle {
     /// Whether the workload is relevant on its node; evaluated when the agent starts and on updates.
     pub activation: Option<Condition>,
@@ -50,7 +50,8 @@ impl Lifecycle {
 }
 
 /// A probe of a workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Check {
     /// The workload sends `READY=1` and `WATCHDOG=1` to its notify socket.
     Notify,
@@ -59,6 +60,7 @@ pub enum Check {
     /// A connection to a port can be made.
     Tcp {
         /// Where; the workload itself unless said otherwise.
+        #[serde(deserialize_with = "address")]
         host: IpAddr,
         /// Which port.
         port: u16,
@@ -66,6 +68,7 @@ pub enum Check {
     /// A request is answered.
     Http {
         /// Where; the workload itself unless said otherwise.
+        #[serde(deserialize_with = "address")]
         host: IpAddr,
         /// Which port.
         port: u16,
@@ -95,28 +98,37 @@ impl fmt::Display for Check {
 }
 
 /// How a check is repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pace {
     /// Before the first one.
+    #[serde(rename = "initialDelayMs", deserialize_with = "milliseconds", default)]
     pub initial_delay: Duration,
     /// From the end of one to the next.
+    #[serde(rename = "periodMs", deserialize_with = "milliseconds")]
     pub period: Duration,
     /// Longest wait for one.
+    #[serde(rename = "timeoutMs", deserialize_with = "milliseconds")]
     pub timeout: Duration,
 }
 
 /// When dependents may start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Ready {
     /// What must hold.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// How often in a row it must hold.
     pub success_threshold: u32,
     /// `None` waits for ever.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
     /// What follows when it is over.
+    #[serde(default)]
     pub on_deadline: OnDeadline,
 }
 
@@ -133,15 +145,19 @@ named_enum! {
 }
 
 /// Whether it still works.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Alive {
     /// What must hold.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// How often in a row it must fail.
     pub failure_threshold: u32,
     /// What follows then.
+    #[serde(default)]
     pub action: AliveAction,
 }
 
@@ -158,26 +174,34 @@ named_enum! {
 }
 
 /// When it counts as removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Gone {
     /// What must fail.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// When the delete counts as failed; `None` never.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
 }
 
 /// How often it is started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Restart {
     /// Bound of the first delay.
+    #[serde(rename = "backoffMs", deserialize_with = "milliseconds")]
     pub backoff: Duration,
     /// Bound of all delays.
+    #[serde(rename = "backoffMaxMs", deserialize_with = "milliseconds")]
     pub backoff_max: Duration,
     /// Starts without success in a row; `None` has no limit.
     pub max_restarts: Option<u32>,
     /// Being ready for this long begins a new count.
+    #[serde(rename = "windowMs", deserialize_with = "milliseconds")]
     pub window: Duration,
 }
 
@@ -194,11 +218,14 @@ named_enum! {
 }
 
 /// How an instance is judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Terms {
     /// It is healthy when it ran for so long, or has succeeded so long ago.
+    #[serde(rename = "healthyMs", deserialize_with = "milliseconds")]
     pub healthy: Duration,
     /// It has failed when it was not healthy for so long.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds")]
     pub deadline: Duration,
 }
 
@@ -210,25 +237,29 @@ impl Default for Terms {
 }
 
 /// How an update is staged, when it may be carried out, and how it is judged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Update {
     /// What is prepared before old instances are stopped.
     pub stage: PrepareLevel,
     /// What must hold for the update to be carried out.
     pub when: Option<Condition>,
+    #[serde(flatten)]
     pub terms: Terms,
     /// What follows when it fails; `None` leaves that to the server's settings.
     pub on_failure: Option<OnFailure>,
 }
 
 /// Entries that must all hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// A path of the node that must exist.
     pub path_exists: Option<String>,
     /// A path of the node that must not exist.
     pub path_missing: Option<String>,
     /// Tags that the agent must have been started with.
+    #[serde(rename = "tagEquals", default)]
     pub tags: BTreeMap<String, String>,
 }
 
@@ -315,7 +346,7 @@ pub(super) const BLOCK: Object = Object::named(
         Field::new("alive", Kind::Object(&ALIVE)),
         Field::new("gone", Kind::Object(&GONE)),
         Field::new("restart", Kind::Object(&RESTART)),
-        Field::new("prepare", Kind::Choice(&Choice::of(PrepareLevel::TEXTS, None)))
+        Field::new("prepare", Kind::Choice(&Choice::of(PrepareLevel::TEXTS)))
             .described("How far its start is prepared while it waits; the agent's setting without it."),
         Field::new("update", Kind::Object(&UPDATE)),
     ],
@@ -366,7 +397,7 @@ const HTTP: Field = Field::new(
     "http",
     Kind::Object(&Object::new(&[
         PORT,
-        Field::new("path", Kind::Text(Text::UrlPath)),
+        Field { default: Some("/"), ..Field::new("path", Kind::Text(Text::UrlPath)) },
         Field::new("status", Kind::Range(100, 599, None)).described("Any from 200 to 399 without it."),
         HOST,
     ])),
@@ -375,7 +406,7 @@ const HTTP: Field = Field::new(
 const UNIX: Field = Field::new("unix", Kind::Text(Text::SocketPath)).described("A socket can be connected to.");
 const FILE: Field = Field::new("file", PATH).described("A file of the node exists.");
 const PORT: Field = Field::new("port", Kind::Range(1, u16::MAX as u64, None)).required();
-const HOST: Field = Field::new("host", Kind::Text(Text::Address)).described("The workload itself without it.");
+const HOST: Field = Field { default: Some("localhost"), ..Field::new("host", Kind::Text(Text::Address)) };
 
 const READY: Object = Object {
     one_of: &["notify", "exec", "tcp", "http", "unix", "file"],
@@ -394,7 +425,7 @@ const READY: Object = Object {
             probed(timeout(TIMEOUT_MAX_MS)),
             probed(number("successThreshold", 1, 1_000_000, 1)).described("How often in a row it must hold."),
             time("deadlineMs", 30_000).described("0 waits for ever."),
-            Field::new("onDeadline", Kind::Choice(&Choice::of(OnDeadline::TEXTS, None)))
+            Field::new("onDeadline", Kind::Choice(&Choice::of(OnDeadline::TEXTS)))
                 .described("FAIL without it: the start has failed."),
         ],
     )
@@ -415,7 +446,7 @@ const ALIVE: Object = Object {
             probed(period(5000)),
             timeout(DAY_MS).described("At most 60000, but for 'notify', which keeps nothing waiting."),
             probed(number("failureThreshold", 1, 1_000_000, 3)).described("How often in a row it must fail."),
-            Field::new("action", Kind::Choice(&Choice::of(AliveAction::TEXTS, None)))
+            Field::new("action", Kind::Choice(&Choice::of(AliveAction::TEXTS)))
                 .described("RESTART without it: it has failed, and its restart policy decides."),
         ],
     )
@@ -454,13 +485,16 @@ const UPDATE: Object = Object::named(
     "How an update to it is staged, when it may be carried out, and how it is judged.",
     &[
         // An initialised container would hold memory and ports beside the one that runs.
-        Field::new("stage", Kind::Choice(&Choice::of(&["NONE", "IMAGE", "CREATE"], Some("CREATE"))))
-            .described("What is prepared before the old instance is stopped."),
+        Field {
+            default: Some("CREATE"),
+            ..Field::new("stage", Kind::Choice(&Choice::of(&["NONE", "IMAGE", "CREATE"])))
+        }
+        .described("What is prepared before the old instance is stopped."),
         Field::new("when", CONDITION).described("What must hold for the update to be carried out."),
         time("healthyMs", UPDATE_HEALTHY_MS).described("It is healthy when it ran for so long."),
         number("deadlineMs", UPDATE_DEADLINE_LOWEST_MS, DAY_MS, UPDATE_DEADLINE_MS)
             .described("It has failed when it was not healthy for so long; greater than 'healthyMs'."),
-        Field::new("onFailure", Kind::Choice(&Choice::of(OnFailure::TEXTS, None)))
+        Field::new("onFailure", Kind::Choice(&Choice::of(OnFailure::TEXTS)))
             .described("The setting of the server without it."),
     ],
 );
@@ -532,7 +566,10 @@ pub(super) fn of_document(
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(ConfigError::new(problem, root));
     }
-    let lifecycle = Lifecycle::of(&reading.tree);
+    let lifecycle = match Lifecycle::deserialize(&reading.tree) {
+        Ok(lifecycle) => lifecycle,
+        Err(error) => return problem(&[KEY], &error.to_string()), // The table has checked all of it.
+    };
     if let Some(Alive { check, pace, .. }) = &lifecycle.alive
         && *check != Check::Notify
         && pace.timeout > Duration::from_millis(TIMEOUT_MAX_MS)
@@ -575,100 +612,17 @@ fn may_have_block(config: &str) -> bool {
     config.as_bytes().windows(4).any(is_half) || config.as_bytes().windows(5).any(is_half)
 }
 
-// What follows reads trees that were checked by the table, so every default stands for something that cannot be.
-
-fn text<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
-    node.get(key).and_then(Node::as_text)
+fn milliseconds<'de, D: Deserializer<'de>>(number: D) -> Result<Duration, D::Error> {
+    u64::deserialize(number).map(Duration::from_millis)
 }
 
-fn whole(node: &Node, key: &str) -> Option<u32> {
-    node.get(key).and_then(Node::as_number).and_then(|number| u32::try_from(number).ok())
+fn milliseconds_or_none<'de, D: Deserializer<'de>>(number: D) -> Result<Option<Duration>, D::Error> {
+    milliseconds(number).map(|time| Some(time).filter(|time| !time.is_zero()))
 }
 
-fn duration(node: &Node, key: &str) -> Duration {
-    Duration::from_millis(node.get(key).and_then(Node::as_number).unwrap_or_default())
-}
-
-impl Lifecycle {
-    fn of(node: &Node) -> Self {
-        let deadline = |node| Some(duration(node, "deadlineMs")).filter(|deadline| !deadline.is_zero());
-        Self {
-            activation: node.get("activation").map(Condition::of),
-            precondition: node.get("precondition").map(Condition::of),
-            ready: node.get("ready").map(|node| Ready {
-                check: Check::of(node),
-                pace: Pace::of(node),
-                success_threshold: whole(node, "successThreshold").unwrap_or(1),
-                deadline: deadline(node),
-                on_deadline: text(node, "onDeadline").and_then(OnDeadline::parse).unwrap_or_default(),
-            }),
-            alive: node.get("alive").map(|node| {
-                let check = Check::of(node);
-                Alive {
-                    pace: Pace::of(node),
-                    failure_threshold: whole(node, "failureThreshold").filter(|_| check != Check::Notify).unwrap_or(1),
-                    action: text(node, "action").and_then(AliveAction::parse).unwrap_or_default(),
-                    check,
-                }
-            }),
-            gone: node.get("gone").map(|node| Gone {
-                check: Check::of(node),
-                pace: Pace::of(node),
-                deadline: deadline(node),
-            }),
-            restart: node.get("restart").map(|node| Restart {
-                backoff: duration(node, "backoffMs"),
-                backoff_max: duration(node, "backoffMaxMs"),
-                max_restarts: whole(node, "maxRestarts"),
-                window: duration(node, "windowMs"),
-            }),
-            prepare: text(node, "prepare").and_then(PrepareLevel::parse),
-            update: node.get("update").map(|node| Update {
-                stage: text(node, "stage").and_then(PrepareLevel::parse).unwrap_or_default(),
-                when: node.get("when").map(Condition::of),
-                terms: Terms { healthy: duration(node, "healthyMs"), deadline: duration(node, "deadlineMs") },
-                on_failure: text(node, "onFailure").and_then(OnFailure::parse),
-            }),
-        }
-    }
-}
-
-impl Condition {
-    fn of(node: &Node) -> Self {
-        let own = |key| text(node, key).map(str::to_owned);
-        let tags =
-            node.entries("tagEquals").filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned())));
-        Self { path_exists: own("pathExists"), path_missing: own("pathMissing"), tags: tags.collect() }
-    }
-}
-
-impl Pace {
-    fn of(node: &Node) -> Self {
-        let [initial_delay, period, timeout] =
-            ["initialDelayMs", "periodMs", "timeoutMs"].map(|key| duration(node, key));
-        Self { initial_delay, period, timeout }
-    }
-}
-
-impl Check {
-    fn of(node: &Node) -> Self {
-        let own = |key| text(node, key).map(str::to_owned);
-        let port = |node| whole(node, "port").and_then(|port| u16::try_from(port).ok()).unwrap_or_default();
-        let host = |node| text(node, "host").and_then(|host| host.parse().ok()).unwrap_or(Ipv4Addr::LOCALHOST.into());
-        if let Some(node) = node.get("tcp") {
-            Self::Tcp { host: host(node), port: port(node) }
-        } else if let Some(node) = node.get("http") {
-            let path = text(node, "path").unwrap_or("/").to_owned();
-            let status = whole(node, "status").and_then(|status| u16::try_from(status).ok());
-            Self::Http { host: host(node), port: port(node), path, status }
-        } else if let Some(command) = node.get("exec").and_then(Node::as_list) {
-            Self::Exec(command.iter().filter_map(Node::as_text).map(str::to_owned).collect())
-        } else if let Some(path) = own("unix") {
-            Self::Unix(path)
-        } else {
-            own("file").map_or(Self::Notify, Self::File)
-        }
-    }
+fn address<'de, D: Deserializer<'de>>(text: D) -> Result<IpAddr, D::Error> {
+    // Another name is none, as the table says.
+    String::deserialize(text).map(|text| text.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
 /// The place in a manifest of what is at `at` in a runtime configuration that is written there as a block of text which

@@ -6,9 +6,10 @@ use super::fields::reader::{Rules, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};
 use super::lifecycle::{self, ConfigError, Lifecycle};
 use super::names::Name;
-use super::node::Node;
 use super::shown_text::without_passwords;
 use super::yaml::{self, Origin, Yaml, YamlError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
@@ -78,27 +79,35 @@ pub enum EngineConfig {
 pub type Texts = Vec<Arc<str>>;
 
 /// A container.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
     pub image: String,
     /// Options of the engine itself, before the verb.
+    #[serde(default, deserialize_with = "shared")]
     pub general_options: Texts,
     /// Options of the verb `run`.
+    #[serde(default, deserialize_with = "shared")]
     pub command_options: Texts,
     /// What the container executes.
+    #[serde(default, deserialize_with = "shared")]
     pub command_args: Texts,
 }
 
 /// Pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct KubeConfig {
     /// What to play.
     pub manifest: String,
     /// Options of the engine itself.
+    #[serde(default, deserialize_with = "shared")]
     pub general_options: Texts,
     /// Options of `kube play`.
+    #[serde(default, deserialize_with = "shared")]
     pub play_options: Texts,
     /// Options of `kube down`.
+    #[serde(default, deserialize_with = "shared")]
     pub down_options: Texts,
     /// `<pod>/<container>` that gets the control interface.
     pub control_interface_target: Option<String>,
@@ -122,15 +131,12 @@ impl ReadConfig {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
         let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
-        let (tree, unknown);
-        let engine = if &**runtime == "podman-kube" {
-            (tree, unknown) = checked(text, root, &KUBE);
-            let config = tree.map(|tree| KubeConfig::of(&tree)).and_then(KubeConfig::checked);
-            config.map(|config| EngineConfig::Kube(Arc::new(config)))
+        let (engine, unknown) = if &**runtime == "podman-kube" {
+            let (config, unknown) = read_as(text, root, &KUBE);
+            (config.and_then(KubeConfig::checked).map(|config| EngineConfig::Kube(Arc::new(config))), unknown)
         } else {
-            (tree, unknown) = checked(text, root, &CONTAINER);
-            let config = tree.map(|tree| ContainerConfig::of(&tree)).and_then(ContainerConfig::checked);
-            config.map(|config| EngineConfig::Container(Arc::new(config)))
+            let (config, unknown) = read_as(text, root, &CONTAINER);
+            (config.and_then(ContainerConfig::checked).map(|config| EngineConfig::Container(Arc::new(config))), unknown)
         };
         (Self { runtime: runtime.clone(), lifecycle, engine }, unknown)
     }
@@ -168,17 +174,6 @@ impl ContainerConfig {
         self.option("--pull") == Some("never")
     }
 
-    fn of(tree: &Node) -> Self {
-        let mut known = BTreeSet::new();
-        let mut texts = |key| shared(tree, key, &mut known);
-        Self {
-            image: text(tree, "image").unwrap_or_default(),
-            general_options: texts("generalOptions"),
-            command_options: texts("commandOptions"),
-            command_args: texts("commandArgs"),
-        }
-    }
-
     /// The engine would take it as an option, and the first of the arguments as image.
     fn checked(self) -> Result<Self, String> {
         if !self.image.is_empty() && !self.image.starts_with('-') {
@@ -196,19 +191,7 @@ impl KubeConfig {
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
-        checked(text, read.as_ref().map(|document| &document.root), &KUBE).0.map(|tree| Self::of(&tree))
-    }
-
-    fn of(tree: &Node) -> Self {
-        let mut known = BTreeSet::new();
-        let mut texts = |key| shared(tree, key, &mut known);
-        Self {
-            manifest: text(tree, "manifest").unwrap_or_default(),
-            general_options: texts("generalOptions"),
-            play_options: texts("playOptions"),
-            down_options: texts("downOptions"),
-            control_interface_target: text(tree, "controlInterfaceTarget"),
-        }
+        read_as(text, read.as_ref().map(|document| &document.root), &KUBE).0
     }
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
@@ -220,18 +203,18 @@ impl KubeConfig {
     }
 }
 
-/// The tree of a text that was read as YAML, checked by the table, and the keys that mean nothing.
-fn checked(
+/// What a text that was read as YAML says by the table, and the keys that mean nothing.
+fn read_as<T: DeserializeOwned>(
     text: &str,
     root: Result<&Yaml, &YamlError>,
     object: &'static Object,
-) -> (Result<Node, String>, Vec<UnknownKey>) {
+) -> (Result<T, String>, Vec<UnknownKey>) {
     let reading = root.map(|root| (root, read(root, object, Rules::Engine)));
     let (found, unknown) = match reading {
         Err(error) => (Err(error.to_string()), Vec::new()),
         Ok((root, reading)) => match reading.problems.into_iter().next() {
             Some(problem) => (Err(ConfigError::new(problem, root).to_string()), reading.unknown),
-            None => (Ok(reading.tree), reading.unknown),
+            None => (T::deserialize(&reading.tree).map_err(|error| error.to_string()), reading.unknown),
         },
     };
     let found = found.map_err(|error| {
@@ -242,14 +225,10 @@ fn checked(
     (found, unknown)
 }
 
-fn text(tree: &Node, key: &str) -> Option<String> {
-    tree.get(key).and_then(Node::as_text).map(str::to_owned)
-}
-
 /// A list of texts, of which equal ones are kept once.
-fn shared(tree: &Node, key: &str, known: &mut BTreeSet<Arc<str>>) -> Texts {
-    let texts = tree.get(key).and_then(Node::as_list).unwrap_or_default().iter().filter_map(Node::as_text);
-    let shared = texts.map(|text| match known.get(text) {
+fn shared<'de, D: Deserializer<'de>>(list: D) -> Result<Texts, D::Error> {
+    let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
+    let shared = Vec::<String>::deserialize(list)?.into_iter().map(|text| match known.get(&*text) {
         Some(known) => known.clone(),
         None => {
             let text: Arc<str> = text.into();
@@ -257,7 +236,7 @@ fn shared(tree: &Node, key: &str, known: &mut BTreeSet<Arc<str>>) -> Texts {
             text
         }
     });
-    shared.collect()
+    Ok(shared.collect())
 }
 
 impl From<&str> for RuntimeConfig {

@@ -10,7 +10,7 @@ mod events;
 
 use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use events::{Event, Events, Properties};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ pub enum Content {
 }
 
 /// What a scalar without quotes is taken for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Plain {
     /// No value, `~` or `null`.
     Null,
@@ -64,12 +64,13 @@ impl Plain {
             let digits = number.strip_prefix(prefix).filter(|digits| !digits.starts_with(['+', '-']));
             digits.is_some_and(|digits| u128::from_str_radix(digits, radix).is_ok())
         };
-        let has_zeros = number.len() > 1 && number.starts_with('0') && number.bytes().all(|byte| byte.is_ascii_digit());
+        let has_zeros =
+            || number.len() > 1 && number.starts_with('0') && number.bytes().all(|byte| byte.is_ascii_digit());
         let is_float = || number.parse().is_ok_and(f64::is_finite) && !number.starts_with(['+', '-']);
         match (text, number) {
             ("" | "null" | "Null" | "NULL" | "~", _) => Some(Self::Null),
             ("true" | "True" | "TRUE" | "false" | "False" | "FALSE", _) => Some(Self::Boolean),
-            _ if has_zeros => None,
+            _ if has_zeros() || !number.starts_with(|first: char| first.is_ascii_digit() || first == '.') => None,
             _ if [("0x", 16), ("0o", 8), ("0b", 2), ("", 10)].into_iter().any(is_integer) => Some(Self::Integer),
             (".nan" | ".NaN" | ".NAN", _) | (_, ".inf" | ".Inf" | ".INF") => Some(Self::Float),
             _ => is_float().then_some(Self::Float),
@@ -283,7 +284,7 @@ enum Items {
     Map {
         entries: Vec<(Yaml, Yaml)>,
         key: Option<Yaml>,
-        scalars: HashSet<(Option<Plain>, String)>,
+        scalars: BTreeSet<(Option<Plain>, Rc<str>)>,
     },
 }
 
@@ -336,7 +337,7 @@ impl Reader {
         self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
         self.anchors.extend(properties.anchor.clone().map(|anchor| (anchor, None)));
         let items = match is_map {
-            true => Items::Map { entries: Vec::new(), key: None, scalars: HashSet::new() },
+            true => Items::Map { entries: Vec::new(), key: None, scalars: BTreeSet::new() },
             false => Items::List(Vec::new()),
         };
         self.open.push(Open { at, anchor: properties.anchor, before, height: 0, items });
@@ -411,8 +412,12 @@ impl Reader {
             Items::List(items) => items.push(node),
             Items::Map { entries, key: key @ Some(_), .. } => entries.extend(key.take().map(|key| (key, node))),
             Items::Map { key, scalars, .. } => {
-                let kind = if let Content::Plain(kind, _) = &node.content { Some(*kind) } else { None };
-                if node.scalar().is_some_and(|text| !scalars.insert((kind, text.to_owned()))) {
+                let scalar = match &node.content {
+                    Content::Text(text) => Some((None, text.clone())),
+                    Content::Plain(kind, text) => Some((Some(*kind), text.clone())),
+                    Content::List(_) | Content::Map(_) => None,
+                };
+                if scalar.is_some_and(|scalar| !scalars.insert(scalar)) {
                     let message = format!("duplicate entry with key \"{}\"", node.scalar().unwrap_or_default());
                     return Err(self.wrong(&message, node.at));
                 }

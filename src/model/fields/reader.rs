@@ -200,7 +200,7 @@ impl Reader<'_> {
                 }
             }
             Kind::True => match &at.node.content {
-                Content::Plain(Plain::Boolean, text) if **text == *"true" => Ok(Node::text("true")),
+                Content::Plain(Plain::Boolean, text) if **text == *"true" => Ok(Node::empty()),
                 _ => at.expected("true"),
             },
             Kind::Command => {
@@ -313,6 +313,7 @@ impl Reader<'_> {
             let child = at.child(key, node);
             match object.fields.iter().find(|field| field.name == key || field.old_name == Some(key)) {
                 None => self.unknown(&child, key, object),
+                Some(field) if field.nullable && node.is_null() && self.rules == Rules::Engine => {}
                 // The JSON schema has new names only.
                 Some(field) if field.name != key && self.rules == Rules::Schema => {}
                 Some(field) => {
@@ -332,7 +333,7 @@ impl Reader<'_> {
                 if is_whole && field.presence == Presence::Required {
                     self.noted::<()>(self.missing(at, &[name]));
                 }
-                tree.extend(field.kind.default().filter(|_| self.rules == Rules::Block).map(|node| (name, node)));
+                tree.extend(field.default().filter(|_| self.rules == Rules::Block).map(|node| (name, node)));
             } else if let Some(other) = field.not_with.filter(|other| beside(other)) {
                 let text = format!("it means nothing together with '{other}'; leave it out");
                 self.noted::<()>(at.child(name, at.node).problem(text));

@@ -164,7 +164,8 @@ fn property(field: &Field, definitions: &mut Map<String, Value>) -> Value {
         return json!({ "anyOf": [map, { "type": "null" }], "default": {} });
     }
     let mut schema = value(field.kind, definitions);
-    describe(&mut schema, field.description, matches!(field.kind, Kind::Text(Text::Agent)).then_some(""));
+    let default = matches!(field.kind, Kind::Text(Text::Agent)).then_some("");
+    describe(&mut schema, field.description, field.default.or(default));
     schema
 }
 

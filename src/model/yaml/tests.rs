@@ -145,7 +145,7 @@ fn what_has_no_alias_counts_only_where_others_sent_it() {
         ("keys without values", format!("{{{}}}", (0..2 * MANY).map(|key| format!("{key}, ")).collect::<String>())),
         ("nodes", format!("[{}]", "x,".repeat(2 * MANY))),
         ("long tags", format!("[{}]", format!("!<tag:{}> x, ", "x".repeat(20_000)).repeat(300))),
-        ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(MANY), "]".repeat(100))),
+        ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(2 * MANY), "]".repeat(100))),
         ("a long text", "x".repeat(OTHERS_MAX + 1)),
     ] {
         let refused = whole(&text).unwrap_err().message;
