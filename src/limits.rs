@@ -212,12 +212,6 @@ const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX);
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
 /// further events.
 pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
-/// Comparisons of one request of a workload with places in its rules. A dozen masks for each of 5,000 workloads need
-/// half a million; each takes some ten nanoseconds while other workloads of the agent wait.
-pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
-/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
-/// key. Each of them costs again for each field.
-pub const MASKS_OVERLAP_MAX: usize = 16;
 /// States of instances that one agent reports and the server does not want, in bytes of their names,
 /// [`STRAY_STATE_ENTRY`] and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
 pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
@@ -440,44 +434,11 @@ pub const MODES_OF_WORKLOAD: usize = 64;
 pub const DELETE_CIRCLE_MAX: usize = 100;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
-/// A longer read mask cannot match: decoders limit the depth of states to about 100.
-pub const MASK_PARTS_MAX: usize = 256;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
 pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
-/// What a YAML node counts beside its text, in bytes: about its memory, a few times over while it is read.
-pub const YAML_NODE: usize = 128;
-/// What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
-pub const YAML_INDENT: usize = 2;
-/// Lists and mappings of a YAML text may be nested this deep; the parser takes no more.
-pub const YAML_DEPTH_MAX: usize = 128;
-/// Size of a runtime configuration, or the Kubernetes manifest in one, after its aliases are followed, in bytes: some
-/// 30,000 nodes or 4 MB of text. Reading takes about four times as much, so an agent stays below 50 MB.
-pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
-/// The same for the manifest that a server starts with, so that it stays below 100 MB.
-pub const YAML_MANIFEST_MAX: usize = 20 * 1024 * 1024;
-/// The same for files that `ank` reads: whatever fits into a message.
-pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
-/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
-/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
-pub const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
-/// A YAML text of this many bytes after its aliases is read while no other such text is.
-pub const YAML_ALONE_FROM: usize = 256 * 1024;
-/// Unknown keys of one manifest that are warned about; more would hide the first ones.
-pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 // ----------------------------------------------------------------- lifecycle
 
-/// Longest time that a `lifecycle:` block may name: a day. More can only be a mistake.
-pub const LIFECYCLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Longest timeout of a check, which keeps a socket or a process of the engine. A watchdog that a workload notifies may
-/// have any timeout.
-pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
-/// Shortest period and timeout of a check. Faster ones would only cost.
-pub const PROBE_PERIOD_LOWEST: Duration = Duration::from_millis(50);
-/// Shortest restart delay that a block may begin with. A container needs about that long to start.
-pub const LIFECYCLE_BACKOFF_LOWEST: Duration = Duration::from_millis(100);
-/// Longest path or URL in a check, in bytes.
-pub const PROBE_TEXT_MAX: usize = 1024;
 /// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
 pub const CONDITION_INFO_MAX: usize = 256;
 /// Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
@@ -522,12 +483,6 @@ const _: () = assert!(PATH_WAIT.as_millis() * PATH_THREADS as u128 * 2 < TURN_MA
 
 // ---------------------------------------------------------- guarded updates
 
-/// So long a new instance must run, unless its block says something else, in milliseconds.
-pub const UPDATE_HEALTHY_MS: u64 = 10_000;
-/// So long it may take until it is healthy, likewise, in milliseconds: an image of some hundred MB may have to be pulled.
-pub const UPDATE_DEADLINE_MS: u64 = 120_000;
-/// Shortest deadline that a block may have. No container is stopped and started in less.
-pub const UPDATE_DEADLINE_LOWEST: Duration = Duration::from_secs(1);
 /// Guarded updates that are open at the same time. Each report is compared with all of them.
 pub const UPDATES_OPEN: usize = 16;
 /// How many of these workloads may have requested, so that there is room for those of commanders.

@@ -4,7 +4,6 @@
 
 use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
-use ankaios_lite::model::fields::reader::UnknownKey;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::SHOWN_VERSION;
 use ankaios_lite::platform::clock::SystemClock;
@@ -273,12 +272,8 @@ fn read_manifest(path: &Path) -> Result<DesiredState, ExitCode> {
     if text.len() as u64 > MANIFEST_MAX {
         return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));
     }
-    let warn = |warnings: &[UnknownKey]| warnings.iter().for_each(|key| log::warn!("{}: {key}", path.display()));
-    let manifest = Manifest::parse(&text).map_err(|error| {
-        warn(&Manifest::unknown_keys(&text));
-        manifest_failed(path, &error)
-    })?;
-    warn(&manifest.warnings);
+    let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
+    let manifest = manifest.map_err(|error| manifest_failed(path, &error))?;
     manifest.into_desired_state().map_err(|error| manifest_failed(path, &error))
 }
 

@@ -3,22 +3,24 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::ManifestArguments;
+use super::completion::RUNTIMES;
 use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::{Update, read_file};
-use crate::limits::YAML_FILE_MAX;
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::fields::reader::{Reading, Rules};
 use crate::model::fields::{self, STATE};
-use crate::model::lifecycle;
+use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{Name, has_name_characters};
+use crate::model::nearest::nearest;
 use crate::model::node::Node;
+use crate::model::runtime_config::ReadConfig;
 use crate::model::validation::check_mount_points;
 use crate::model::version::API_VERSION_DEPRECATED;
 use crate::model::workload::{ConfigItem, Workload};
-use crate::model::yaml::{Document, Location, Plain, Step, Yaml, json_pointer};
+use crate::model::yaml::{self, Content, Location, Origin, Plain, Step, Yaml, json_pointer};
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt::Display;
 use std::io;
@@ -43,12 +45,12 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
-/// Reads manifests as one desired state.
+/// Reads manifests as one desired state. What engines cannot run is left to the caller.
 ///
 /// # Errors
 /// A manifest cannot be read or used.
 pub fn desired_state(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<DesiredState, CliError> {
-    merged(&read_inputs(&arguments.manifests)?, arguments, output)
+    merged(&read_inputs(&arguments.manifests)?, arguments, output, false)
 }
 
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
@@ -79,7 +81,7 @@ type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
 
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
-    let desired = merged(inputs, arguments, output)?;
+    let desired = merged(inputs, arguments, output, true)?;
     let config_masks = desired.configs.keys().map(|name| format!("desiredState.configs.{name}"));
     let workload_masks = desired.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
     let masks: Vec<String> = config_masks.chain(workload_masks).collect();
@@ -90,14 +92,20 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_
     Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
 }
 
-fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<DesiredState, CliError> {
+fn merged(
+    inputs: &[Input],
+    arguments: &ManifestArguments,
+    output: &mut Output<'_>,
+    warns_of_engines: bool,
+) -> Result<DesiredState, CliError> {
     let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
     let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
     for input in inputs {
-        let mut manifest = read_manifest(input, output)?;
+        let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
-            check_files(input, &manifest)?;
-            check_lifecycles(input, &manifest)?;
+            check_files(input, &manifest, &root)?;
+            check_blocks(input, &root)?;
+            check_configs(input, &manifest, &root, output, warns_of_engines)?;
             set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
         for (name, workload) in manifest.state.workloads {
@@ -156,71 +164,106 @@ fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Re
 }
 
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
-fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<Manifest, CliError> {
+fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Yaml), CliError> {
     let invalid = |text: &str, hint: String| {
         CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
-    let document = Document::read(&input.text, YAML_FILE_MAX).map_err(|error| {
+    let read = yaml::read(&input.text, Origin::Own).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
     })?;
-    let deprecated = document.root().get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
+    let root = read.root;
+    let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     let rules = if deprecated { Rules::Manifest } else { Rules::Schema };
-    let reading = fields::reader::read(&document, &STATE, rules);
+    let reading = fields::reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
         for key in reading.unknown.iter().filter(|key| key.nearest.is_some()) {
             output.warn(format_args!("{}: {key}", input.name));
         }
-        return Err(schema_error(input, &document, &reading).into());
+        return Err(schema_error(input, &root, &reading).into());
     }
-    check_keys(input, &document)?;
+    check_keys(input, &root)?;
     if deprecated {
         output.status(DEPRECATED)?;
     }
-    if let Some((key, at)) = unknown_objects(&document) {
-        let hint = meant_or(&key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
-        let at = at.map_or_else(String::new, |at| format!(" at {at}"));
-        return Err(invalid(&format!("unknown key '{key}'{at}"), hint).into());
+    if let Some((key, at)) = unknown_objects(&root) {
+        let hint = meant_or(key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
+        return Err(invalid(&format!("unknown key '{key}' at {at}"), hint).into());
     }
-    let manifest = Manifest::new(reading, &document).map_err(|error| match error {
+    let manifest = Manifest::new(reading, &root).map_err(|error| match error {
         ManifestError::TagShape { message, location } => CommandError::input(message, place(input, location)),
         error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
     })?;
     for warning in &manifest.warnings {
         output.warn(format_args!("{}: {warning}", input.name));
     }
-    Ok(manifest)
+    Ok((manifest, root))
+}
+
+fn in_workload(name: &str, field: &str) -> [Step; 3] {
+    ["workloads", name, field].map(|key| Step::Key(key.to_owned()))
+}
+
+fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CommandError {
+    CommandError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
 }
 
 /// Refuses mount points with the syntax of further mount options: the engine would take them as such.
-fn check_files(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
+fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), CommandError> {
     for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
-        let files = ["workloads", name, "files"].map(|key| Step::Key(key.to_owned()));
-        let at = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&files));
-        let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
-        return Err(CommandError::input(text, place(input, at)));
+        return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
     }
     Ok(())
 }
 
-/// Refuses errors in `lifecycle:` blocks: a misspelt key would disable a check. Texts with templates are checked by
-/// the server, which renders them.
-fn check_lifecycles(input: &Input, manifest: &Manifest) -> Result<(), CommandError> {
+/// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
+fn check_blocks(input: &Input, root: &Yaml) -> Result<(), CommandError> {
+    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
+        return Ok(());
+    };
+    for (name, workload) in workloads.iter() {
+        let Content::Map(fields) = &workload.content else { continue };
+        let mut keys = fields.iter().map(|(key, _)| (key.scalar().unwrap_or_default(), key.at));
+        let Some((key, at)) = keys.find(|(key, _)| nearest(key, [lifecycle::KEY]).is_some()) else { continue };
+        let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+        let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, Some(at)));
+        return Err(refused(input, name.scalar().unwrap_or_default(), &text, hint));
+    }
+    Ok(())
+}
+
+/// Refuses errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
+/// Texts with templates are checked by the server, which renders them.
+fn check_configs(
+    input: &Input,
+    manifest: &Manifest,
+    root: &Yaml,
+    output: &mut Output<'_>,
+    warns_of_engines: bool,
+) -> Result<(), CommandError> {
     for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
-        if !workload.configs.is_empty() && config.contains("{{") {
+        let is_template = !workload.configs.is_empty() && config.contains("{{");
+        if is_template || !RUNTIMES.contains(&&*workload.runtime) {
             continue;
         }
-        let Err(error) = lifecycle::of_config(&workload.runtime, config) else { continue };
-        let path = ["workloads", name, "runtimeConfig"].map(|key| Step::Key(key.to_owned()));
-        let begins = Document::read(&input.text, YAML_FILE_MAX).ok().and_then(|document| document.locate(&path));
-        let line = begins
-            .zip(error.location)
-            .and_then(|(begins, at)| lifecycle::line_in_manifest(&input.text, begins, config, at.line));
-        let place = line.map_or_else(|| place(input, begins), |line| format!("see '{}', line {line}", input.name));
-        let text = format!("Invalid manifest data provided: {}: workload '{name}': {error}", input.name);
-        return Err(CommandError::input(text, place));
+        let (read, mut unknown) = ReadConfig::with_unknown(&workload.runtime, config);
+        let begins = || root.locate(&in_workload(name, "runtimeConfig"));
+        let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
+        if let Err(error) = &read.lifecycle {
+            let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
+            return Err(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
+        }
+        if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines) {
+            let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
+            output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
+        }
+        for key in &mut unknown {
+            key.path.splice(0..0, in_workload(name, "runtimeConfig"));
+            key.location = in_file(key.location);
+            output.warn(format_args!("{}: {key}", input.name));
+        }
     }
     Ok(())
 }
@@ -229,12 +272,11 @@ fn place(input: &Input, location: Option<Location>) -> String {
     location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
 }
 
-fn schema_error(input: &Input, document: &Document<'_>, reading: &Reading) -> CommandError {
-    let mut located: Vec<_> =
-        reading.problems.iter().map(|problem| (document.locate(&problem.path), problem)).collect();
-    located.sort_by_key(|(at, _)| at.map(|at| (at.line, at.column))); // In the order of the file.
+fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CommandError {
+    let mut located: Vec<_> = reading.problems.iter().map(|problem| (root.locate(&problem.path), problem)).collect();
+    located.sort_by_key(|(at, _)| *at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
-    if *document.root() == Yaml::Null {
+    if root.is_null() {
         text.push_str(&format!("\n'{}' is empty", input.name));
         return CommandError::input(text, "a manifest has at least the line: apiVersion: v1");
     }
@@ -253,13 +295,14 @@ fn schema_error(input: &Input, document: &Document<'_>, reading: &Reading) -> Co
 }
 
 /// Refuses keys at any depth that masks cannot name.
-fn check_keys(input: &Input, document: &Document<'_>) -> Result<(), CommandError> {
-    let mut path = Vec::new();
-    if let Some(text) = wrong_key(document.root(), &mut path) {
-        return Err(CommandError::input(text, place(input, document.locate(&path))));
+fn check_keys(input: &Input, root: &Yaml) -> Result<(), CommandError> {
+    if let Some((text, at)) = wrong_key(root) {
+        return Err(CommandError::input(text, place(input, Some(at))));
     }
-    let Some(Yaml::Map(workloads)) = document.root().get("workloads") else { return Ok(()) };
-    match workloads.iter().find(|(key, _)| matches!(key, Yaml::Plain(Plain::Integer, _))) {
+    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
+        return Ok(());
+    };
+    match workloads.iter().find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _))) {
         Some((key, _)) => Err(CommandError::input(
             "The provided path does not exist! This may be caused by improper naming. \
              Names expected to have characters in '[a-zA-Z0-9_-]'",
@@ -269,48 +312,32 @@ fn check_keys(input: &Input, document: &Document<'_>) -> Result<(), CommandError
     }
 }
 
-/// The message for the first wrong key below `node`; `path` then leads to its value.
-fn wrong_key(node: &Yaml, path: &mut Vec<Step>) -> Option<String> {
-    match node {
-        Yaml::Map(entries) => entries.iter().find_map(|(key, value)| {
-            path.push(Step::Key(key.scalar().unwrap_or_default().to_owned()));
-            let wrong = match key {
-                Yaml::Text(text) if !has_name_characters(text) => {
-                    Some(format!("Invalid mapping key '{text}': Expected to have characters in [a-zA-Z0-9_-]."))
+/// The message for the first wrong key below `node`, and where its value is.
+fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
+    match &node.content {
+        Content::Map(entries) => entries.iter().find_map(|(key, value)| {
+            let wrong = match &key.content {
+                Content::Text(text) if !has_name_characters(text) => {
+                    format!("Invalid mapping key '{text}': Expected to have characters in [a-zA-Z0-9_-].")
                 }
-                Yaml::Text(_) | Yaml::Plain(Plain::Integer, _) => wrong_key(value, path),
-                Yaml::Plain(..) | Yaml::Null => {
-                    Some(format!("Unsupported mapping key '{}'", key.scalar().unwrap_or_default()))
-                }
-                Yaml::List(_) | Yaml::Map(_) => Some(format!("Unsupported mapping key '{}'", key.describe())),
+                Content::Text(_) | Content::Plain(Plain::Integer, _) => return wrong_key(value),
+                Content::Plain(..) => format!("Unsupported mapping key '{}'", key.scalar().unwrap_or_default()),
+                Content::List(_) | Content::Map(_) => format!("Unsupported mapping key '{}'", key.describe()),
             };
-            if wrong.is_none() {
-                path.pop();
-            }
-            wrong
+            Some((wrong, value.at))
         }),
-        Yaml::List(items) => items.iter().enumerate().find_map(|(index, item)| {
-            path.push(Step::Index(index));
-            let wrong = wrong_key(item, path);
-            if wrong.is_none() {
-                path.pop();
-            }
-            wrong
-        }),
-        Yaml::Null | Yaml::Text(_) | Yaml::Plain(..) => None,
+        Content::List(items) => items.iter().find_map(wrong_key),
+        Content::Text(_) | Content::Plain(..) => None,
     }
 }
 
 /// An unknown key at the top that holds objects: they would be ignored without an error.
-fn unknown_objects(document: &Document<'_>) -> Option<(String, Option<Location>)> {
-    let Yaml::Map(entries) = document.root() else { return None };
-    let (key, _) = entries.iter().find(|(key, value)| {
-        let known = key.scalar().is_some_and(|key| STATE.field(key).is_some());
-        !known && matches!(value, Yaml::Map(objects) if !objects.is_empty())
-    })?;
-    let key = key.scalar()?.to_owned();
-    let at = document.locate_key(&[Step::Key(key.clone())]);
-    Some((key, at))
+fn unknown_objects(root: &Yaml) -> Option<(&str, Location)> {
+    let Content::Map(entries) = &root.content else { return None };
+    entries.iter().find_map(|(key, value)| {
+        let name = key.scalar().filter(|name| STATE.field(name).is_none() && !name.starts_with("x-"))?;
+        matches!(&value.content, Content::Map(objects) if !objects.is_empty()).then_some((name, key.at))
+    })
 }
 
 #[cfg(test)]

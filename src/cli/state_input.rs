@@ -3,12 +3,11 @@
 //! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
 //! has no place for.
 
-use crate::limits::YAML_FILE_MAX;
 use crate::model::fields::COMPLETE_STATE;
 use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
-use crate::model::yaml::{Document, Yaml, YamlError};
+use crate::model::yaml::{self, Origin, YamlError};
 use std::io::{self, ErrorKind};
 
 /// The file cannot be used.
@@ -36,19 +35,17 @@ pub struct StateInput {
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
 pub fn read(text: &str) -> Result<StateInput, StateInputError> {
-    let document = Document::read(text, YAML_FILE_MAX).map_err(|error| StateInputError {
+    let document = yaml::read(text, Origin::Own).map_err(|error| StateInputError {
         no_yaml: true,
         hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
         text: error.message,
     })?;
     let wrong = |text: String, hint: &str| Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() });
-    let read = match document.root() {
-        Yaml::Null => Reading::default(),
-        _ => reader::read(&document, &COMPLETE_STATE, Rules::State),
-    };
+    let root = &document.root;
+    let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        return wrong(ManifestError::invalid(problem, &document).to_string(), hint);
+        return wrong(ManifestError::invalid(problem, root).to_string(), hint);
     }
     if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
         return wrong("missing field `apiVersion`".to_owned(), "write 'apiVersion: v1' below 'desiredState'");
@@ -60,7 +57,7 @@ pub fn read(text: &str) -> Result<StateInput, StateInputError> {
 #[must_use]
 pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
     let Some(at) = error.location else { return general.to_owned() };
-    let line = text.lines().nth(at.line.saturating_sub(1)).unwrap_or_default();
+    let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     if line.trim_start_matches(' ').starts_with('\t') {
         return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
     }

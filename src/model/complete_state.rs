@@ -323,9 +323,9 @@ impl Way<'_> {
         let below = |key: &str, node: &Node, kind: Kind| Way { above: Some(self), key }.check(node, kind);
         let each = |entries: &Entries, kind| entries.iter().try_for_each(|(key, node)| below(key, node, kind));
         let expected = match (kind, node) {
-            (Kind::Any, _) | (Kind::Text(_) | Kind::Config, Node::Text(_)) | (Kind::Number, Node::Number(_)) => {
-                return Ok(());
-            }
+            (Kind::Any, _)
+            | (Kind::Text(_) | Kind::Config, Node::Text(_))
+            | (Kind::Number | Kind::Range(..), Node::Number(_)) => return Ok(()),
             (Kind::Choice(_) | Kind::Constant(_), Node::Text(text)) => match kind.texts() {
                 texts if texts.contains(&text.as_str()) => return Ok(()),
                 texts => alternatives(&texts),
@@ -342,9 +342,9 @@ impl Way<'_> {
                 None if node.get(TYPE).is_none() => return Err(self.missing(TYPE)),
                 None => alternatives(&kind.texts()),
             },
-            (Kind::Text(_) | Kind::Choice(_) | Kind::Constant(_), _) => "text".to_owned(),
-            (Kind::Number, _) => "a whole number".to_owned(),
-            (Kind::List(_), _) => "a list".to_owned(),
+            (Kind::Text(_) | Kind::Choice(_) | Kind::Constant(_) | Kind::True, _) => "text".to_owned(),
+            (Kind::Number | Kind::Range(..), _) => "a whole number".to_owned(),
+            (Kind::List(_) | Kind::Command, _) => "a list".to_owned(),
             (Kind::Map(_) | Kind::Named(_) | Kind::Tags, _) => "a map".to_owned(),
             (Kind::Config, _) => "text, a list or a map".to_owned(),
         };

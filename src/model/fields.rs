@@ -12,7 +12,8 @@ use super::node::Node;
 use super::validation::check_filter_mask;
 use super::version::API_VERSION;
 use super::workload::{AddCondition, RestartPolicy};
-use crate::limits::NAME_MAX;
+use crate::limits::{NAME_MAX, SOCKET_PATH_MAX};
+use std::net::IpAddr;
 
 /// The field that distinguishes the objects of [`Kind::OneOf`].
 pub const TYPE: &str = "type";
@@ -24,6 +25,12 @@ pub enum Kind {
     Text(Text),
     /// A whole number.
     Number,
+    /// A whole number from the first to the second, with the one that a block has where it is not given.
+    Range(u64, u64, Option<u64>),
+    /// `true` and nothing else; in the tree an empty map.
+    True,
+    /// Texts of which there is at least one.
+    Command,
     /// One of a few texts.
     Choice(&'static Choice),
     /// Exactly this text.
@@ -83,15 +90,17 @@ pub struct Object {
     pub fields: &'static [Field],
     /// Fields of which at least one is required; any may be missing when this is empty.
     pub any_of: &'static [&'static str],
+    /// Fields of which exactly one is required, likewise.
+    pub one_of: &'static [&'static str],
 }
 
 impl Object {
-    const fn new(fields: &'static [Field]) -> Self {
-        Self { name: "", description: "", fields, any_of: &[] }
+    pub(super) const fn new(fields: &'static [Field]) -> Self {
+        Self::named("", "", fields)
     }
 
-    const fn named(name: &'static str, description: &'static str, fields: &'static [Field]) -> Self {
-        Self { name, description, fields, any_of: &[] }
+    pub(super) const fn named(name: &'static str, description: &'static str, fields: &'static [Field]) -> Self {
+        Self { name, description, fields, any_of: &[], one_of: &[] }
     }
 
     /// The text of [`TYPE`], by which it is distinguished from others.
@@ -141,17 +150,33 @@ pub struct Field {
     pub nullable: bool,
     /// Whether it is not printed when it holds nothing.
     pub omit_empty: bool,
+    /// What a block has where it is not given, beside numbers.
+    pub default: Option<&'static str>,
+    /// The field beside which it means nothing.
+    pub not_with: Option<&'static str>,
+    /// The field that it needs beside it.
+    pub needs: Option<&'static str>,
     /// What it is, for the JSON schema, unless its kind has a description there.
     pub description: &'static str,
 }
 
 impl Field {
-    const fn new(name: &'static str, kind: Kind) -> Self {
-        let (old_name, description) = (None, "");
-        Self { name, old_name, kind, presence: Presence::Optional, nullable: false, omit_empty: false, description }
+    pub(super) const fn new(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            old_name: None,
+            kind,
+            presence: Presence::Optional,
+            nullable: false,
+            omit_empty: false,
+            default: None,
+            not_with: None,
+            needs: None,
+            description: "",
+        }
     }
 
-    const fn required(self) -> Self {
+    pub(super) const fn required(self) -> Self {
         Self { presence: Presence::Required, ..self }
     }
 
@@ -159,8 +184,16 @@ impl Field {
         Self { omit_empty: true, ..self }
     }
 
-    const fn described(self, description: &'static str) -> Self {
+    pub(super) const fn described(self, description: &'static str) -> Self {
         Self { description, ..self }
+    }
+
+    /// What a block has where it is not given.
+    fn default(&self) -> Option<Node> {
+        match self.kind {
+            Kind::Range(.., Some(default)) => Some(Node::Number(default)),
+            _ => self.default.map(Node::text),
+        }
     }
 
     /// Whether `node`, the value of this field, is left out where only values are of interest.
@@ -186,8 +219,13 @@ pub struct Choice {
     pub description: &'static str,
     /// What a field holds that is not given.
     pub default: Option<&'static str>,
-    /// The texts.
     pub texts: &'static [&'static str],
+}
+
+impl Choice {
+    pub(super) const fn of(texts: &'static [&'static str]) -> Self {
+        Self { name: "", description: "", default: None, texts }
+    }
 }
 
 /// The form of a text. `ank` checks it before a manifest is sent; the server checks names later, after templates are
@@ -198,6 +236,8 @@ pub enum Text {
     Any,
     /// Any text; a number must be in quotes.
     Quoted,
+    /// Any text; a number, boolean or null is one as well.
+    Scalar,
     /// The version of a manifest.
     Version,
     /// A name of something.
@@ -208,6 +248,14 @@ pub enum Text {
     Mask,
     /// A workload name of an access rule, with at most one wildcard.
     NamePattern,
+    /// An absolute path of a node.
+    Path,
+    /// That of a socket.
+    SocketPath,
+    /// The path of a URL.
+    UrlPath,
+    /// An IP address or `localhost`.
+    Address,
 }
 
 impl Text {
@@ -215,12 +263,15 @@ impl Text {
     #[must_use]
     pub fn pattern(self) -> Option<&'static str> {
         match self {
-            Self::Any | Self::Quoted => None,
+            Self::Any | Self::Quoted | Self::Scalar => None,
             Self::Version => Some("^v1$"),
             Self::Name => Some("^[a-zA-Z0-9_-]+$"),
             Self::Agent => Some(r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$"),
             Self::Mask => Some(r"^(?:\*|[a-zA-Z0-9_-]+)(?:\.(?:\*|[a-zA-Z0-9_-]+))*$"),
             Self::NamePattern => Some(r"^(?:\*|[a-zA-Z0-9_-]*\*[a-zA-Z0-9_-]*|[a-zA-Z0-9_-]+)$"),
+            Self::Path | Self::SocketPath => Some("^/"),
+            Self::UrlPath => Some("^/[!-~]*$"),
+            Self::Address => Some("^(?:localhost|[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$"),
         }
     }
 
@@ -230,6 +281,8 @@ impl Text {
         match self {
             Self::Name => Some(NAME_MAX),
             Self::NamePattern => Some(NAME_MAX + 1),
+            Self::Path | Self::UrlPath => Some(PATH_MAX),
+            Self::SocketPath => Some(SOCKET_PATH_MAX),
             _ => None,
         }
     }
@@ -237,7 +290,7 @@ impl Text {
     /// Whether `text` matches [`Self::pattern`].
     fn matches(self, text: &str) -> bool {
         match self {
-            Self::Any | Self::Quoted => true,
+            Self::Any | Self::Quoted | Self::Scalar => true,
             Self::Version => text == API_VERSION,
             Self::Name => !text.is_empty() && has_name_characters(text),
             Self::Agent => is_agent(text),
@@ -245,18 +298,28 @@ impl Text {
             Self::NamePattern => {
                 !text.is_empty() && text.matches('*').count() <= 1 && text.split('*').all(has_name_characters)
             }
+            Self::Path | Self::SocketPath | Self::UrlPath => {
+                let is_printable = self != Self::UrlPath || text.bytes().all(|byte| byte.is_ascii_graphic());
+                let is_short = self.length_max().is_none_or(|max| text.len() <= max);
+                text.starts_with('/') && !text.contains('\0') && is_printable && is_short
+            }
+            Self::Address => text == "localhost" || text.parse::<IpAddr>().is_ok(),
         }
     }
 
     /// What a text that does not match [`Self::pattern`] should be.
     fn expected(self) -> &'static str {
         match self {
-            Self::Any | Self::Quoted => "",
+            Self::Any | Self::Quoted | Self::Scalar => "",
             Self::Version => "v1",
             Self::Name => "letters, digits, '_' and '-'",
             Self::Agent => "letters, digits, '_', '-' and templates as {{config}}",
             Self::Mask => "names or '*', separated by '.'",
             Self::NamePattern => "letters, digits, '_', '-' and at most one '*'",
+            Self::Path => "an absolute path of the node",
+            Self::SocketPath => "an absolute path of the node with at most 107 bytes",
+            Self::UrlPath => "a path that begins with '/' and has no blanks",
+            Self::Address => "an IP address or localhost; names are not looked up",
         }
     }
 
@@ -340,6 +403,10 @@ pub const WORKLOAD: Object = Object::named(
     ],
 );
 
+/// Longest path of a check, in bytes.
+const PATH_MAX: usize = 1024;
+const _: () = assert!(SOCKET_PATH_MAX == 107, "a text names it");
+
 const RESTART_POLICY: Choice = Choice {
     name: "restartPolicy",
     description: "Whether a container that ended is started again: always, after an error, or never.",
@@ -398,7 +465,7 @@ const RULES: [Object; 2] = [
     ),
 ];
 
-const OPERATION: Choice = Choice { name: "", description: "", default: None, texts: Operation::TEXTS };
+const OPERATION: Choice = Choice::of(Operation::TEXTS);
 
 /// A connected agent.
 pub const AGENT: Object = Object::new(&[
@@ -427,9 +494,7 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
                 continue;
             }
             Kind::Config | Kind::Tags | Kind::List(_) | Kind::OneOf(_) | Kind::Any => return None,
-            Kind::Map(_) | Kind::Named(_) | Kind::Text(_) | Kind::Number | Kind::Choice(_) | Kind::Constant(_) => {
-                vec![]
-            }
+            _ => vec![],
         };
         let above = if depth == 0 { "the state".to_owned() } else { format!("'{}'", path[..depth].join(".")) };
         let meant = nearest(part, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));

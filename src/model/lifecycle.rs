@@ -5,29 +5,23 @@
 //!
 //! A typo must not switch a safety gate off, so an unknown key is an error with its place.
 
-mod update;
-
-pub use update::{OnFailure, Terms, Update};
-
-use super::names::alternatives;
+use super::fields::reader::{Problem, Rules, read_part};
+use super::fields::{Choice, Field, Kind, Object, Text};
+use super::names::named_enum;
 use super::nearest::nearest;
-use super::place::{At, Problem};
 use super::prepare_level::PrepareLevel;
-use super::yaml::{Document, Location, Plain, Yaml, path_text};
-use crate::limits::{
-    LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
-    SOCKET_PATH_MAX, YAML_CONFIG_MAX, YAML_NODE,
-};
+use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// Key of the block.
 pub const KEY: &str = "lifecycle";
 
 /// A checked block.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Lifecycle {
     /// Whether the workload is relevant on its node; evaluated when the agent starts and on updates.
     pub activation: Option<Condition>,
@@ -49,7 +43,6 @@ pub struct Lifecycle {
 
 impl Lifecycle {
     /// Whether the engine must give the workload a notify socket.
-    #[must_use]
     pub fn wants_notify(&self) -> bool {
         let ready = self.ready.as_ref().is_some_and(|ready| ready.check == Check::Notify);
         ready || self.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify)
@@ -57,7 +50,8 @@ impl Lifecycle {
 }
 
 /// A probe of a workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Check {
     /// The workload sends `READY=1` and `WATCHDOG=1` to its notify socket.
     Notify,
@@ -66,6 +60,7 @@ pub enum Check {
     /// A connection to a port can be made.
     Tcp {
         /// Where; the workload itself unless said otherwise.
+        #[serde(deserialize_with = "address")]
         host: IpAddr,
         /// Which port.
         port: u16,
@@ -73,6 +68,7 @@ pub enum Check {
     /// A request is answered.
     Http {
         /// Where; the workload itself unless said otherwise.
+        #[serde(deserialize_with = "address")]
         host: IpAddr,
         /// Which port.
         port: u16,
@@ -102,94 +98,168 @@ impl fmt::Display for Check {
 }
 
 /// How a check is repeated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pace {
     /// Before the first one.
+    #[serde(rename = "initialDelayMs", deserialize_with = "milliseconds", default)]
     pub initial_delay: Duration,
     /// From the end of one to the next.
+    #[serde(rename = "periodMs", deserialize_with = "milliseconds")]
     pub period: Duration,
     /// Longest wait for one.
+    #[serde(rename = "timeoutMs", deserialize_with = "milliseconds")]
     pub timeout: Duration,
 }
 
 /// When dependents may start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Ready {
     /// What must hold.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// How often in a row it must hold.
     pub success_threshold: u32,
     /// `None` waits for ever.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
     /// What follows when it is over.
+    #[serde(default)]
     pub on_deadline: OnDeadline,
 }
 
-/// What follows from a missed deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDeadline {
-    /// The start failed.
-    Fail,
-    /// Probing goes on.
-    Wait,
+named_enum! {
+    /// What follows from a missed deadline.
+    #[derive(Default)]
+    OnDeadline {
+        /// The start failed.
+        #[default]
+        Fail = "FAIL",
+        /// Probing goes on.
+        Wait = "WAIT",
+    }
 }
 
 /// Whether it still works.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Alive {
     /// What must hold.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// How often in a row it must fail.
     pub failure_threshold: u32,
     /// What follows then.
+    #[serde(default)]
     pub action: AliveAction,
 }
 
-/// What follows when it does not work any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AliveAction {
-    /// It is stopped and has failed; its restart policy decides.
-    Restart,
-    /// It is only reported.
-    Report,
+named_enum! {
+    /// What follows when it does not work any more.
+    #[derive(Default)]
+    AliveAction {
+        /// It is stopped and has failed; its restart policy decides.
+        #[default]
+        Restart = "RESTART",
+        /// It is only reported.
+        Report = "REPORT",
+    }
 }
 
 /// When it counts as removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Gone {
     /// What must fail.
+    #[serde(flatten)]
     pub check: Check,
     /// How it is repeated.
+    #[serde(flatten)]
     pub pace: Pace,
     /// When the delete counts as failed; `None` never.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds_or_none")]
     pub deadline: Option<Duration>,
 }
 
 /// How often it is started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Restart {
     /// Bound of the first delay.
+    #[serde(rename = "backoffMs", deserialize_with = "milliseconds")]
     pub backoff: Duration,
     /// Bound of all delays.
+    #[serde(rename = "backoffMaxMs", deserialize_with = "milliseconds")]
     pub backoff_max: Duration,
     /// Starts without success in a row; `None` has no limit.
     pub max_restarts: Option<u32>,
     /// Being ready for this long begins a new count.
+    #[serde(rename = "windowMs", deserialize_with = "milliseconds")]
     pub window: Duration,
 }
 
+named_enum! {
+    /// What follows from an update that failed.
+    #[derive(Default)]
+    OnFailure {
+        /// What was before is desired again.
+        Rollback = "ROLLBACK",
+        /// The update stays.
+        #[default]
+        Keep = "KEEP",
+    }
+}
+
+/// How an instance is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Terms {
+    /// It is healthy when it ran for so long, or has succeeded so long ago.
+    #[serde(rename = "healthyMs", deserialize_with = "milliseconds")]
+    pub healthy: Duration,
+    /// It has failed when it was not healthy for so long.
+    #[serde(rename = "deadlineMs", deserialize_with = "milliseconds")]
+    pub deadline: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let (healthy, deadline) = (UPDATE_HEALTHY_MS, UPDATE_DEADLINE_MS);
+        Self { healthy: Duration::from_millis(healthy), deadline: Duration::from_millis(deadline) }
+    }
+}
+
+/// How an update is staged, when it may be carried out, and how it is judged.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Update {
+    /// What is prepared before old instances are stopped.
+    pub stage: PrepareLevel,
+    /// What must hold for the update to be carried out.
+    pub when: Option<Condition>,
+    #[serde(flatten)]
+    pub terms: Terms,
+    /// What follows when it fails; `None` leaves that to the server's settings.
+    pub on_failure: Option<OnFailure>,
+}
+
 /// Entries that must all hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Condition {
     /// A path of the node that must exist.
     pub path_exists: Option<String>,
     /// A path of the node that must not exist.
     pub path_missing: Option<String>,
     /// Tags that the agent must have been started with.
+    #[serde(rename = "tagEquals", default)]
     pub tags: BTreeMap<String, String>,
 }
 
@@ -201,7 +271,6 @@ impl Condition {
 
     /// The first entry that does not hold, as text; `None` when all hold. `exists` is `None` for a path that does
     /// not answer, which does not hold either.
-    #[must_use]
     pub fn unmet(&self, exists: impl Fn(&str) -> Option<bool>, tags: &BTreeMap<String, String>) -> Option<String> {
         let both = [(&self.path_exists, true, "does not exist"), (&self.path_missing, false, "exists")];
         for (path, wanted, otherwise) in both {
@@ -220,10 +289,10 @@ impl Condition {
     }
 }
 
-/// A block is wrong.
+/// A runtime configuration, or the block in it, is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct LifecycleError {
-    /// Path of the field inside the runtime configuration, empty when its text cannot be read at all.
+pub struct ConfigError {
+    /// Path of the field, empty when the text cannot be read at all.
     pub path: String,
     /// What is wrong, with a suggestion where there is one.
     pub message: String,
@@ -231,7 +300,13 @@ pub struct LifecycleError {
     pub location: Option<Location>,
 }
 
-impl fmt::Display for LifecycleError {
+impl ConfigError {
+    pub(super) fn new(Problem { path, message }: Problem, root: &Yaml) -> Self {
+        Self { path: path_text(&path), message, location: root.locate_key(&path) }
+    }
+}
+
+impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
             write!(formatter, "{}: ", self.path)?;
@@ -241,25 +316,194 @@ impl fmt::Display for LifecycleError {
     }
 }
 
+// ----------------------------------------------------------------- its fields
+
+/// Longest time, in milliseconds: a day. More can only be a mistake.
+const DAY_MS: u64 = 24 * 3600 * 1000;
+/// Shortest period and timeout of a check, in milliseconds. Faster ones would only cost.
+const PERIOD_LOWEST_MS: u64 = 50;
+/// Longest timeout of a check, in milliseconds: it keeps a socket or a process of the engine. A watchdog that a workload
+/// notifies may have any.
+const TIMEOUT_MAX_MS: u64 = 60_000;
+/// Shortest first delay of restarts, in milliseconds. A container needs about that long to start.
+const BACKOFF_LOWEST_MS: u64 = 100;
+/// Shortest deadline of an update, in milliseconds. No container is stopped and started in less.
+const UPDATE_DEADLINE_LOWEST_MS: u64 = 1000;
+/// So long a new instance must run unless its block says something else, in milliseconds.
+const UPDATE_HEALTHY_MS: u64 = 10_000;
+/// So long it may take until it is healthy, likewise: an image of some hundred MB may have to be pulled.
+const UPDATE_DEADLINE_MS: u64 = 120_000;
+
+pub(super) const FIELD: Field = Field::new(KEY, Kind::Object(&BLOCK));
+
+pub(super) const BLOCK: Object = Object::named(
+    KEY,
+    "When the workload may run, counts as ready, as alive and as gone, and how it is started again and updated.",
+    &[
+        Field::new("activation", CONDITION).described("Whether the workload is relevant on its node."),
+        Field::new("precondition", CONDITION).described("What must hold for it to run, all the time."),
+        Field::new("ready", Kind::Object(&READY)),
+        Field::new("alive", Kind::Object(&ALIVE)),
+        Field::new("gone", Kind::Object(&GONE)),
+        Field::new("restart", Kind::Object(&RESTART)),
+        Field::new("prepare", Kind::Choice(&Choice::of(PrepareLevel::TEXTS)))
+            .described("How far its start is prepared while it waits; the agent's setting without it."),
+        Field::new("update", Kind::Object(&UPDATE)),
+    ],
+);
+
+const CONDITION: Kind = Kind::Object(&Object {
+    any_of: &["pathExists", "pathMissing", "tagEquals"],
+    ..Object::named(
+        "condition",
+        "Entries that must all hold.",
+        &[
+            Field::new("pathExists", PATH).described("A path of the node that must exist."),
+            Field::new("pathMissing", PATH).described("A path of the node that must not exist."),
+            Field::new("tagEquals", Kind::Map(&Kind::Text(Text::Scalar)))
+                .described("Tags that the agent must have been started with."),
+        ],
+    )
+});
+
+const PATH: Kind = Kind::Text(Text::Path);
+
+const fn number(name: &'static str, lowest: u64, highest: u64, default: u64) -> Field {
+    Field::new(name, Kind::Range(lowest, highest, Some(default)))
+}
+
+const fn time(name: &'static str, default: u64) -> Field {
+    number(name, 0, DAY_MS, default)
+}
+
+const fn period(default: u64) -> Field {
+    number("periodMs", PERIOD_LOWEST_MS, DAY_MS, default).described("From the end of a check to the next one.")
+}
+
+const fn timeout(highest: u64) -> Field {
+    number("timeoutMs", PERIOD_LOWEST_MS, highest, 1000).described("Longest wait for one check.")
+}
+
+/// With `notify` nothing is probed, so this means nothing then.
+const fn probed(field: Field) -> Field {
+    Field { not_with: Some(NOTIFY.name), ..field }
+}
+
+const NOTIFY: Field = Field::new("notify", Kind::True).described("It sends READY=1 and WATCHDOG=1; podman only.");
+const EXEC: Field = Field::new("exec", Kind::Command).described("A command in its container ends with exit code 0.");
+const TCP: Field =
+    Field::new("tcp", Kind::Object(&Object::new(&[PORT, HOST]))).described("A port can be connected to.");
+const HTTP: Field = Field::new(
+    "http",
+    Kind::Object(&Object::new(&[
+        PORT,
+        Field { default: Some("/"), ..Field::new("path", Kind::Text(Text::UrlPath)) },
+        Field::new("status", Kind::Range(100, 599, None)).described("Any from 200 to 399 without it."),
+        HOST,
+    ])),
+)
+.described("A request is answered.");
+const UNIX: Field = Field::new("unix", Kind::Text(Text::SocketPath)).described("A socket can be connected to.");
+const FILE: Field = Field::new("file", PATH).described("A file of the node exists.");
+const PORT: Field = Field::new("port", Kind::Range(1, u16::MAX as u64, None)).required();
+const HOST: Field = Field { default: Some("localhost"), ..Field::new("host", Kind::Text(Text::Address)) };
+
+const READY: Object = Object {
+    one_of: &["notify", "exec", "tcp", "http", "unix", "file"],
+    ..Object::named(
+        "ready",
+        "When its dependents may start.",
+        &[
+            NOTIFY,
+            EXEC,
+            TCP,
+            HTTP,
+            UNIX,
+            FILE,
+            probed(time("initialDelayMs", 0)),
+            probed(period(500)),
+            probed(timeout(TIMEOUT_MAX_MS)),
+            probed(number("successThreshold", 1, 1_000_000, 1)).described("How often in a row it must hold."),
+            time("deadlineMs", 30_000).described("0 waits for ever."),
+            Field::new("onDeadline", Kind::Choice(&Choice::of(OnDeadline::TEXTS)))
+                .described("FAIL without it: the start has failed."),
+        ],
+    )
+};
+
+const ALIVE: Object = Object {
+    one_of: READY.one_of,
+    ..Object::named(
+        "alive",
+        "Whether it still works.",
+        &[
+            Field { needs: Some("timeoutMs"), ..NOTIFY }, // There is no time that suits many.
+            EXEC,
+            TCP,
+            HTTP,
+            UNIX,
+            FILE,
+            probed(period(5000)),
+            timeout(DAY_MS).described("At most 60000, but for 'notify', which keeps nothing waiting."),
+            probed(number("failureThreshold", 1, 1_000_000, 3)).described("How often in a row it must fail."),
+            Field::new("action", Kind::Choice(&Choice::of(AliveAction::TEXTS)))
+                .described("RESTART without it: it has failed, and its restart policy decides."),
+        ],
+    )
+};
+
+const GONE: Object = Object {
+    one_of: &["tcp", "http", "unix", "file"],
+    ..Object::named(
+        "gone",
+        "The check that must fail before it counts as removed; its container is gone then.",
+        &[
+            TCP,
+            HTTP,
+            UNIX,
+            FILE,
+            period(200),
+            timeout(TIMEOUT_MAX_MS),
+            time("deadlineMs", 10_000).described("When the delete counts as failed; 0 never."),
+        ],
+    )
+};
+
+const RESTART: Object = Object::named(
+    "restart",
+    "How often it is started again.",
+    &[
+        number("backoffMs", BACKOFF_LOWEST_MS, DAY_MS, 500).described("Bound of the first delay."),
+        number("backoffMaxMs", BACKOFF_LOWEST_MS, DAY_MS, 300_000).described("Bound of all delays."),
+        Field::new("maxRestarts", Kind::Range(0, u32::MAX as u64, None)).described("Without success in a row."),
+        time("windowMs", 60_000).described("Being ready for this long begins a new count."),
+    ],
+);
+
+const UPDATE: Object = Object::named(
+    "update",
+    "How an update to it is staged, when it may be carried out, and how it is judged.",
+    &[
+        // An initialised container would hold memory and ports beside the one that runs.
+        Field {
+            default: Some("CREATE"),
+            ..Field::new("stage", Kind::Choice(&Choice::of(&["NONE", "IMAGE", "CREATE"])))
+        }
+        .described("What is prepared before the old instance is stopped."),
+        Field::new("when", CONDITION).described("What must hold for the update to be carried out."),
+        time("healthyMs", UPDATE_HEALTHY_MS).described("It is healthy when it ran for so long."),
+        number("deadlineMs", UPDATE_DEADLINE_LOWEST_MS, DAY_MS, UPDATE_DEADLINE_MS)
+            .described("It has failed when it was not healthy for so long; greater than 'healthyMs'."),
+        Field::new("onFailure", Kind::Choice(&Choice::of(OnFailure::TEXTS)))
+            .described("The setting of the server without it."),
+    ],
+);
+
 // --------------------------------------------------------------- reading it
 
-const BLOCK_KEYS: [&str; 8] = ["activation", "precondition", "ready", "alive", "gone", "restart", "prepare", "update"];
-const CHECK_KEYS: [&str; 6] = ["notify", "exec", "tcp", "http", "unix", "file"];
-const CONDITION_KEYS: [&str; 3] = ["pathExists", "pathMissing", "tagEquals"];
-const TCP_KEYS: [&str; 2] = ["port", "host"];
-const HTTP_KEYS: [&str; 4] = ["port", "path", "status", "host"];
-const READY_KEYS: [&str; 6] =
-    ["initialDelayMs", "periodMs", "timeoutMs", "successThreshold", "deadlineMs", "onDeadline"];
-const ALIVE_KEYS: [&str; 4] = ["periodMs", "timeoutMs", "failureThreshold", "action"];
-const GONE_KEYS: [&str; 3] = ["periodMs", "timeoutMs", "deadlineMs"];
-const RESTART_KEYS: [&str; 4] = ["backoffMs", "backoffMaxMs", "maxRestarts", "windowMs"];
-/// With `notify` nothing is probed, so there is no pace.
-const NOTIFY_READY_KEYS: [&str; 2] = ["deadlineMs", "onDeadline"];
-const NOTIFY_ALIVE_KEYS: [&str; 2] = ["timeoutMs", "action"];
-
-/// The error when there is too much to read.
-const TOO_MANY_TEXTS: &str = "too many and too large runtime configurations to look for the block; use smaller ones or \
-                              several updates";
+/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
+/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
+pub const TEXTS_MAX: usize = 128 * 1024 * 1024;
 
 /// Runtimes that know the block.
 const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
@@ -269,7 +513,7 @@ const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 /// # Errors
 /// The first thing that is not as it should be.
 // [impl->swdd~lifecycle-block-is-checked~1]
-pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, LifecycleError> {
+pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, ConfigError> {
     let mut unbounded = usize::MAX;
     of_config_within(runtime, config, &mut unbounded)
 }
@@ -279,36 +523,87 @@ pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, Lifec
 ///
 /// # Errors
 /// As [`of_config`], or when they become more.
-pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result<Option<Lifecycle>, LifecycleError> {
+pub fn of_config_within(runtime: &str, config: &str, left: &mut usize) -> Result<Option<Lifecycle>, ConfigError> {
     if !RUNTIMES.contains(&runtime) || !may_have_block(config) {
         return Ok(None);
     }
-    let read = if *left > 0 { Some(Document::read(config, YAML_CONFIG_MAX)) } else { None };
-    let size = match &read {
-        None | Some(Err(_)) => config.len().saturating_mul(YAML_NODE / 2).min(YAML_CONFIG_MAX),
-        Some(Ok(document)) => document.size(),
-    };
-    *left = left.saturating_sub(size);
-    let unplaced = |message: String| LifecycleError { path: String::new(), message, location: None };
-    let document = match read {
-        None => return Err(unplaced(TOO_MANY_TEXTS.to_owned())),
-        Some(Ok(document)) => document,
-        Some(Err(error)) if config.contains(KEY) => {
-            let message = format!("the runtime configuration cannot be read: {}", error.message);
-            return Err(LifecycleError { location: error.location, ..unplaced(message) });
-        }
-        Some(Err(_)) => return Ok(None), // Its engine will report it.
-    };
-    let root = At::root(document.root());
-    let Some(block) = root.optional(KEY) else { return check_misspelt(&root).map_err(|it| located(it, &document)) };
-    let lifecycle = Reader { runtime, root: &root }.block(&block).map_err(|problem| located(problem, &document))?;
-    Ok(Some(lifecycle))
+    if *left == 0 {
+        let message = "too many and too large runtime configurations to look for the block; use smaller ones or \
+                       several updates";
+        return Err(ConfigError { path: String::new(), message: message.to_owned(), location: None });
+    }
+    let read = yaml::read(config, Origin::Others);
+    let failed = || config.len().saturating_mul(NODE_BYTES / 2).min(OTHERS_MAX);
+    *left = left.saturating_sub(read.as_ref().map_or_else(|_| failed(), |document| document.size));
+    of_document(runtime, config, read.as_ref().map(|document| &document.root))
 }
 
-fn located(problem: Problem, document: &Document<'_>) -> LifecycleError {
-    let Problem { path, message } = problem;
-    let location = document.locate_key(&path).or_else(|| document.locate(&path));
-    LifecycleError { path: path_text(&path), message, location }
+/// Reads the block of a runtime configuration that was read as YAML.
+pub(super) fn of_document(
+    runtime: &str,
+    config: &str,
+    root: Result<&Yaml, &YamlError>,
+) -> Result<Option<Lifecycle>, ConfigError> {
+    let root = match root {
+        _ if !RUNTIMES.contains(&runtime) => return Ok(None),
+        Ok(root) => root,
+        Err(error) if config.contains(KEY) => {
+            let message = format!("the runtime configuration cannot be read: {}", error.message);
+            return Err(ConfigError { path: String::new(), message, location: error.location });
+        }
+        Err(_) => return Ok(None), // Its engine will report it.
+    };
+    let problem = |path: &[&str], message: &str| {
+        let path = path.iter().map(|key| Step::Key((*key).to_owned())).collect();
+        Err(ConfigError::new(Problem { path, message: message.to_owned() }, root))
+    };
+    let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
+        // Under another spelling the block would be ignored, with all its gates.
+        let Content::Map(entries) = &root.content else { return Ok(None) };
+        let misspelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| nearest(key, [KEY]).is_some());
+        return misspelt.map_or(Ok(None), |key| problem(&[key], &format!("unknown key, did you mean '{KEY}'?")));
+    };
+    if let Some(problem) = reading.problems.into_iter().next() {
+        return Err(ConfigError::new(problem, root));
+    }
+    let lifecycle = match Lifecycle::deserialize(&reading.tree) {
+        Ok(lifecycle) => lifecycle,
+        Err(error) => return problem(&[KEY], &error.to_string()), // The table has checked all of it.
+    };
+    if let Some(Alive { check, pace, .. }) = &lifecycle.alive
+        && *check != Check::Notify
+        && pace.timeout > Duration::from_millis(TIMEOUT_MAX_MS)
+    {
+        let found = pace.timeout.as_millis();
+        let expected = format!("a whole number from {PERIOD_LOWEST_MS} to {TIMEOUT_MAX_MS}");
+        return problem(&[KEY, "alive", "timeoutMs"], &format!("number {found} found, expected {expected}"));
+    }
+    if let Some(Update { terms, .. }) = &lifecycle.update
+        && terms.deadline <= terms.healthy
+    {
+        let [deadline, healthy] = [terms.deadline, terms.healthy].map(|time| time.as_millis());
+        let message = format!(
+            "no instance could ever be healthy in time: 'deadlineMs' ({deadline}) must be greater than 'healthyMs' ({healthy})"
+        );
+        return problem(&[KEY, "update"], &message);
+    }
+    if !lifecycle.wants_notify() {
+        return Ok(Some(lifecycle));
+    }
+    // Podman needs these options for itself when a workload notifies.
+    if runtime != "podman" {
+        return problem(&[KEY], &format!("'notify' is for the runtime podman only, this is {runtime}"));
+    }
+    let options = root.get("commandOptions").map(|options| &options.content);
+    let options = if let Some(Content::List(options)) = options { &options[..] } else { &[] };
+    let is_taken = |text: &&str| ["--sdnotify", "--pidfile"].contains(&text.split('=').next().unwrap_or_default());
+    match options.iter().filter_map(Yaml::scalar).find(is_taken) {
+        Some(option) => {
+            let message = format!("'{option}' cannot be used together with 'notify'; leave it out");
+            problem(&["commandOptions"], &message)
+        }
+        None => Ok(Some(lifecycle)),
+    }
 }
 
 /// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and need not be read.
@@ -317,298 +612,29 @@ fn may_have_block(config: &str) -> bool {
     config.as_bytes().windows(4).any(is_half) || config.as_bytes().windows(5).any(is_half)
 }
 
-/// The block under another spelling would be ignored, with all its gates.
-fn check_misspelt(root: &At<'_>) -> Result<Option<Lifecycle>, Problem> {
-    let Yaml::Map(entries) = root.node else { return Ok(None) };
-    let spelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| nearest(key, [KEY]).is_some());
-    match spelt {
-        Some(key) => root.child(key, root.node).problem(format!("unknown key, did you mean '{KEY}'?")),
-        None => Ok(None),
-    }
+fn milliseconds<'de, D: Deserializer<'de>>(number: D) -> Result<Duration, D::Error> {
+    u64::deserialize(number).map(Duration::from_millis)
 }
 
-struct Reader<'a> {
-    runtime: &'a str,
-    root: &'a At<'a>,
+fn milliseconds_or_none<'de, D: Deserializer<'de>>(number: D) -> Result<Option<Duration>, D::Error> {
+    milliseconds(number).map(|time| Some(time).filter(|time| !time.is_zero()))
 }
 
-impl Reader<'_> {
-    fn block(&self, at: &At<'_>) -> Result<Lifecycle, Problem> {
-        known_keys(at, &[&BLOCK_KEYS])?;
-        let condition = |key| at.optional(key).map(|at| condition(&at)).transpose();
-        let lifecycle = Lifecycle {
-            activation: condition("activation")?,
-            precondition: condition("precondition")?,
-            ready: at.optional("ready").map(|at| self.ready(&at)).transpose()?,
-            alive: at.optional("alive").map(|at| self.alive(&at)).transpose()?,
-            gone: at.optional("gone").map(|at| self.gone(&at)).transpose()?,
-            restart: at.optional("restart").map(|at| restart(&at)).transpose()?,
-            prepare: at.optional("prepare").map(|at| prepare(&at)).transpose()?,
-            update: at.optional("update").map(|at| update::read(&at)).transpose()?,
-        };
-        if lifecycle.wants_notify() {
-            self.check_notify(at)?;
-        }
-        Ok(lifecycle)
-    }
-
-    /// Podman needs these options for itself when a workload notifies.
-    fn check_notify(&self, at: &At<'_>) -> Result<(), Problem> {
-        if self.runtime != "podman" {
-            let text = format!("'notify' is for the runtime podman only, this is {}", self.runtime);
-            return at.problem(text);
-        }
-        let Some(options) = self.root.optional("commandOptions") else { return Ok(()) };
-        let Yaml::List(texts) = options.node else { return Ok(()) };
-        let taken = |text: &&str| ["--sdnotify", "--pidfile"].contains(&text.split('=').next().unwrap_or_default());
-        match texts.iter().filter_map(Yaml::scalar).find(taken) {
-            Some(option) => options.problem(format!("'{option}' cannot be used together with 'notify'; leave it out")),
-            None => Ok(()),
-        }
-    }
-
-    fn ready(&self, at: &At<'_>) -> Result<Ready, Problem> {
-        let check = self.check(at, &READY_KEYS, &NOTIFY_READY_KEYS)?;
-        let deadline = milliseconds(at, "deadlineMs", 30_000, 0)?;
-        let on_deadline = at.optional("onDeadline").map(|at| {
-            at.member("FAIL or WAIT", |text| match text {
-                "FAIL" => Some(OnDeadline::Fail),
-                "WAIT" => Some(OnDeadline::Wait),
-                _ => None,
-            })
-        });
-        Ok(Ready {
-            pace: pace(at, &check, 500, 1_000)?,
-            check,
-            success_threshold: threshold(at, "successThreshold", 1)?,
-            deadline: (!deadline.is_zero()).then_some(deadline),
-            on_deadline: on_deadline.transpose()?.unwrap_or(OnDeadline::Fail),
-        })
-    }
-
-    fn alive(&self, at: &At<'_>) -> Result<Alive, Problem> {
-        let check = self.check(at, &ALIVE_KEYS, &NOTIFY_ALIVE_KEYS)?;
-        let notified = check == Check::Notify;
-        if notified {
-            at.required("timeoutMs")?; // There is no time that suits many.
-        }
-        let action = at.optional("action").map(|at| {
-            at.member("RESTART or REPORT", |text| match text {
-                "RESTART" => Some(AliveAction::Restart),
-                "REPORT" => Some(AliveAction::Report),
-                _ => None,
-            })
-        });
-        Ok(Alive {
-            pace: pace(at, &check, 5_000, 1_000)?,
-            check,
-            failure_threshold: if notified { 1 } else { threshold(at, "failureThreshold", 3)? },
-            action: action.transpose()?.unwrap_or(AliveAction::Restart),
-        })
-    }
-
-    fn gone(&self, at: &At<'_>) -> Result<Gone, Problem> {
-        let check = self.check(at, &GONE_KEYS, &[])?;
-        if matches!(check, Check::Exec(_) | Check::Notify) {
-            let kind = if check == Check::Notify { "notify" } else { "exec" };
-            let text = format!("'{kind}' needs the container, which is gone then; use tcp, http, unix or file");
-            return at.problem(text);
-        }
-        let deadline = milliseconds(at, "deadlineMs", 10_000, 0)?;
-        Ok(Gone { pace: pace(at, &check, 200, 1_000)?, check, deadline: (!deadline.is_zero()).then_some(deadline) })
-    }
-
-    /// Exactly one check; besides it only keys of `others`, or of `with_notify` when it is that one.
-    fn check(&self, at: &At<'_>, others: &[&'static str], with_notify: &[&'static str]) -> Result<Check, Problem> {
-        known_keys(at, &[&CHECK_KEYS, others])?;
-        let mut found = CHECK_KEYS.into_iter().filter(|key| at.node.get(key).is_some());
-        let Some(kind) = found.next() else {
-            return at.problem("one of notify, exec, tcp, http, unix or file is needed");
-        };
-        if let Some(second) = found.next() {
-            return at.problem(format!("'{kind}' and '{second}' are both there, only one can be"));
-        }
-        let check = check(kind, &at.required(kind)?)?;
-        let meaningless = |key: &&&str| !with_notify.contains(*key) && at.node.get(key).is_some();
-        match others.iter().find(meaningless) {
-            Some(key) if check == Check::Notify => {
-                at.child(key, at.node).problem("it means nothing together with 'notify'; leave it out")
-            }
-            _ => Ok(check),
-        }
-    }
+fn address<'de, D: Deserializer<'de>>(text: D) -> Result<IpAddr, D::Error> {
+    // Another name is none, as the table says.
+    String::deserialize(text).map(|text| text.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
-fn check(kind: &str, at: &At<'_>) -> Result<Check, Problem> {
-    Ok(match kind {
-        "notify" => match at.node {
-            Yaml::Plain(Plain::Boolean, text) if text == "true" => Check::Notify,
-            _ => return at.expected("true"),
-        },
-        "exec" => {
-            let command: Vec<String> =
-                at.items()?.map(|item| item.string().map(str::to_owned)).collect::<Result<_, _>>()?;
-            if command.is_empty() {
-                return at.problem("an empty list found, expected a command");
-            }
-            Check::Exec(command)
-        }
-        "tcp" => {
-            known_keys(at, &[&TCP_KEYS])?;
-            Check::Tcp { host: host(at)?, port: port(at)? }
-        }
-        "http" => {
-            known_keys(at, &[&HTTP_KEYS])?;
-            let status = at.optional("status").map(|at| integer(&at, 100, 599)).transpose()?;
-            Check::Http {
-                host: host(at)?,
-                port: port(at)?,
-                path: url_path(at)?,
-                status: status.and_then(|status| u16::try_from(status).ok()),
-            }
-        }
-        "unix" => {
-            let path = absolute_path(at)?;
-            if path.len() > SOCKET_PATH_MAX {
-                return at.problem(format!("a path of more than {SOCKET_PATH_MAX} bytes cannot be that of a socket"));
-            }
-            Check::Unix(path)
-        }
-        _ => Check::File(absolute_path(at)?),
-    })
-}
-
-fn host(at: &At<'_>) -> Result<IpAddr, Problem> {
-    let Some(host) = at.optional("host") else { return Ok(IpAddr::from([127, 0, 0, 1])) };
-    match host.string()? {
-        "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
-        text => text.parse().or_else(|_| host.problem(format!("'{text}' is no IP address; names are not looked up"))),
-    }
-}
-
-fn port(at: &At<'_>) -> Result<u16, Problem> {
-    let port = integer(&at.required("port")?, 1, u64::from(u16::MAX))?;
-    Ok(u16::try_from(port).unwrap_or_default()) // It is in the range.
-}
-
-fn url_path(at: &At<'_>) -> Result<String, Problem> {
-    let Some(path) = at.optional("path") else { return Ok("/".to_owned()) };
-    let text = path.string()?;
-    let printable = text.bytes().all(|byte| byte.is_ascii_graphic());
-    if !text.starts_with('/') || !printable || text.len() > PROBE_TEXT_MAX {
-        return path.problem("expected a path that begins with '/' and has no blanks");
-    }
-    Ok(text.to_owned())
-}
-
-fn absolute_path(at: &At<'_>) -> Result<String, Problem> {
-    let text = at.string()?;
-    if !text.starts_with('/') || text.contains('\0') || text.len() > PROBE_TEXT_MAX {
-        return at.problem(format!("{} found, expected an absolute path of the node", at.node.describe()));
-    }
-    Ok(text.to_owned())
-}
-
-fn pace(at: &At<'_>, check: &Check, period_ms: u64, timeout_ms: u64) -> Result<Pace, Problem> {
-    let lowest = u64::try_from(PROBE_PERIOD_LOWEST.as_millis()).unwrap_or_default();
-    // Between two notifications nothing is kept waiting.
-    let longest = if *check == Check::Notify { LIFECYCLE_TIME_MAX } else { PROBE_TIMEOUT_MAX };
-    Ok(Pace {
-        initial_delay: milliseconds(at, "initialDelayMs", 0, 0)?,
-        period: milliseconds(at, "periodMs", period_ms, lowest)?,
-        timeout: milliseconds_within(at, "timeoutMs", timeout_ms, lowest, longest)?,
-    })
-}
-
-fn restart(at: &At<'_>) -> Result<Restart, Problem> {
-    known_keys(at, &[&RESTART_KEYS])?;
-    let lowest = u64::try_from(LIFECYCLE_BACKOFF_LOWEST.as_millis()).unwrap_or_default();
-    let max_restarts = at.optional("maxRestarts").map(|at| integer(&at, 0, u64::from(u32::MAX))).transpose()?;
-    Ok(Restart {
-        backoff: milliseconds(at, "backoffMs", 500, lowest)?,
-        backoff_max: milliseconds(at, "backoffMaxMs", 300_000, lowest)?,
-        max_restarts: max_restarts.and_then(|count| u32::try_from(count).ok()),
-        window: milliseconds(at, "windowMs", 60_000, 0)?,
-    })
-}
-
-fn prepare(at: &At<'_>) -> Result<PrepareLevel, Problem> {
-    at.member(&alternatives(PrepareLevel::TEXTS), PrepareLevel::parse)
-}
-
-fn condition(at: &At<'_>) -> Result<Condition, Problem> {
-    known_keys(at, &[&CONDITION_KEYS])?;
-    let mut condition = Condition {
-        path_exists: at.optional("pathExists").map(|at| absolute_path(&at)).transpose()?,
-        path_missing: at.optional("pathMissing").map(|at| absolute_path(&at)).transpose()?,
-        tags: BTreeMap::new(),
-    };
-    if let Some(tags) = at.optional("tagEquals") {
-        for (key, value) in tags.entries()? {
-            condition.tags.insert(key.to_owned(), value.text()?.to_owned());
-        }
-    }
-    if condition == Condition::default() {
-        return at.problem("at least one of pathExists, pathMissing or tagEquals is needed");
-    }
-    Ok(condition)
-}
-
-fn known_keys(at: &At<'_>, known: &[&[&'static str]]) -> Result<(), Problem> {
-    let known = || known.iter().flat_map(|keys| keys.iter().copied());
-    for (key, value) in at.entries()? {
-        if !known().any(|one| one == key) {
-            let meant = nearest(key, known()).map_or_else(
-                || format!("; known are {}", known().collect::<Vec<_>>().join(", ")),
-                |name| format!(", did you mean '{name}'?"),
-            );
-            return value.problem(format!("unknown key{meant}"));
-        }
-    }
-    Ok(())
-}
-
-fn threshold(at: &At<'_>, key: &str, default: u32) -> Result<u32, Problem> {
-    let Some(count) = at.optional(key) else { return Ok(default) };
-    Ok(u32::try_from(integer(&count, 1, 1_000_000)?).unwrap_or(default))
-}
-
-fn milliseconds(at: &At<'_>, key: &str, default: u64, lowest: u64) -> Result<Duration, Problem> {
-    milliseconds_within(at, key, default, lowest, LIFECYCLE_TIME_MAX)
-}
-
-fn milliseconds_within(
-    at: &At<'_>,
-    key: &str,
-    default: u64,
-    lowest: u64,
-    longest: Duration,
-) -> Result<Duration, Problem> {
-    let highest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-    let value = at.optional(key).map(|at| integer(&at, lowest, highest)).transpose()?;
-    Ok(Duration::from_millis(value.unwrap_or(default)))
-}
-
-fn integer(at: &At<'_>, lowest: u64, highest: u64) -> Result<u64, Problem> {
-    let number = match at.node {
-        Yaml::Plain(Plain::Integer, text) => text.parse().ok(),
-        _ => None,
-    };
-    match number {
-        Some(number) if (lowest..=highest).contains(&number) => Ok(number),
-        _ => at.expected(&format!("a whole number from {lowest} to {highest}")),
-    }
-}
-
-/// The line of a manifest where `line` of a runtime configuration stands that is written there as a block of text
-/// below `config_path`; `None` when it is written differently. Both are counted from 1.
-#[must_use]
-pub fn line_in_manifest(manifest: &str, begins: Location, config: &str, line: usize) -> Option<usize> {
-    let wanted = config.lines().nth(line.checked_sub(1)?)?.trim();
+/// The place in a manifest of what is at `at` in a runtime configuration that is written there as a block of text which
+/// begins at `begins`; `None` when it is written differently.
+pub fn place_in_manifest(manifest: &str, begins: Location, config: &str, at: Location) -> Option<Location> {
+    let wanted = config.lines().nth(at.line as usize - 1)?;
     // A block begins in the line after its mark, or later: empty lines at its beginning do not count.
-    let first = begins.line + line;
-    let is_it = |number: &usize| manifest.lines().nth(number - 1).is_some_and(|text| text.trim() == wanted);
-    (first..first + 4).find(is_it)
+    (begins.line + at.line..).take(4).find_map(|line| {
+        let text = manifest.lines().nth(line as usize - 1).filter(|text| text.trim() == wanted.trim())?;
+        let indentation = text.find(wanted.trim())?.checked_sub(wanted.find(wanted.trim())?)?;
+        Some(Location { line, column: at.column + u32::try_from(indentation).ok()? })
+    })
 }
 
 #[cfg(test)]

@@ -4,12 +4,10 @@
 
 use super::complete_state::{DesiredState, desired_state_from_node};
 use super::fields::STATE;
-use super::fields::reader::{Reading, Rules, UnknownKey, read};
+use super::fields::reader::{Problem, Reading, Rules, UnknownKey, read};
 use super::names::Name;
 use super::node::Node;
-use super::place::{At, Problem};
-use super::yaml::{Document, Location, Step, Yaml, path_text};
-use crate::limits::YAML_MANIFEST_MAX;
+use super::yaml::{self, Location, Origin, Step, Yaml, path_text};
 use std::collections::BTreeSet;
 
 /// The content of a manifest, before names and references are checked.
@@ -18,10 +16,10 @@ pub struct Manifest {
     /// Its content; white space around runtime configurations is gone. Only the versions `v1` and `v0.1` are supported,
     /// which the receiver checks.
     pub state: DesiredState,
-    /// Workloads without agent, which `ank apply --agent` can give them; in the state it is empty.
-    pub without_agent: BTreeSet<Name>,
     /// Keys that mean nothing.
     pub warnings: Vec<UnknownKey>,
+    /// Workloads without agent, which `ank apply --agent` can give them; in the state it is empty.
+    pub without_agent: BTreeSet<Name>,
     /// The error for the first of the workloads without agent.
     agent_error: Option<ManifestError>,
 }
@@ -66,15 +64,13 @@ fn suffix(location: Option<Location>) -> String {
 }
 
 impl ManifestError {
-    /// The error for `problem` in `document`.
-    #[must_use]
-    pub fn invalid(problem: &Problem, document: &Document<'_>) -> Self {
-        let location = document.locate(&problem.path);
+    /// The error for `problem` below `root`.
+    pub fn invalid(problem: &Problem, root: &Yaml) -> Self {
+        let location = root.locate(&problem.path);
         Self::Invalid { path: path_text(&problem.path), message: problem.message.clone(), location }
     }
 
     /// Where in the text, when that is known.
-    #[must_use]
     pub fn location(&self) -> Option<Location> {
         match self {
             Self::Unreadable { location, .. } | Self::TagShape { location, .. } | Self::Invalid { location, .. } => {
@@ -90,48 +86,45 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`]; its variant is the kind of problem.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
-        let document = Document::read(text, YAML_MANIFEST_MAX)
+        Self::parse_and_warn(text, |_| ())
+    }
+
+    /// The same. Keys that mean nothing are given to `warn` also when the text is refused: misspelt ones are probably those
+    /// that it lacks.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_and_warn(text: &str, warn: impl FnMut(&UnknownKey)) -> Result<Self, ManifestError> {
+        let document = yaml::read(text, Origin::Own)
             .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;
-        let root = At::root(document.root());
-        let no_mapping = match root.node {
-            Yaml::Map(_) => Ok(()),
-            Yaml::Null => root.required("apiVersion").map(drop),
-            _ => root.expected("a mapping with apiVersion and workloads"),
-        };
-        no_mapping.map_err(|problem| ManifestError::invalid(&problem, &document))?;
-        Self::new(read(&document, &STATE, Rules::Manifest), &document)
+        let reading = read(&document.root, &STATE, Rules::Manifest);
+        reading.unknown.iter().for_each(warn);
+        Self::new(reading, &document.root)
     }
 
-    /// Unknown keys in a text that [`Self::parse`] refuses; misspelt keys are probably those that it lacks.
-    #[must_use]
-    pub fn unknown_keys(text: &str) -> Vec<UnknownKey> {
-        let document = Document::read(text, YAML_MANIFEST_MAX);
-        document.map_or_else(|_| Vec::new(), |document| read(&document, &STATE, Rules::Manifest).unknown)
-    }
-
-    /// The manifest in a `document` that was read as such.
+    /// The manifest below a `root` that was read as such.
     ///
     /// # Errors
     /// [`ManifestError`] for the first problem.
-    pub fn new(reading: Reading, document: &Document<'_>) -> Result<Self, ManifestError> {
+    pub fn new(reading: Reading, root: &Yaml) -> Result<Self, ManifestError> {
         if let Some(Problem { path, message }) = reading.wrong_tags {
-            return Err(ManifestError::TagShape { message, location: document.locate_key(&path) });
+            return Err(ManifestError::TagShape { message, location: root.locate_key(&path) });
         }
         if let Some(problem) = reading.problems.first() {
-            return Err(ManifestError::invalid(problem, document));
+            return Err(ManifestError::invalid(problem, root));
         }
         let mut tree = reading.tree;
         let mut without_agent = BTreeSet::new();
         for (name, workload) in tree.at_mut(&["workloads"]).and_then(Node::as_map_mut).into_iter().flatten() {
             let fields = workload.as_map_mut().filter(|fields| !fields.contains_key("agent"));
             without_agent.extend(fields.map(|fields| {
-                fields.insert("agent".to_owned(), Node::text(""));
+                fields.insert("agent", Node::text(""));
                 Name::from(name)
             }));
         }
         let agent_error = without_agent.first().map(|name| {
             let path = ["workloads", &**name].map(|key| Step::Key(key.to_owned())).to_vec();
-            ManifestError::invalid(&Problem { path, message: "missing field `agent`".to_owned() }, document)
+            ManifestError::invalid(&Problem { path, message: "missing field `agent`".to_owned() }, root)
         });
         // The table has checked all that this could complain about.
         let state = desired_state_from_node(&tree).map_err(|error| ManifestError::Invalid {

@@ -4,8 +4,13 @@
 
 use super::field_path::WILDCARD;
 use super::node::{Entries, Node};
-use crate::limits::{MASK_PARTS_MAX, MASKS_OVERLAP_MAX};
 use std::ops::Range;
+
+/// A longer read mask cannot match: decoders limit the depth of states to about 100.
+const MASK_PARTS_MAX: usize = 256;
+/// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
+/// key. Each of them costs again for each field.
+pub const MASKS_OVERLAP_MAX: usize = 16;
 
 /// Field masks without those that are there twice. Kept small, since subscriptions last.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,6 @@ pub mod modes;
 pub mod names;
 pub mod nearest;
 pub mod node;
-pub mod place;
 pub mod prepare_level;
 pub mod runtime_config;
 pub mod shown_text;

@@ -103,8 +103,8 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$doc])* $member),+ }
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+        pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $member),+ }
 
         impl $name {
             /// All members, in order.

@@ -5,7 +5,8 @@
 mod entries;
 
 pub use entries::{Entries, Key};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
+use serde::de::{Deserialize, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use std::fmt;
 
@@ -145,11 +146,51 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let mut map = Entries::default();
-        while let Some((key, node)) = entries.next_entry::<String, _>()? {
-            map.insert(key, node);
+        let mut list: Vec<(String, Node)> = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            list.push(entry);
         }
-        Ok(Node::Map(map))
+        Ok(Node::map(list))
+    }
+}
+
+impl<'de> IntoDeserializer<'de> for &'de Node {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// Values are read out of trees that the table of fields has checked.
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self {
+            Node::Text(text) => visitor.visit_borrowed_str(text),
+            Node::Number(number) => visitor.visit_u64(*number),
+            Node::List(items) => SeqDeserializer::new(items.iter()).deserialize_any(visitor),
+            Node::Map(entries) => MapDeserializer::new(entries.iter()).deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        texts: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.as_text().unwrap_or_default().into_deserializer().deserialize_enum(name, texts, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
 

@@ -2,16 +2,52 @@
 //!
 //! Thread: none, plain values. An agent reads each text once, on `rx:server`; what it says is shared from then on.
 
-use super::lifecycle::{self, Lifecycle, LifecycleError};
+use super::fields::reader::{Rules, UnknownKey, read};
+use super::fields::{Field, Kind, Object, Text};
+use super::lifecycle::{self, ConfigError, Lifecycle};
 use super::names::Name;
-use super::shown_text::{masked_complaint, without_passwords};
-use super::yaml;
-use crate::limits::YAML_CONFIG_MAX;
+use super::shown_text::without_passwords;
+use super::yaml::{self, Origin, Yaml, YamlError};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
+
+const SCALAR: Kind = Kind::Text(Text::Scalar);
+
+/// What podman and containerd read.
+pub(super) const CONTAINER: Object = Object::named(
+    "containerConfig",
+    "The text of 'runtimeConfig' for podman and containerd: one container.",
+    &[
+        Field::new("image", SCALAR).required(),
+        texts("generalOptions").described("Options of the engine itself, before the verb."),
+        texts("commandOptions").described("Options of the verb 'run'."),
+        texts("commandArgs").described("What the container executes."),
+        lifecycle::FIELD,
+    ],
+);
+
+/// What podman-kube reads.
+pub(super) const KUBE: Object = Object::named(
+    "kubeConfig",
+    "The text of 'runtimeConfig' for podman-kube: the pods of a Kubernetes manifest.",
+    &[
+        Field::new("manifest", SCALAR).required().described("The text of the Kubernetes manifest."),
+        texts("generalOptions").described("Options of the engine itself, before the verb."),
+        texts("playOptions").described("Options of 'kube play'."),
+        texts("downOptions").described("Options of 'kube down'."),
+        Field { nullable: true, ..Field::new("controlInterfaceTarget", SCALAR) }
+            .described("<pod>/<container> that gets the control interface."),
+        lifecycle::FIELD,
+    ],
+);
+
+const fn texts(name: &'static str) -> Field {
+    Field { nullable: true, ..Field::new(name, Kind::List(&SCALAR)) }
+}
 
 /// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
 #[derive(Clone)]
@@ -25,7 +61,7 @@ pub struct RuntimeConfig {
 pub struct ReadConfig {
     runtime: Name,
     /// The block; `None` without one.
-    pub lifecycle: Result<Option<Arc<Lifecycle>>, LifecycleError>,
+    pub lifecycle: Result<Option<Arc<Lifecycle>>, ConfigError>,
     /// What the engine is to run, or why it never can.
     pub engine: Result<EngineConfig, String>,
 }
@@ -42,40 +78,38 @@ pub enum EngineConfig {
 /// Texts in order, equal ones kept once: aliases make a hundred megabytes of one.
 pub type Texts = Vec<Arc<str>>;
 
-/// A container. Unknown keys are ignored, as other implementations do.
+/// A container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'image'")]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
-    /// What to run.
     pub image: String,
     /// Options of the engine itself, before the verb.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub general_options: Texts,
     /// Options of the verb `run`.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub command_options: Texts,
     /// What the container executes.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub command_args: Texts,
 }
 
-/// Pods. Unknown keys are ignored, as other implementations do.
+/// Pods.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a mapping with the key 'manifest'")]
+#[serde(rename_all = "camelCase")]
 pub struct KubeConfig {
     /// What to play.
     pub manifest: String,
     /// Options of the engine itself.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub general_options: Texts,
     /// Options of `kube play`.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub play_options: Texts,
     /// Options of `kube down`.
-    #[serde(default, deserialize_with = "list_or_null")]
+    #[serde(default, deserialize_with = "shared")]
     pub down_options: Texts,
     /// `<pod>/<container>` that gets the control interface.
-    #[serde(default)]
     pub control_interface_target: Option<String>,
 }
 
@@ -89,27 +123,31 @@ impl RuntimeConfig {
 
 impl ReadConfig {
     fn of(runtime: &Name, text: &str) -> Self {
-        let engine = if &**runtime == "podman-kube" {
-            KubeConfig::read(text).and_then(KubeConfig::checked).map(|config| EngineConfig::Kube(Arc::new(config)))
+        Self::with_unknown(runtime, text).0
+    }
+
+    /// What `text` says, and the keys of it that mean nothing: engines ignore them, as other implementations do.
+    pub fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
+        let read = yaml::read(text, Origin::Others);
+        let root = read.as_ref().map(|document| &document.root);
+        let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
+        let (engine, unknown) = if &**runtime == "podman-kube" {
+            let (config, unknown) = read_as(text, root, &KUBE);
+            (config.and_then(KubeConfig::checked).map(|config| EngineConfig::Kube(Arc::new(config))), unknown)
         } else {
-            ContainerConfig::read(text).map(|config| EngineConfig::Container(Arc::new(config)))
+            let (config, unknown) = read_as(text, root, &CONTAINER);
+            (config.and_then(ContainerConfig::checked).map(|config| EngineConfig::Container(Arc::new(config))), unknown)
         };
-        Self {
-            runtime: runtime.clone(),
-            lifecycle: lifecycle::of_config(runtime, text).map(|block| block.map(Arc::new)),
-            engine,
-        }
+        (Self { runtime: runtime.clone(), lifecycle, engine }, unknown)
     }
 
     /// The block, when there is one that can be followed. What is wrong with another one is reported when the workload is
     /// started.
-    #[must_use]
     pub fn usable_lifecycle(&self) -> Option<&Lifecycle> {
         self.lifecycle.as_ref().ok()?.as_deref()
     }
 
     /// Whether the workload is wanted in a pod, which `--pod` says.
-    #[must_use]
     pub fn joins_pod(&self) -> bool {
         let Ok(EngineConfig::Container(config)) = &self.engine else { return false };
         config.command_options.iter().any(|option| &**option == "--pod" || option.starts_with("--pod="))
@@ -118,7 +156,6 @@ impl ReadConfig {
 
 impl ContainerConfig {
     /// The last value of an option such as `--pull`: in the same word or the next one.
-    #[must_use]
     pub fn option(&self, name: &str) -> Option<&str> {
         let mut words = self.command_options.iter();
         let mut found = None;
@@ -133,19 +170,17 @@ impl ContainerConfig {
     }
 
     /// Whether the image has to be there already.
-    #[must_use]
     pub fn may_not_pull(&self) -> bool {
         self.option("--pull") == Some("never")
     }
 
-    fn read(text: &str) -> Result<Self, String> {
-        let config: Self = read(text)?;
-        // The engine would take it as an option, and the first of the arguments as image.
-        if config.image.is_empty() || config.image.starts_with('-') {
-            let image = without_passwords(&config.image);
-            return Err(format!("Unsupported image '{image}': an image neither is empty nor begins with '-'"));
+    /// The engine would take it as an option, and the first of the arguments as image.
+    fn checked(self) -> Result<Self, String> {
+        if !self.image.is_empty() && !self.image.starts_with('-') {
+            return Ok(self);
         }
-        Ok(config)
+        let image = without_passwords(&self.image);
+        Err(format!("Unsupported image '{image}': an image neither is empty nor begins with '-'"))
     }
 }
 
@@ -155,29 +190,45 @@ impl KubeConfig {
     /// # Errors
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
-        read(text)
+        let read = yaml::read(text, Origin::Others);
+        read_as(text, read.as_ref().map(|document| &document.root), &KUBE).0
     }
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
     fn checked(self) -> Result<Self, String> {
-        let checked = yaml::check(&self.manifest, YAML_CONFIG_MAX);
-        checked.map(|()| self).map_err(|error| masked_complaint(&error.to_string()))
+        match yaml::read_all(&self.manifest, Origin::Others) {
+            Err(error) if error.location.is_none() => Err(error.to_string()),
+            Ok(_) | Err(_) => Ok(self),
+        }
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    yaml::read(text, YAML_CONFIG_MAX).map_err(|error| {
+/// What a text that was read as YAML says by the table, and the keys that mean nothing.
+fn read_as<T: DeserializeOwned>(
+    text: &str,
+    root: Result<&Yaml, &YamlError>,
+    object: &'static Object,
+) -> (Result<T, String>, Vec<UnknownKey>) {
+    let reading = root.map(|root| (root, read(root, object, Rules::Engine)));
+    let (found, unknown) = match reading {
+        Err(error) => (Err(error.to_string()), Vec::new()),
+        Ok((root, reading)) => match reading.problems.into_iter().next() {
+            Some(problem) => (Err(ConfigError::new(problem, root).to_string()), reading.unknown),
+            None => (T::deserialize(&reading.tree).map_err(|error| error.to_string()), reading.unknown),
+        },
+    };
+    let found = found.map_err(|error| {
         // Without quotes, a template that was not rendered is a mapping.
         let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
-        masked_complaint(&error.to_string()) + note
-    })
+        without_passwords(&error) + note
+    });
+    (found, unknown)
 }
 
-/// A list of texts; YAML null counts as empty. Scalars of any type are taken as they are written.
-fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
+/// A list of texts, of which equal ones are kept once.
+fn shared<'de, D: Deserializer<'de>>(list: D) -> Result<Texts, D::Error> {
     let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
-    let texts = Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default().into_iter();
-    let shared = texts.map(|text| match known.get(&*text) {
+    let shared = Vec::<String>::deserialize(list)?.into_iter().map(|text| match known.get(&*text) {
         Some(known) => known.clone(),
         None => {
             let text: Arc<str> = text.into();
@@ -233,7 +284,10 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<ContainerConfig, String> {
-        ContainerConfig::read(text)
+        match ReadConfig::of(&"podman".into(), text).engine? {
+            EngineConfig::Container(config) => Ok(ContainerConfig::clone(&config)),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn texts(texts: &[&str]) -> Texts {
@@ -255,14 +309,17 @@ mod tests {
     fn a_configuration_that_can_never_work_is_unsupported_and_says_why() {
         for (text, reason) in [
             ("commandArgs: []", "missing field `image`"),
-            ("image: a\nimage: b", "duplicate field `image`"),
-            ("image: a\ncommandArgs: x", "invalid type: string \"***\", expected a sequence"),
-            ("image: a\ncommandArgs: [{a: b}]", "invalid type: map, expected a string"),
-            ("image: [a]", "invalid type: sequence, expected a string"),
+            ("image: a\nimage: b", "duplicate entry with key \"image\" at line 2 column 1"),
+            (
+                "image: a\ncommandArgs: secret",
+                "commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)",
+            ),
+            ("image: a\ncommandArgs: [{a: b}]", "commandArgs[0]: a mapping found, expected text"),
+            ("image: [a]", "image: a list found, expected text"),
             ("image: {{c}}", "; templates are rendered only in workloads with 'configs'"),
             ("image: a\n---\nimage: b", "more than one document"),
             ("", "missing field `image`"),
-            ("just text", "invalid type: string \"***\", expected a mapping with the key 'image'"),
+            ("just text", "a text found, expected a mapping"),
             ("image: 'a", "while scanning a quoted scalar"),
         ] {
             match parse(text) {

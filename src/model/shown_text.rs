@@ -121,16 +121,6 @@ fn ends_word(character: char) -> bool {
         || matches!(character, '"' | '\'' | '`' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}' | ',')
 }
 
-/// What may be shown of the reader's complaint about a configuration, which may quote a text from there.
-#[must_use]
-pub fn masked_complaint(text: &str) -> String {
-    let quoted = text.split_once("string \"").and_then(|(before, rest)| Some((before, rest.rsplit_once("\", ")?.1)));
-    match quoted {
-        Some((before, after)) => format!("{before}string \"{MASK}\", {after}"),
-        None => without_passwords(text),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,24 +199,6 @@ mod tests {
             "",
         ] {
             assert_eq!(without_passwords(text), text);
-        }
-    }
-
-    #[test]
-    fn a_complaint_about_a_text_shows_no_value() {
-        for (text, shown) in [
-            ("invalid type: string \"--env A=b\", expected x", "invalid type: string \"***\", expected x"),
-            (
-                "a: invalid type: string \"A=\\\", b\", expected x at 1",
-                "a: invalid type: string \"***\", expected x at 1",
-            ),
-            (
-                "invalid type: string \"--secret x\", expected a sequence",
-                "invalid type: string \"***\", expected a sequence",
-            ),
-            ("missing field `image`", "missing field `image`"),
-        ] {
-            assert_eq!(masked_complaint(text), shown);
         }
     }
 }

@@ -1,44 +1,54 @@
-//! Reads one YAML document into a tree that keeps what manifests need: the source text of numbers, and places.
+//! Reads YAML texts into trees that keep what manifests need: the source text of numbers, and the place of each node.
 //!
 //! Thread: none, plain values.
 //!
-//! This is the one reader of all YAML texts: each is measured first ([`budget`]), since aliases make much of little.
-//!
-//! The YAML library returns `1.10` as a number, but a manifest means the text. So numbers and booleans are read a
-//! second time as text, and a place in the file is found by walking there again, which only errors need.
+//! This is the one reader of all YAML texts. It takes one event after the other and follows aliases by sharing the node
+//! that they stand for, so what a text takes here is bounded by its length. What is made of the tree is not: aliases
+//! make much of little, which is counted while they are followed.
 
-mod budget;
+mod events;
 
-use crate::limits::YAML_ALONE_FROM;
-use crate::platform::sync::Mutex;
-use serde::de::{Deserialize, DeserializeOwned, Visitor};
-use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess};
-use std::collections::BTreeSet;
+use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
+use events::{Event, Events, Properties};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::MutexGuard;
+use std::rc::Rc;
 
-/// Held while a large text is read: control loops of many workloads may each have one.
-static ALONE: Mutex<()> = Mutex::new(());
+/// What a YAML node counts beside its text, in bytes: about its memory, a few times over in what is made of it.
+pub const NODE_BYTES: usize = 128;
+/// What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
+const INDENT_BYTES: usize = 2;
+/// What aliases may add to a file: as much as fits into a message.
+const ADDED_MAX: usize = MESSAGE_MAX;
+/// Size of what others sent: some 30,000 nodes or 4 MB of text, so an agent stays below 50 MB.
+pub const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
+/// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
+const DEPTH_MAX: usize = 128;
 
-/// One node of a YAML document.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Yaml {
-    /// No value, `~` or `null`.
-    Null,
-    /// A string.
-    Text(String),
-    /// A number or boolean without quotes, as written in the file.
-    Plain(Plain, String),
-    /// A list.
-    List(Vec<Yaml>),
+/// One node of a YAML document. Copies share what is below it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Yaml {
+    pub content: Content,
+    /// Where it begins. That of an alias is where the node begins that it stands for.
+    pub at: Location,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// What stands in quotes, or cannot be anything else.
+    Text(Rc<str>),
+    /// Null, a number or a boolean, as written in the file.
+    Plain(Plain, Rc<str>),
+    List(Rc<[Yaml]>),
     /// Keys and values in the order of the file; no key is there twice.
-    Map(Vec<(Yaml, Yaml)>),
+    Map(Rc<[(Yaml, Yaml)]>),
 }
 
 /// What a scalar without quotes is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Plain {
-    /// `true` or `false`.
+    /// No value, `~` or `null`.
+    Null,
     Boolean,
     /// A whole number.
     Integer,
@@ -46,55 +56,103 @@ pub enum Plain {
     Float,
 }
 
-impl Yaml {
-    /// The text of a scalar as written in the file, empty for null; `None` for lists and maps.
-    #[must_use]
-    pub fn scalar(&self) -> Option<&str> {
-        match self {
-            Self::Null => Some(""),
-            Self::Text(text) | Self::Plain(_, text) => Some(text),
-            Self::List(_) | Self::Map(_) => None,
-        }
-    }
-
-    /// The value of `key` when this is a map that has it.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Yaml> {
-        let Self::Map(entries) = self else { return None };
-        entries.iter().find(|(candidate, _)| candidate.scalar() == Some(key)).map(|(_, value)| value)
-    }
-
-    /// What this is, for error texts: `number 5`, `a list`.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        match self {
-            Self::Null => "null".to_owned(),
-            Self::Text(text) if text.chars().count() > 40 => "a text".to_owned(),
-            Self::Text(text) => format!("text '{text}'"),
-            Self::Plain(Plain::Boolean, text) => format!("boolean {text}"),
-            Self::Plain(_, text) => format!("number {text}"),
-            Self::List(_) => "a list".to_owned(),
-            Self::Map(_) => "a mapping".to_owned(),
-        }
-    }
-
-    fn has_plain(&self) -> bool {
-        match self {
-            Self::Null | Self::Text(_) => false,
-            Self::Plain(..) => true,
-            Self::List(items) => items.iter().any(Self::has_plain),
-            Self::Map(entries) => entries.iter().any(|(key, value)| key.has_plain() || value.has_plain()),
+impl Plain {
+    /// What `text` is without quotes, by the core schema of YAML 1.2; `None` for a text.
+    fn of(text: &str) -> Option<Self> {
+        let number = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let is_integer = |(prefix, radix): (&str, u32)| {
+            let digits = number.strip_prefix(prefix).filter(|digits| !digits.starts_with(['+', '-']));
+            digits.is_some_and(|digits| u128::from_str_radix(digits, radix).is_ok())
+        };
+        let has_zeros =
+            || number.len() > 1 && number.starts_with('0') && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_float = || number.parse().is_ok_and(f64::is_finite) && !number.starts_with(['+', '-']);
+        match (text, number) {
+            ("" | "null" | "Null" | "NULL" | "~", _) => Some(Self::Null),
+            ("true" | "True" | "TRUE" | "false" | "False" | "FALSE", _) => Some(Self::Boolean),
+            _ if has_zeros() || !number.starts_with(|first: char| first.is_ascii_digit() || first == '.') => None,
+            _ if [("0x", 16), ("0o", 8), ("0b", 2), ("", 10)].into_iter().any(is_integer) => Some(Self::Integer),
+            (".nan" | ".NaN" | ".NAN", _) | (_, ".inf" | ".Inf" | ".INF") => Some(Self::Float),
+            _ => is_float().then_some(Self::Float),
         }
     }
 }
 
+impl Yaml {
+    pub fn is_null(&self) -> bool {
+        matches!(self.content, Content::Plain(Plain::Null, _))
+    }
+
+    /// The text of a scalar as written in the file, empty for null; `None` for lists and maps.
+    pub fn scalar(&self) -> Option<&str> {
+        if self.is_null() { Some("") } else { self.source() }
+    }
+
+    /// The text of a scalar as written in the file, also of null; `None` for lists and maps.
+    pub fn source(&self) -> Option<&str> {
+        match &self.content {
+            Content::Text(text) | Content::Plain(_, text) => Some(text),
+            Content::List(_) | Content::Map(_) => None,
+        }
+    }
+
+    fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
+        let Content::Map(entries) = &self.content else { return None };
+        entries.iter().find(|(candidate, _)| candidate.scalar() == Some(key))
+    }
+
+    /// The value of `key` when this is a map that has it.
+    pub fn get(&self, key: &str) -> Option<&Yaml> {
+        self.entry(key).map(|(_, value)| value)
+    }
+
+    /// What this is, for error texts: `number 5`, `a list`.
+    pub fn describe(&self) -> String {
+        match &self.content {
+            Content::Text(text) if text.chars().count() > 40 => "a text".to_owned(),
+            Content::Text(text) => format!("text '{text}'"),
+            Content::Plain(Plain::Null, _) => "null".to_owned(),
+            Content::Plain(Plain::Boolean, text) => format!("boolean {text}"),
+            Content::Plain(_, text) => format!("number {text}"),
+            Content::List(_) => "a list".to_owned(),
+            Content::Map(_) => "a mapping".to_owned(),
+        }
+    }
+
+    /// The node that `path` leads to, and its key; of list items and the root the node twice.
+    fn follow(&self, path: &[Step]) -> Option<(&Yaml, &Yaml)> {
+        path.iter().try_fold((self, self), |(_, node), step| match (step, &node.content) {
+            (Step::Key(key), _) => node.entry(key).map(|(key, value)| (key, value)),
+            (Step::Index(index), Content::List(items)) => items.get(*index).map(|item| (item, item)),
+            _ => None,
+        })
+    }
+
+    /// Where the node begins that `path` leads to.
+    pub fn locate(&self, path: &[Step]) -> Option<Location> {
+        self.follow(path).map(|(_, node)| node.at)
+    }
+
+    /// Where the key stands that the last step of `path` names.
+    pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
+        self.follow(path).map(|(key, _)| key.at)
+    }
+}
+
 /// A place in the text, both counted from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// Line.
-    pub line: usize,
-    /// Column.
-    pub column: usize,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl Location {
+    const BEGIN: Self = Self { line: 1, column: 1 };
+
+    /// What follows a message of the reader. It does not name the beginning, which stands for no place as well.
+    fn suffix(self) -> String {
+        if self == Self::BEGIN { String::new() } else { format!(" at {self}") }
+    }
 }
 
 impl fmt::Display for Location {
@@ -106,14 +164,12 @@ impl fmt::Display for Location {
 /// One step from a node to a node below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// To the value of a key.
     Key(String),
     /// To a list item, counted from 0.
     Index(usize),
 }
 
 /// Joins steps the way error messages name them: `workloads.web.files[0]`; empty for the root.
-#[must_use]
 pub fn path_text(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -127,7 +183,6 @@ pub fn path_text(steps: &[Step]) -> String {
 }
 
 /// Joins steps as a JSON pointer: `/workloads/web/files/0`; empty for the root.
-#[must_use]
 pub fn json_pointer(path: &[Step]) -> String {
     let part = |step: &Step| match step {
         Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
@@ -136,490 +191,283 @@ pub fn json_pointer(path: &[Step]) -> String {
     path.iter().map(part).collect()
 }
 
-/// The text is not one YAML document: syntax, a key that is there twice, several documents.
+/// The text is not YAML, has a key twice, or becomes too much.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct YamlError {
-    /// What is wrong, with the line if the library has it.
+    /// What is wrong, with the line if there is one.
     pub message: String,
-    /// Where.
+    /// Where; `None` when the text as a whole is refused.
     pub location: Option<Location>,
 }
 
-fn error(error: serde_yaml::Error) -> YamlError {
-    let location = error.location().map(|at| Location { line: at.line(), column: at.column() });
-    YamlError { message: error.to_string(), location }
+impl YamlError {
+    fn whole(message: String) -> Self {
+        Self { message, location: None }
+    }
 }
 
-/// The only call of the library; the sizes of all texts were checked before.
-#[allow(clippy::disallowed_methods)]
-fn library(text: &str) -> serde_yaml::Deserializer<'_> {
-    serde_yaml::Deserializer::from_str(text)
+/// Whose text it is. What becomes of it is bounded in bytes: its texts, and [`NODE_BYTES`] for each node.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin {
+    /// A file of one's own: what aliases and the prefixes of tags add is bounded; the rest is by its length.
+    Own,
+    /// A runtime configuration, or the Kubernetes manifest in one, that others sent: all of it is bounded.
+    Others,
 }
 
-/// A text that becomes `size` bytes is read by one thread at a time when it is large.
-fn alone(size: usize) -> Option<MutexGuard<'static, ()>> {
-    (size >= YAML_ALONE_FROM).then(|| ALONE.lock())
-}
-
-/// Checks that all documents of a text together become at most `budget` bytes, see [`Document::read`].
-///
-/// # Errors
-/// [`YamlError`] when they become more. Other errors of the text are not checked.
-pub fn check(text: &str, budget: usize) -> Result<(), YamlError> {
-    budget::expanded_size(text, budget).map(drop)
-}
-
-/// Reads a value out of a text of one document, which may become `budget` bytes, see [`Document::read`].
-///
-/// # Errors
-/// [`YamlError`] when it is not one well-formed document, becomes more, or is something else than a `T`.
-pub fn read<T: DeserializeOwned>(text: &str, budget: usize) -> Result<T, YamlError> {
-    let _alone = alone(budget::expanded_size(text, budget)?);
-    T::deserialize(library(text)).map_err(error)
-}
-
-/// Reads all documents of a text, which together may become `budget` bytes, see [`Document::read`].
-///
-/// # Errors
-/// [`YamlError`] when one is not well-formed, or when they become more.
-pub fn read_all<T: DeserializeOwned>(text: &str, budget: usize) -> Result<Vec<T>, YamlError> {
-    let _alone = alone(budget::expanded_size(text, budget)?);
-    library(text).map(|one| T::deserialize(one).map_err(error)).collect()
-}
-
-/// One parsed YAML document together with its text.
+/// One document.
 #[derive(Debug, Clone)]
-pub struct Document<'t> {
-    text: &'t str,
-    /// What it becomes, in bytes.
-    size: usize,
-    root: Yaml,
-}
-
-impl<'t> Document<'t> {
-    /// Parses `text`; an empty text is a null document. It may become `budget` bytes when its aliases are followed,
-    /// which takes about four times as much memory while it is read.
-    ///
-    /// # Errors
-    /// [`YamlError`] when it is not exactly one well-formed document, or becomes more.
-    pub fn read(text: &'t str, budget: usize) -> Result<Self, YamlError> {
-        let size = budget::expanded_size(text, budget)?;
-        let _alone = alone(size);
-        let Parsed(mut root) = Parsed::deserialize(library(text)).map_err(error)?;
-        if root.has_plain() {
-            SourceText(&mut root).deserialize(library(text)).map_err(error)?;
-        }
-        Ok(Self { text, size, root })
-    }
-
+pub struct Document {
+    pub root: Yaml,
     /// What it becomes when its aliases are followed, in bytes; reading it takes some 5 ns for each.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// The outermost node.
-    #[must_use]
-    pub fn root(&self) -> &Yaml {
-        &self.root
-    }
-
-    /// Where the node starts that `path` leads to. Reads the text again, so only for errors and warnings.
-    #[must_use]
-    pub fn locate(&self, path: &[Step]) -> Option<Location> {
-        let _alone = alone(self.size);
-        let found = Finder { path, at_key: false }.deserialize(library(self.text));
-        Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
-    }
-
-    /// Where the key stands that the last step of `path` names.
-    #[must_use]
-    pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
-        let _alone = alone(self.size);
-        let found = Finder { path, at_key: true }.deserialize(library(self.text));
-        Some(found.err()?.location()).flatten().map(|at| Location { line: at.line(), column: at.column() })
-    }
+    pub size: usize,
 }
 
-// ----------------------------------------------------------- first reading
-
-/// The tree, numbers in the library's own spelling.
-struct Parsed(Yaml);
-
-impl<'de> Deserialize<'de> for Parsed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor { seen: None }).map(Parsed)
-    }
-}
-
-/// Builds a node. For a key it has the keys before it, so that the error points at the second one.
-struct TreeVisitor<'s> {
-    seen: Option<&'s BTreeSet<Yaml>>,
-}
-
-impl TreeVisitor<'_> {
-    fn node<E: Error>(&self, node: Yaml) -> Result<Yaml, E> {
-        if self.seen.is_some_and(|seen| seen.contains(&node)) {
-            let key = node.scalar().unwrap_or_default();
-            return Err(E::custom(format_args!("duplicate entry with key \"{key}\"")));
+/// Reads a text of one document; an empty text is null.
+///
+/// # Errors
+/// [`YamlError`] when it is not exactly one well-formed document, or becomes too much.
+pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
+    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
+    let end = match reader.document(&mut events)? {
+        Some(end) => end, // It is empty.
+        None if matches!(reader.document(&mut events), Ok(Some(_))) => Location::BEGIN,
+        None => {
+            let several = "deserializing from YAML containing more than one document is not supported";
+            return Err(YamlError::whole(several.to_owned()));
         }
-        Ok(node)
-    }
-
-    fn plain<E: Error>(&self, kind: Plain, text: impl ToString) -> Result<Yaml, E> {
-        self.node(Yaml::Plain(kind, text.to_string()))
-    }
+    };
+    let null = || Yaml { content: Content::Plain(Plain::Null, "".into()), at: end };
+    Ok(Document { root: reader.roots.pop().unwrap_or_else(null), size: reader.bytes })
 }
 
-impl<'de> DeserializeSeed<'de> for TreeVisitor<'_> {
-    type Value = Yaml;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Yaml, D::Error> {
-        deserializer.deserialize_any(self)
-    }
+/// Reads all documents of a text, which together are bounded.
+///
+/// # Errors
+/// [`YamlError`] when one is not well-formed, or when they become too much.
+pub fn read_all(text: &str, origin: Origin) -> Result<Vec<Yaml>, YamlError> {
+    let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
+    while reader.document(&mut events)?.is_none() {}
+    Ok(reader.roots)
 }
 
-impl<'de> Visitor<'de> for TreeVisitor<'_> {
-    type Value = Yaml;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("any YAML value")
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Yaml, E> {
-        self.plain(Plain::Boolean, value)
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Yaml, E> {
-        self.plain(Plain::Integer, value)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Yaml, E> {
-        self.plain(Plain::Integer, value)
-    }
-
-    fn visit_i128<E: Error>(self, value: i128) -> Result<Yaml, E> {
-        self.plain(Plain::Integer, value)
-    }
-
-    fn visit_u128<E: Error>(self, value: u128) -> Result<Yaml, E> {
-        self.plain(Plain::Integer, value)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Yaml, E> {
-        self.plain(Plain::Float, value)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Yaml, E> {
-        self.node(Yaml::Text(value.to_owned()))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Yaml, E> {
-        self.node(Yaml::Null)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Yaml, E> {
-        self.node(Yaml::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Yaml, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(TreeVisitor { seen: None })? {
-            list.push(item);
-        }
-        self.node(Yaml::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Yaml, A::Error> {
-        let (mut map, mut seen) = (Vec::new(), BTreeSet::new());
-        while let Some(key) = entries.next_key_seed(TreeVisitor { seen: Some(&seen) })? {
-            let value = entries.next_value_seed(TreeVisitor { seen: None })?;
-            seen.insert(key.clone());
-            map.push((key, value));
-        }
-        self.node(Yaml::Map(map))
-    }
-
-    /// A value with a tag of its own (`!name value`): the tag has no meaning here.
-    fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<Yaml, A::Error> {
-        let (_tag, value) = tagged.variant_seed(std::marker::PhantomData::<IgnoredTag>)?;
-        value.newtype_variant_seed(self)
-    }
+struct Reader {
+    origin: Origin,
+    /// What was read so far becomes.
+    bytes: usize,
+    /// What of that was added by aliases and tags.
+    added: usize,
+    /// Lines that it has when it is written again; each may be indented.
+    lines: usize,
+    /// Lists and mappings that have not ended.
+    open: Vec<Open>,
+    /// Nodes by anchor; `None` while one has not ended.
+    anchors: HashMap<String, Option<Anchored>>,
+    /// The outermost nodes of the documents.
+    roots: Vec<Yaml>,
 }
 
-struct IgnoredTag;
-
-impl<'de> Deserialize<'de> for IgnoredTag {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_identifier(IgnoredAny).map(|_| Self)
-    }
+struct Open {
+    at: Location,
+    anchor: Option<String>,
+    /// The bytes and lines of all that is before it.
+    before: (usize, usize),
+    /// How many levels of lists and mappings are in it.
+    height: usize,
+    items: Items,
 }
 
-// ---------------------------------------------------------- second reading
+enum Items {
+    List(Vec<Yaml>),
+    /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
+    Map {
+        entries: Vec<(Yaml, Yaml)>,
+        key: Option<Yaml>,
+        scalars: BTreeSet<(Option<Plain>, Rc<str>)>,
+    },
+}
 
-/// Walks the document next to the tree and replaces numbers and booleans by their source text.
-struct SourceText<'n>(&'n mut Yaml);
+#[derive(Clone)]
+struct Anchored {
+    node: Yaml,
+    bytes: usize,
+    lines: usize,
+    height: usize,
+}
 
-impl<'de> DeserializeSeed<'de> for SourceText<'_> {
-    type Value = ();
+impl Reader {
+    fn new(origin: Origin) -> Self {
+        let (bytes, added, lines) = (0, 0, 0);
+        Self { origin, bytes, added, lines, open: Vec::new(), anchors: HashMap::new(), roots: Vec::new() }
+    }
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        match self.0 {
-            Yaml::Plain(..) => deserializer.deserialize_str(self),
-            Yaml::List(_) => deserializer.deserialize_seq(self),
-            Yaml::Map(_) => deserializer.deserialize_map(self),
-            Yaml::Null | Yaml::Text(_) => deserializer.deserialize_ignored_any(IgnoredAny).map(|_| ()),
+    /// Takes the events up to the end of a document, or of the text; returns where that is.
+    fn document(&mut self, events: &mut Events<'_>) -> Result<Option<Location>, YamlError> {
+        loop {
+            let (event, at) = events.next()?;
+            match event {
+                Event::DocumentStart => self.anchors.clear(),
+                Event::DocumentEnd => return Ok(None),
+                Event::EndOfText => return Ok(Some(at)),
+                Event::Scalar { properties, text, is_plain } => {
+                    let before = (self.bytes, self.lines);
+                    let breaks = text.bytes().filter(|byte| *byte == b'\n').count();
+                    self.spend(&properties, text.len(), 1 + breaks)?;
+                    let content = self.scalar(properties.tag.as_deref(), text, is_plain, at)?;
+                    self.node(Yaml { content, at }, properties.anchor, before, 0)?;
+                }
+                Event::Start { properties, is_map } => self.start(properties, is_map, at)?,
+                Event::End => {
+                    let Some(Open { at, anchor, before, height, items }) = self.open.pop() else { continue };
+                    let content = match items {
+                        Items::List(items) => Content::List(items.into()),
+                        Items::Map { entries, .. } => Content::Map(entries.into()),
+                    };
+                    self.node(Yaml { content, at }, anchor, before, height + 1)?;
+                }
+                Event::Alias(anchor) => self.alias(&anchor, at)?,
+            }
         }
     }
-}
 
-impl<'de> Visitor<'de> for SourceText<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("what was there before")
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        if let Yaml::Plain(_, text) = self.0 {
-            value.clone_into(text);
-        }
+    fn start(&mut self, properties: Properties, is_map: bool, at: Location) -> Result<(), YamlError> {
+        self.check_depth(1)?;
+        let before = (self.bytes, self.lines);
+        self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
+        self.anchors.extend(properties.anchor.clone().map(|anchor| (anchor, None)));
+        let items = match is_map {
+            true => Items::Map { entries: Vec::new(), key: None, scalars: BTreeSet::new() },
+            false => Items::List(Vec::new()),
+        };
+        self.open.push(Open { at, anchor: properties.anchor, before, height: 0, items });
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        if let Yaml::List(list) = self.0 {
-            for item in list {
-                items.next_element_seed(SourceText(item))?;
+    fn alias(&mut self, anchor: &str, at: Location) -> Result<(), YamlError> {
+        match self.anchors.get(anchor).cloned() {
+            Some(Some(Anchored { node, bytes, lines, height })) => {
+                self.check_depth(height)?;
+                let before = (self.bytes, self.lines);
+                self.count(bytes + NODE_BYTES, lines, true)?;
+                self.node(node, None, before, height)
+            }
+            Some(None) => Err(YamlError::whole(format!("the alias '*{anchor}' is inside of its own anchor"))),
+            None => Err(YamlError { message: format!("unknown anchor{}", at.suffix()), location: Some(at) }),
+        }
+    }
+
+    fn check_depth(&self, levels: usize) -> Result<(), YamlError> {
+        if self.open.len() + levels <= DEPTH_MAX {
+            return Ok(());
+        }
+        Err(YamlError::whole(format!("lists and mappings are nested more than {DEPTH_MAX} deep")))
+    }
+
+    /// Counts a node with a text of so many bytes and lines.
+    fn spend(&mut self, Properties { anchor, tag }: &Properties, text: usize, lines: usize) -> Result<(), YamlError> {
+        let tag = tag.as_ref().map_or(0, String::len);
+        self.count(NODE_BYTES + anchor.as_ref().map_or(0, String::len) + text, lines, false)?;
+        self.count(tag, 0, true)
+    }
+
+    fn count(&mut self, bytes: usize, lines: usize, is_added: bool) -> Result<(), YamlError> {
+        let indented = lines.saturating_mul(INDENT_BYTES * self.open.len());
+        let bytes = bytes.saturating_add(indented);
+        self.lines = self.lines.saturating_add(lines);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.added = self.added.saturating_add(if is_added { bytes } else { 0 });
+        let (counted, max, longer) = match self.origin {
+            Origin::Own => (self.added, ADDED_MAX, " longer"),
+            Origin::Others => (self.bytes, OTHERS_MAX, ""),
+        };
+        if counted <= max {
+            return Ok(());
+        }
+        let when = if self.anchors.is_empty() { "it is read" } else { "its aliases are followed" };
+        Err(YamlError::whole(format!(
+            "the YAML text becomes more than {max} bytes{longer} when {when} (each node counts {NODE_BYTES} bytes beside \
+             its text); use fewer aliases or several smaller texts"
+        )))
+    }
+
+    /// Puts a node where it belongs.
+    fn node(
+        &mut self,
+        node: Yaml,
+        anchor: Option<String>,
+        before: (usize, usize),
+        height: usize,
+    ) -> Result<(), YamlError> {
+        if let Some(anchor) = anchor {
+            let (bytes, lines) = (self.bytes - before.0, self.lines - before.1);
+            self.anchors.insert(anchor, Some(Anchored { node: node.clone(), bytes, lines, height }));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.roots.push(node);
+            return Ok(());
+        };
+        open.height = open.height.max(height);
+        match &mut open.items {
+            Items::List(items) => items.push(node),
+            Items::Map { entries, key: key @ Some(_), .. } => entries.extend(key.take().map(|key| (key, node))),
+            Items::Map { key, scalars, .. } => {
+                let scalar = match &node.content {
+                    Content::Text(text) => Some((None, text.clone())),
+                    Content::Plain(kind, text) => Some((Some(*kind), text.clone())),
+                    Content::List(_) | Content::Map(_) => None,
+                };
+                if scalar.is_some_and(|scalar| !scalars.insert(scalar)) {
+                    let message = format!("duplicate entry with key \"{}\"", node.scalar().unwrap_or_default());
+                    return Err(self.wrong(&message, node.at));
+                }
+                *key = Some(node);
             }
         }
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        if let Yaml::Map(map) = self.0 {
-            for (key, value) in map {
-                entries.next_key_seed(SourceText(key))?;
-                entries.next_value_seed(SourceText(value))?;
+    fn scalar(&self, tag: Option<&str>, text: String, is_plain: bool, at: Location) -> Result<Content, YamlError> {
+        let found = Plain::of(&text);
+        let text: Rc<str> = text.into();
+        let (kinds, expected): (&[Plain], _) = match tag.and_then(|tag| tag.strip_prefix("tag:yaml.org,2002:")) {
+            Some("null") => (&[Plain::Null], "null"),
+            Some("bool") => (&[Plain::Boolean], "a boolean"),
+            Some("int") => (&[Plain::Integer], "an integer"),
+            Some("float") => (&[Plain::Integer, Plain::Float], "a float"),
+            // A tag of its own (`!name value`) has no meaning here.
+            _ => {
+                let is_text = !is_plain || tag.is_some_and(|tag| !tag.starts_with('!'));
+                let kind = found.filter(|_| !is_text);
+                return Ok(kind.map_or_else(|| Content::Text(text.clone()), |kind| Content::Plain(kind, text.clone())));
+            }
+        };
+        match found.filter(|kind| kinds.contains(kind)) {
+            Some(kind) => Ok(Content::Plain(kind, text)),
+            None => Err(self.wrong(&format!("invalid value, expected {expected}"), at)),
+        }
+    }
+
+    /// The error of what is read now.
+    fn wrong(&self, message: &str, at: Location) -> YamlError {
+        let mut path = String::new();
+        for open in &self.open {
+            match &open.items {
+                Items::List(items) => {
+                    path.push_str(if path.is_empty() { ".[" } else { "[" });
+                    path.push_str(&format!("{}]", items.len()));
+                }
+                Items::Map { key: Some(key), .. } => {
+                    path.push_str(if path.is_empty() { "" } else { "." });
+                    path.push_str(key.source().unwrap_or("?"));
+                }
+                Items::Map { key: None, .. } => {}
             }
         }
-        Ok(())
-    }
-}
-
-// ------------------------------------------------------------ third reading
-
-/// Walks to a node and fails there on purpose: only errors of the library carry a place.
-struct Finder<'p> {
-    path: &'p [Step],
-    at_key: bool,
-}
-
-impl Finder<'_> {
-    fn here<E: Error>() -> E {
-        E::custom("here")
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Finder<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        match self.path.first() {
-            Some(Step::Key(_)) => deserializer.deserialize_map(self),
-            Some(Step::Index(_)) => deserializer.deserialize_seq(self),
-            None => deserializer.deserialize_any(self),
-        }
-    }
-}
-
-impl<'de> Visitor<'de> for Finder<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("nothing") // Every scalar is an error, which is the point.
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let Some((Step::Index(index), rest)) = self.path.split_first() else { return Err(Self::here()) };
-        for _ in 0..*index {
-            items.next_element::<IgnoredAny>()?;
-        }
-        items.next_element_seed(Finder { path: rest, at_key: self.at_key })?;
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Some((Step::Key(wanted), rest)) = self.path.split_first() else { return Err(Self::here()) };
-        let fail = self.at_key && rest.is_empty();
-        while let Some(found) = entries.next_key_seed(FinderKey { wanted, fail })? {
-            if found {
-                return entries.next_value_seed(Finder { path: rest, at_key: self.at_key });
-            }
-            entries.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
-    }
-
-    fn visit_enum<A: EnumAccess<'de>>(self, _tagged: A) -> Result<(), A::Error> {
-        Err(Self::here())
-    }
-}
-
-/// Compares a key; fails at the wanted one when its own place is wanted.
-struct FinderKey<'p> {
-    wanted: &'p str,
-    fail: bool,
-}
-
-impl<'de> DeserializeSeed<'de> for FinderKey<'_> {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for FinderKey<'_> {
-    type Value = bool;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a key")
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<bool, E> {
-        let found = key == self.wanted;
-        if found && self.fail { Err(Finder::here()) } else { Ok(found) }
+        let path = if path.is_empty() { path } else { format!("{path}: ") };
+        YamlError { message: format!("{path}{message}{}", at.suffix()), location: Some(at) }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BUDGET: usize = 1024 * 1024;
-
-    fn read(text: &str) -> Yaml {
-        Document::read(text, BUDGET).unwrap().root().clone()
-    }
-
-    #[test]
-    fn scalars_keep_their_source_text_and_kind() {
-        for (text, expected) in [
-            ("1.10", Yaml::Plain(Plain::Float, "1.10".into())),
-            ("0x1F", Yaml::Plain(Plain::Integer, "0x1F".into())),
-            ("+7", Yaml::Plain(Plain::Integer, "+7".into())),
-            ("true", Yaml::Plain(Plain::Boolean, "true".into())),
-            ("'1.10'", Yaml::Text("1.10".into())),
-            ("yes", Yaml::Text("yes".into())),
-            ("~", Yaml::Null),
-            ("", Yaml::Null),
-            ("99999999999999999999", Yaml::Plain(Plain::Integer, "99999999999999999999".into())),
-        ] {
-            assert_eq!(read(text), expected, "{text:?}");
-        }
-        let tree = read("a: [1.0, {2.0: x, b: &v 3.0}]\nc: *v\nd: !tag 4.0\n");
-        let plain = |text: &str| Yaml::Plain(Plain::Float, text.into());
-        let Some(Yaml::List(items)) = tree.get("a") else { panic!("{tree:?}") };
-        assert_eq!(items[0], plain("1.0"));
-        assert_eq!(items[1].get("2.0"), Some(&Yaml::Text("x".into())));
-        assert_eq!(tree.get("c"), Some(&plain("3.0")));
-        assert_eq!(tree.get("d"), Some(&plain("4.0")));
-    }
-
-    #[test]
-    fn what_is_not_one_document_is_refused_with_the_line() {
-        for (text, part, line) in [
-            ("a: [1", "did not find expected ',' or ']'", Some(2)),
-            ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
-            ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
-            ("a: 1\n---\nb: 2\n", "more than one document is not supported", None),
-            ("a: *nobody\n", "unknown anchor", Some(1)),
-            ("a: b: c\n", "mapping values are not allowed", Some(1)),
-        ] {
-            let error = Document::read(text, BUDGET).unwrap_err();
-            assert!(error.message.contains(part), "{text:?}: {error}");
-            assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn nodes_and_keys_are_found_again() {
-        let text = "workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n";
-        let document = Document::read(text, BUDGET).unwrap();
-        let key = |key: &str| Step::Key(key.to_owned());
-        for (path, value, name) in [
-            (vec![], (1, 1), None),
-            (vec![key("workloads")], (2, 3), Some((1, 1))),
-            (vec![key("workloads"), key("web"), key("files"), Step::Index(1), key("b")], (5, 10), Some((5, 7))),
-            (vec![key("workloads"), key("7"), key("tags"), Step::Index(1)], (6, 17), None),
-        ] {
-            let at = |(line, column)| Some(Location { line, column });
-            assert_eq!(document.locate(&path), at(value), "{}", path_text(&path));
-            if let Some(name) = name {
-                assert_eq!(document.locate_key(&path), at(name), "{}", path_text(&path));
-            }
-        }
-        assert_eq!(document.locate(&[key("nobody")]), None);
-        assert_eq!(path_text(&[key("a"), Step::Index(0), key("b")]), "a[0].b");
-    }
-
-    #[test]
-    fn a_document_that_nests_too_deep_is_an_error_and_no_crash() {
-        let text = "[".repeat(100_000);
-        assert!(Document::read(&text, BUDGET).is_err());
-        let bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
-                    d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n";
-        assert!(Document::read(bomb, BUDGET).unwrap_err().message.contains("its aliases are followed"));
-    }
-
-    #[test]
-    fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
-        let (kilobytes, many) = ("x".repeat(20_000), 20_000);
-        for (what, text) in [
-            ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
-            ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(many))),
-            ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(many))),
-            ("lists of lists", {
-                let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
-                format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
-            }),
-            ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(many))),
-            ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(many))),
-            ("long tags", format!("[{}]", format!("!<tag:{kilobytes}> x, ").repeat(100))),
-            ("keys without values", format!("{{{}}}", "x, ".repeat(many))),
-            ("nodes", format!("[{}]", "x,".repeat(many))),
-            ("a second document", format!("a\n---\na: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(many))),
-            ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(many))),
-            ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(many), "]".repeat(100))),
-        ] {
-            for error in [
-                Document::read(&text, BUDGET).err(),
-                super::read::<IgnoredAny>(&text, BUDGET).err(),
-                read_all::<IgnoredAny>(&text, BUDGET).err(),
-            ] {
-                let message = error.map(|error| error.message).unwrap_or_default();
-                assert!(message.starts_with("the YAML text becomes more than 1048576 bytes"), "{what}: {message}");
-            }
-        }
-        for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
-            let message = Document::read(text, BUDGET).unwrap_err().message;
-            assert_eq!(message, "the alias '*a' is inside of its own anchor", "{text}");
-        }
-    }
-
-    #[test]
-    fn aliases_within_the_budget_are_followed() {
-        let many = 700;
-        let text = format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many));
-        let tree = read(&text);
-        let Some(Yaml::List(items)) = tree.get("b") else { panic!("{tree:?}") };
-        assert_eq!(items.len(), many);
-        assert!(items.iter().all(|item| Some(item) == tree.get("a")));
-        assert_eq!(tree.get("d"), Some(&Yaml::Text("x".into())));
-        let texts: Vec<String> = super::read(&format!("[&a 1.10, *a, {}]", "x".repeat(BUDGET / 2)), BUDGET).unwrap();
-        assert_eq!(texts[..2], ["1.10", "1.10"]);
-        assert_eq!(read_all::<String>("--- &a x\n--- y\n", BUDGET), Ok(vec!["x".to_owned(), "y".to_owned()]));
-    }
-}
+mod tests;

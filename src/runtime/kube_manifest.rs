@@ -2,8 +2,7 @@
 //!
 //! Thread: none, plain values; runs on `wl:<name>`.
 
-use crate::limits::YAML_CONFIG_MAX;
-use crate::model::yaml::{self, YamlError};
+use crate::model::yaml::{self, Content, Origin, Plain, Yaml, YamlError};
 use serde_yaml::{Mapping, Value};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -109,9 +108,19 @@ pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder:
 
 /// The documents without empty ones, which a `---` at the end makes.
 fn parse(manifest: &str) -> Result<Vec<Value>, YamlError> {
-    let mut documents: Vec<Value> = yaml::read_all(manifest, YAML_CONFIG_MAX)?;
-    documents.retain(|document| !document.is_null());
-    Ok(documents)
+    let documents = yaml::read_all(manifest, Origin::Others)?;
+    Ok(documents.iter().filter(|document| !document.is_null()).map(value).collect())
+}
+
+fn value(node: &Yaml) -> Value {
+    match &node.content {
+        Content::Text(text) => (**text).into(),
+        Content::Plain(Plain::Null, _) => Value::Null,
+        Content::Plain(Plain::Boolean, text) => text.eq_ignore_ascii_case("true").into(),
+        Content::Plain(_, text) => text.parse().map_or_else(|_| (**text).into(), Value::Number),
+        Content::List(items) => Value::Sequence(items.iter().map(value).collect()),
+        Content::Map(entries) => Value::Mapping(entries.iter().map(|(key, node)| (value(key), value(node))).collect()),
+    }
 }
 
 fn find_pod<'a>(documents: &'a mut [Value], pod: &str) -> Result<&'a mut Value, String> {

@@ -28,7 +28,7 @@ use crate::limits::{KUBE_UPDATES, LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig, Texts};
-use crate::model::shown_text::masked_complaint;
+use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -617,7 +617,7 @@ fn prepare(new: &NewContainer) -> Result<(Arc<KubeConfig>, String), RuntimeError
     let manifest = match &new.control_interface {
         None => config.manifest.clone(),
         Some(folder) => with_control_interface(&config.manifest, config.control_interface_target.as_deref(), folder)
-            .map_err(|text| RuntimeError::Unsupported(masked_complaint(&text)))?,
+            .map_err(|text| RuntimeError::Unsupported(without_passwords(&text)))?,
     };
     Ok((config, manifest))
 }

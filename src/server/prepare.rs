@@ -8,10 +8,10 @@ use super::plan::Difference;
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::{AGENT_TAGS_BYTES, LIFECYCLE_TEXTS_MAX};
+use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
-use crate::model::lifecycle::{self, LifecycleError};
+use crate::model::lifecycle::{self, ConfigError};
 use crate::model::messages::{AddedWorkload, WorkloadPlan};
 use crate::model::names::{Name, excerpt};
 use crate::model::validation::{
@@ -108,7 +108,7 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 /// `left` is what the texts may still become that are read for this update.
 fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    let refused = |error: LifecycleError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
+    let refused = |error: ConfigError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
 
@@ -146,7 +146,7 @@ impl Workloads {
         let mut rendered = self.rendered(&change, occasion, &mut failed)?;
         rendered.retain(|name, _| !failed.contains_key(name));
         let mut rendered = Difference::between(self.before_hooks(), rendered);
-        let mut texts_left = LIFECYCLE_TEXTS_MAX;
+        let mut texts_left = lifecycle::TEXTS_MAX;
         for added in &rendered.added {
             let name = &added.instance.workload;
             let checked = check_workload(name, &added.workload);

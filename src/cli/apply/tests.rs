@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cli::tests::play;
-use crate::limits::MANIFEST_WARNINGS_MAX;
+use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
@@ -19,9 +19,9 @@ fn error(texts: &[&str]) -> String {
     merged(texts, None, false).0.unwrap_err().to_string()
 }
 
-const WEB: &str = "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: x}\n";
+const WEB: &str = "apiVersion: v1\nworkloads:\n  web: {agent: A, runtime: podman, runtimeConfig: 'image: x'}\n";
 const DB: &str =
-    "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: y}\nconfigs: {c: v}\n";
+    "apiVersion: v1\nworkloads:\n  db: {agent: '{{a}}', runtime: podman, runtimeConfig: 'image: y'}\nconfigs: {c: v}\n";
 
 fn agents(update: &Update) -> Vec<(String, String)> {
     let workloads = update.new_state.at(&["desiredState", "workloads"]).and_then(Node::as_map).unwrap();
@@ -257,4 +257,75 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
         assert_eq!(refused.hint().as_deref(), Some("see 'a.yaml', line 8 column 5"));
         assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
     }
+}
+
+#[test]
+fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
+    let with = |config: &str| {
+        let lines: String = config.lines().map(|line| format!("      {line}\n")).collect();
+        let text = format!(
+            "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: |\n{lines}"
+        );
+        let (result, _, err) = merged(&[&text], None, false);
+        assert!(result.is_ok(), "{err}");
+        err
+    };
+    let prefix = "warn: a.yaml: ";
+    assert_eq!(
+        with("image: x\ncommandArg: [sleep]\nx-note: 1\n"),
+        format!(
+            "{prefix}unknown key 'workloads.w.runtimeConfig.commandArg' is ignored at line 8 column 7, did you mean 'commandArgs'?\n"
+        )
+    );
+    let refused = format!("{prefix}workload 'w': 'runtimeConfig' at line 6 column 20 cannot be run: ");
+    assert_eq!(
+        with("commandArgs: [a]\n"),
+        format!("{refused}missing field `image` (line 1 column 1 of runtimeConfig)\n")
+    );
+    assert_eq!(
+        with("image: x\ncommandArgs: --secret\n"),
+        format!("{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n")
+    );
+    assert_eq!(with("image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n"), "");
+}
+
+#[test]
+fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
+    for (version, key) in [("v1", "lifecycle"), ("v1", "lifecyle"), ("v0.1", "lifecycle")] {
+        let text = format!(
+            "apiVersion: {version}\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: x'\n    \
+             {key}: {{ready: {{file: /a}}}}\n"
+        );
+        let refused = merged(&[&text], None, false).0.unwrap_err();
+        let expected =
+            format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+        assert!(refused.to_string().contains(&expected), "{refused}");
+        let hint = "see 'a.yaml', line 7 column 5: indent it below 'runtimeConfig: |'";
+        assert_eq!(refused.hint().as_deref(), Some(hint));
+        assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
+    }
+}
+
+#[test]
+fn keys_for_others_are_left_alone() {
+    let text = "apiVersion: v1\nx-common: &common {agent: A}\nworkloads:\n  w: {agent: A, runtime: r, runtimeConfig: c, x-b: [1]}\n";
+    let (result, _, err) = merged(&[text], None, false);
+    assert_eq!((result.unwrap().masks.len(), err.as_str()), (1, ""));
+}
+
+/// A manifest without aliases is bounded by its length only.
+#[test]
+fn a_manifest_of_twenty_thousand_workloads_is_applied() {
+    let config = "      image: docker.io/library/alpine:latest\n      commandArgs: [\"sleep\", \"infinity\"]\n      \
+                  commandOptions: [\"--env=A=b\", \"--env=C=d\", \"--label=e=f\"]\n";
+    let one = |number: usize| {
+        format!(
+            "  w{number}:\n    agent: A\n    runtime: podman\n    restartPolicy: ALWAYS\n    tags: {{owner: team}}\n    \
+             files: [{{mountPoint: /etc/x.conf, data: x}}]\n    runtimeConfig: |\n{config}"
+        )
+    };
+    let workloads: String = (0..20_000).map(one).collect();
+    let text = format!("apiVersion: v1\nworkloads:\n{workloads}");
+    assert_eq!(merged(&[&text], None, false).0.unwrap().masks.len(), 20_000);
+    assert_eq!(Manifest::parse(&text).unwrap().state.workloads.len(), 20_000);
 }

@@ -1,16 +1,18 @@
 //! Reads YAML by the table of fields: the field tree, what is wrong, and the keys that mean nothing.
 //!
-//! Thread: none, plain functions; used by `main` of the server and of `ank`.
+//! Thread: none, plain functions; used by `main` of the server and of `ank`, by `server` and by the agent.
 
 use super::{Field, Kind, Object, Presence, TAG, TYPE, Text};
-use crate::limits::MANIFEST_WARNINGS_MAX;
 use crate::model::names::alternatives;
 use crate::model::nearest::nearest;
 use crate::model::node::{Entries, Node};
-use crate::model::place::{At, Problem};
+use crate::model::shown_text::without_passwords;
 use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
-use crate::model::yaml::{Document, Location, Step, Yaml, path_text};
+use crate::model::yaml::{Content, Location, Plain, Step, Yaml, path_text};
 use std::fmt;
+
+/// Unknown keys of one manifest that are warned about; more would hide the first ones.
+pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
 /// What is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,18 @@ pub enum Rules {
     Schema,
     /// A complete state or a part of it: null is as good as nothing.
     State,
+    /// What an engine reads of a `runtimeConfig`: every scalar is a text. Problems quote nothing, it may be secret.
+    Engine,
+    /// A `lifecycle:` block: a key that means nothing would switch a gate off, so it is a problem.
+    Block,
+}
+
+/// What is wrong with a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The way to it.
+    pub path: Vec<Step>,
+    pub message: String,
 }
 
 /// A key that means nothing and is ignored.
@@ -59,18 +73,68 @@ pub struct Reading {
     pub unknown: Vec<UnknownKey>,
 }
 
-/// Reads `document` as an `object`.
-#[must_use]
-pub fn read(document: &Document<'_>, object: &'static Object, rules: Rules) -> Reading {
-    let version = document.root().get("apiVersion").and_then(Yaml::scalar);
+/// Reads `root` as an `object`.
+pub fn read(root: &Yaml, object: &'static Object, rules: Rules) -> Reading {
+    read_at(root, &At { node: root, parent: None }, object, rules)
+}
+
+/// Reads the value of `key` as an `object`.
+pub fn read_part(root: &Yaml, key: &str, object: &'static Object, rules: Rules) -> Option<Reading> {
+    Some(read_at(root, &At { node: root, parent: None }.optional(key)?, object, rules))
+}
+
+fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object, rules: Rules) -> Reading {
+    let version = root.get("apiVersion").and_then(Yaml::scalar);
     let mut reader = Reader { rules, version, found: Reading::default() };
-    let tree = reader.object(&At::root(document.root()), object);
+    let tree = reader.object(at, object);
     let tree = reader.noted(tree).unwrap_or_default();
     let mut found = reader.found;
     for key in &mut found.unknown {
-        key.location = document.locate_key(&key.path);
+        key.location = root.locate_key(&key.path);
     }
     Reading { tree, ..found }
+}
+
+/// A node and the way to it, which is put together only when something is wrong.
+struct At<'a> {
+    node: &'a Yaml,
+    parent: Option<(&'a At<'a>, Link<'a>)>,
+}
+
+#[derive(Clone, Copy)]
+enum Link<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+impl<'a> At<'a> {
+    fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
+        At { node, parent: Some((self, Link::Key(key))) }
+    }
+
+    fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
+        self.node.get(key).map(|node| self.child(key, node))
+    }
+
+    /// The way from the outermost node.
+    fn steps(&self) -> Vec<Step> {
+        let Some((parent, link)) = &self.parent else { return Vec::new() };
+        let mut steps = parent.steps();
+        steps.push(match link {
+            Link::Key(key) => Step::Key((*key).to_owned()),
+            Link::Index(index) => Step::Index(*index),
+        });
+        steps
+    }
+
+    fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+        // It may quote a value, and ends in states and logs.
+        Err(Problem { path: self.steps(), message: without_passwords(&message.into()) })
+    }
+
+    fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
+        self.problem(format!("{} found, expected {expected}", self.node.describe()))
+    }
 }
 
 struct Reader<'d> {
@@ -94,7 +158,14 @@ impl Reader<'_> {
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
         match self.rules {
             Rules::Schema => at.problem(format!("{} is not of {schema_type}", json(at.node))),
-            Rules::Manifest | Rules::State => at.expected(expected),
+            Rules::Engine => {
+                let found = match at.node.content {
+                    Content::List(_) | Content::Map(_) => at.node.describe(),
+                    Content::Text(_) | Content::Plain(..) => "a text".to_owned(),
+                };
+                at.problem(format!("{found} found, expected {expected}"))
+            }
+            Rules::Manifest | Rules::State | Rules::Block => at.expected(expected),
         }
     }
 
@@ -103,7 +174,10 @@ impl Reader<'_> {
             |mark: &str| fields.iter().map(|name| format!("{mark}{name}{mark}")).collect::<Vec<_>>().join(" or ");
         match self.rules {
             Rules::Schema => at.problem(format!("{} is a required property", quoted("\""))),
-            Rules::Manifest | Rules::State => at.problem(format!("missing field {}", quoted("`"))),
+            Rules::Block if fields.len() > 1 => {
+                at.problem(format!("at least one of {} is needed", alternatives(fields)))
+            }
+            _ => at.problem(format!("missing field {}", quoted("`"))),
         }
     }
 
@@ -115,11 +189,33 @@ impl Reader<'_> {
                 let number = at.node.scalar().and_then(|text| text.parse().ok());
                 number.map_or_else(|| at.expected("a whole number"), |number| Ok(Node::Number(number)))
             }
-            Kind::Config => match at.node {
-                Yaml::Text(text) => Ok(Node::text(text)),
-                Yaml::List(_) => self.list(at, kind),
-                Yaml::Map(_) => self.map(at, kind, true),
-                Yaml::Null | Yaml::Plain(..) => self.wrong_type(
+            Kind::Range(lowest, highest, _) => {
+                let number = match &at.node.content {
+                    Content::Plain(Plain::Integer, text) => text.parse().ok(),
+                    _ => None,
+                };
+                match number.filter(|number| (lowest..=highest).contains(number)) {
+                    Some(number) => Ok(Node::Number(number)),
+                    None => at.expected(&format!("a whole number from {lowest} to {highest}")),
+                }
+            }
+            Kind::True => match &at.node.content {
+                Content::Plain(Plain::Boolean, text) if **text == *"true" => Ok(Node::empty()),
+                _ => at.expected("true"),
+            },
+            Kind::Command => {
+                let command = self.list(at, Kind::Text(Text::Quoted))?;
+                if command.is_empty_container() {
+                    at.problem("an empty list found, expected a command")
+                } else {
+                    Ok(command)
+                }
+            }
+            Kind::Config => match &at.node.content {
+                Content::Text(text) => Ok(Node::text(&**text)),
+                Content::List(_) => self.list(at, kind),
+                Content::Map(_) => self.map(at, kind, true),
+                Content::Plain(..) => self.wrong_type(
                     at,
                     "text (put it in quotes), a list or a mapping",
                     "types \"array\", \"object\", \"string\" (put it in quotes to make it text)",
@@ -129,6 +225,7 @@ impl Reader<'_> {
             Kind::List(item) => self.list(at, *item),
             Kind::Map(value) => self.map(at, *value, false),
             Kind::Named(value) => self.map(at, *value, true),
+            Kind::Object(_) if self.rules == Rules::Engine => Ok(Node::empty()), // The block is read by itself.
             Kind::Object(object) => self.object(at, object),
             Kind::OneOf(objects) => self.one_of(at, objects),
             Kind::Any => Ok(Node::empty()),
@@ -136,52 +233,56 @@ impl Reader<'_> {
     }
 
     fn text(&self, at: &At<'_>, text: Text) -> Result<Node, Problem> {
-        let found = match (self.rules, text) {
-            (Rules::Schema, _) => {
-                let Yaml::Text(found) = at.node else { return self.wrong_type(at, "text", "type \"string\"") };
-                text.check(found).or_else(|message| at.problem(message))?;
-                found
-            }
-            (Rules::Manifest, Text::Quoted) => at.string()?,
-            (Rules::Manifest | Rules::State, _) => at.text()?,
+        let any = if self.rules == Rules::Engine { at.node.source() } else { at.node.scalar() };
+        let takes_any = match self.rules {
+            Rules::Schema => false,
+            Rules::Block => text == Text::Scalar,
+            Rules::Manifest => text != Text::Quoted,
+            Rules::State | Rules::Engine => true,
         };
-        Ok(Node::text(found))
+        let found = any.filter(|_| takes_any || matches!(at.node.content, Content::Text(_)));
+        match (found, any) {
+            (Some(found), _) if self.rules == Rules::Schema => {
+                text.check(found).or_else(|message| at.problem(message)).map(|()| Node::text(found))
+            }
+            (Some(found), _) if self.rules == Rules::Block && text.check(found).is_err() => {
+                at.expected(text.expected())
+            }
+            (Some(found), _) => Ok(Node::text(found)),
+            (None, Some(_)) => self.wrong_type(at, "text (put it in quotes)", "type \"string\""),
+            (None, None) => self.wrong_type(at, "text", "type \"string\""),
+        }
     }
 
     fn choice(&self, at: &At<'_>, texts: &[&str]) -> Result<Node, Problem> {
-        let chosen = match at.node {
-            Yaml::Text(text) if texts.contains(&text.as_str()) => Some(Node::text(text)),
-            _ => None,
-        };
-        match (chosen, at.node, self.rules) {
-            (Some(node), ..) => Ok(node),
-            (None, _, Rules::Schema) => {
+        let text = if let Content::Text(text) = &at.node.content { Some(&**text) } else { None };
+        match (text, self.rules) {
+            (Some(text), _) if texts.contains(&text) => Ok(Node::text(text)),
+            (_, Rules::Schema) => {
                 let texts: Vec<String> = texts.iter().map(|text| format!("\"{text}\"")).collect();
                 at.problem(format!("{} is not one of {}", json(at.node), texts.join(", ")))
             }
-            (None, Yaml::Text(text), _) => {
-                at.problem(format!("unknown value '{text}', expected {}", alternatives(texts)))
-            }
-            (None, ..) => at.expected(&alternatives(texts)),
+            (Some(text), _) => at.problem(format!("unknown value '{text}', expected {}", alternatives(texts))),
+            (None, _) => at.expected(&alternatives(texts)),
         }
     }
 
     fn list(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
-        if !matches!(at.node, Yaml::List(_)) {
-            return self.wrong_type(at, "a list", "type \"array\"");
+        let Content::List(items) = &at.node.content else { return self.wrong_type(at, "a list", "type \"array\"") };
+        let mut list = Vec::new();
+        for (index, node) in items.iter().enumerate() {
+            let item = self.value(&At { node, parent: Some((at, Link::Index(index))) }, kind);
+            list.extend(self.noted(item));
         }
-        let mut items = Vec::new();
-        for item in at.items()? {
-            let item = self.value(&item, kind);
-            items.extend(self.noted(item));
-        }
-        Ok(Node::List(items))
+        Ok(Node::List(list))
     }
 
     fn map(&mut self, at: &At<'_>, kind: Kind, named: bool) -> Result<Node, Problem> {
-        let Yaml::Map(entries) = at.node else { return self.wrong_type(at, "a mapping", "type \"object\"") };
-        let mut map = Entries::default();
-        for (key, node) in entries {
+        let Content::Map(entries) = &at.node.content else {
+            return self.wrong_type(at, "a mapping", "type \"object\"");
+        };
+        let mut map = Vec::new();
+        for (key, node) in entries.iter() {
             let Some(key) = key.scalar() else {
                 // `ank apply` refuses such keys wherever they are.
                 if self.rules != Rules::Schema {
@@ -194,45 +295,69 @@ impl Reader<'_> {
                 self.noted(Text::Name.check(key).or_else(|message| child.problem(message)));
             }
             let value = self.value(&child, kind);
-            map.extend(self.noted(value).map(|node| (key.to_owned(), node)));
+            map.extend(self.noted(value).map(|node| (key, node)));
         }
-        Ok(Node::Map(map))
+        Ok(Node::map(map))
     }
 
     fn object(&mut self, at: &At<'_>, object: &'static Object) -> Result<Node, Problem> {
-        let Yaml::Map(entries) = at.node else { return self.wrong_type(at, "a mapping", "type \"object\"") };
+        let is_top = at.parent.is_none();
+        let entries: &[(Yaml, Yaml)] = match &at.node.content {
+            Content::Map(entries) => entries,
+            Content::Plain(Plain::Null, _) if is_top && matches!(self.rules, Rules::Manifest | Rules::Engine) => &[],
+            _ => return self.wrong_type(at, "a mapping", "type \"object\""),
+        };
         let mut tree = Entries::default();
         for (key, node) in entries {
-            let Some(key) = key.scalar().filter(|_| self.rules != Rules::State || *node != Yaml::Null) else {
-                continue;
-            };
+            let Some(key) = key.scalar().filter(|_| self.rules != Rules::State || !node.is_null()) else { continue };
             let child = at.child(key, node);
             match object.fields.iter().find(|field| field.name == key || field.old_name == Some(key)) {
                 None => self.unknown(&child, key, object),
+                Some(field) if field.nullable && node.is_null() && self.rules == Rules::Engine => {}
                 // The JSON schema has new names only.
                 Some(field) if field.name != key && self.rules == Rules::Schema => {}
                 Some(field) => {
                     let value = self.field(&child, field);
-                    tree.insert(field.name.to_owned(), self.noted(value).unwrap_or_default());
+                    tree.insert(field.name, self.noted(value).unwrap_or_default());
                 }
             }
         }
-        for field in object.fields {
-            if let Some(old) = field.old_name.filter(|old| at.optional(old).and(at.optional(field.name)).is_some()) {
-                self.noted::<()>(at.problem(format!("duplicate field `{}` (`{old}` is its old name)", field.name)));
-            }
-        }
         // A state may be given in part, but lists only as a whole.
-        if self.rules != Rules::State || at.is_item() {
-            let required = object.fields.iter().filter(|field| field.presence == Presence::Required);
-            for field in required.filter(|field| !tree.contains_key(field.name)) {
-                self.noted::<()>(self.missing(at, &[field.name]));
+        let is_whole = self.rules != Rules::State || matches!(at.parent, Some((_, Link::Index(_))));
+        for field in object.fields {
+            let (name, beside) = (field.name, |other| at.node.get(other).is_some());
+            if let Some(old) = field.old_name.filter(|old| beside(old) && beside(name)) {
+                self.noted::<()>(at.problem(format!("duplicate field `{name}` (`{old}` is its old name)")));
             }
-            if !object.any_of.is_empty() && !object.any_of.iter().any(|name| tree.contains_key(name)) {
-                return self.missing(at, object.any_of);
+            if !tree.contains_key(name) {
+                if is_whole && field.presence == Presence::Required {
+                    self.noted::<()>(self.missing(at, &[name]));
+                }
+                tree.extend(field.default().filter(|_| self.rules == Rules::Block).map(|node| (name, node)));
+            } else if let Some(other) = field.not_with.filter(|other| beside(other)) {
+                let text = format!("it means nothing together with '{other}'; leave it out");
+                self.noted::<()>(at.child(name, at.node).problem(text));
+            } else if let Some(other) = field.needs.filter(|other| !beside(other)) {
+                self.noted::<()>(self.missing(at, &[other]));
             }
         }
-        Ok(Node::Map(tree))
+        let is_there = |name: &&&str| {
+            let is_empty = |node: &Yaml| matches!(&node.content, Content::Map(entries) if entries.is_empty());
+            at.node.get(name).is_some_and(|node| !is_empty(node))
+        };
+        if is_whole && !object.any_of.is_empty() && !object.any_of.iter().any(|name| is_there(&name)) {
+            return self.missing(at, object.any_of);
+        }
+        let mut found = object.one_of.iter().filter(|name| at.node.get(name).is_some());
+        match (found.next(), found.next()) {
+            (None, _) if !object.one_of.is_empty() => {
+                at.problem(format!("one of {} is needed", alternatives(object.one_of)))
+            }
+            (Some(first), Some(second)) => {
+                at.problem(format!("'{first}' and '{second}' are both there, only one can be"))
+            }
+            _ => Ok(Node::Map(tree)),
+        }
     }
 
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
@@ -244,15 +369,15 @@ impl Reader<'_> {
             }
             _ => field.nullable,
         };
-        match (at.node, field.kind) {
-            (Yaml::Null, Kind::List(_)) if null_is_empty => Ok(Node::List(Vec::new())),
-            (Yaml::Null, _) if null_is_empty => Ok(Node::empty()),
-            _ => self.value(at, field.kind),
+        match field.kind {
+            Kind::List(_) if null_is_empty && at.node.is_null() => Ok(Node::List(Vec::new())),
+            _ if null_is_empty && at.node.is_null() => Ok(Node::empty()),
+            kind => self.value(at, kind),
         }
     }
 
     fn one_of(&mut self, at: &At<'_>, objects: &'static [Object]) -> Result<Node, Problem> {
-        if !matches!(at.node, Yaml::Map(_)) {
+        if !matches!(at.node.content, Content::Map(_)) {
             return self.wrong_type(at, "a mapping", "type \"object\"");
         }
         let Some(tag) = at.optional(TYPE) else { return self.missing(at, &[TYPE]) };
@@ -264,9 +389,9 @@ impl Reader<'_> {
     /// Tags as a mapping, or as the list of entries that a manifest of the deprecated version has.
     fn tags(&mut self, at: &At<'_>) -> Result<Node, Problem> {
         let version = self.version.filter(|_| self.rules == Rules::Manifest).unwrap_or_default();
-        let (found, is_list) = match at.node {
-            Yaml::Map(_) => ("mapping", false),
-            Yaml::List(_) => ("sequence", true),
+        let (found, is_list) = match at.node.content {
+            Content::Map(_) => ("mapping", false),
+            Content::List(_) => ("sequence", true),
             _ => ("a scalar", false),
         };
         let required = match version {
@@ -293,25 +418,30 @@ impl Reader<'_> {
     }
 
     /// At the top of a complete state a wrong key would mean that the whole state is deleted, elsewhere it is just not
-    /// used.
+    /// used. Keys that begin with `x-` are for others.
     fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
-        let known = object.fields.iter().flat_map(|field| [Some(field.name), field.old_name]).flatten();
-        let path = at.steps();
+        let known = || object.fields.iter().flat_map(|field| [Some(field.name), field.old_name]).flatten();
+        let (path, nearest) = (at.steps(), nearest(key, known()));
         if self.rules == Rules::State && path.len() == 1 {
-            let meant = nearest(key, known).map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
+            let meant = nearest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
+            self.noted::<()>(at.problem(format!("unknown key{meant}")));
+        } else if key.starts_with("x-") {
+        } else if self.rules == Rules::Block {
+            let all = || format!("; known are {}", known().collect::<Vec<_>>().join(", "));
+            let meant = nearest.map_or_else(all, |name| format!(", did you mean '{name}'?"));
             self.noted::<()>(at.problem(format!("unknown key{meant}")));
         } else if self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
-            self.found.unknown.push(UnknownKey { path, nearest: nearest(key, known), location: None });
+            self.found.unknown.push(UnknownKey { path, nearest, location: None });
         }
     }
 }
 
 /// A value as a validator shows it; lists and mappings by their kind only.
 fn json(node: &Yaml) -> String {
-    match node {
-        Yaml::Text(text) => format!("\"{text}\""),
-        Yaml::Plain(_, text) => text.clone(),
-        Yaml::Null | Yaml::List(_) | Yaml::Map(_) => node.describe(),
+    match &node.content {
+        Content::Text(text) => format!("\"{text}\""),
+        Content::Plain(kind, text) if *kind != Plain::Null => (**text).to_owned(),
+        _ => node.describe(),
     }
 }
 

@@ -3,9 +3,11 @@
 //! Thread: none. The text is committed as `ank_schema.json`; ANKAIOS_WRITE_GOLDEN=1 writes it anew. That it accepts
 //! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
 
-use super::reader::{Rules, read};
+use super::reader::{Rules, read, read_part};
 use super::{Choice, Field, Kind, Object, Presence, STATE, Text};
-use crate::model::yaml::Document;
+use crate::model::lifecycle;
+use crate::model::runtime_config::{CONTAINER, KUBE};
+use crate::model::yaml::{self, Origin};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -24,6 +26,9 @@ fn schema() -> Value {
     });
     let defined = definitions.as_object_mut().unwrap();
     let mut schema = object(&STATE, defined);
+    for config in [&CONTAINER, &KUBE] {
+        value(Kind::Object(config), defined);
+    }
     schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
     schema["title"] = json!(STATE.name);
     schema["definitions"] = definitions;
@@ -70,12 +75,22 @@ fn value(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
             definitions,
             |definitions| json!({ "oneOf": objects.iter().map(|below| object(below, definitions)).collect::<Vec<_>>() }),
         ),
+        Kind::Range(lowest, highest, default) => {
+            let mut schema = json!({ "type": "integer", "minimum": lowest, "maximum": highest });
+            schema.as_object_mut().unwrap().extend(default.map(|default| ("default".to_owned(), json!(default))));
+            schema
+        }
+        Kind::True => json!({ "const": true }),
+        Kind::Command => json!({ "type": "array", "items": text(Text::Quoted), "minItems": 1 }),
         Kind::Number | Kind::Any => panic!("no part of a manifest"),
     }
 }
 
 fn text(form: Text) -> Value {
-    let mut schema = json!({ "type": "string" });
+    let mut schema = match form {
+        Text::Scalar => json!({ "type": ["string", "number", "boolean", "null"] }),
+        _ => json!({ "type": "string" }),
+    };
     if let Some(pattern) = form.pattern() {
         schema["pattern"] = json!(pattern);
     }
@@ -106,25 +121,51 @@ fn object(object: &Object, definitions: &mut Map<String, Value>) -> Value {
         object.fields.iter().map(|field| (field.name.to_owned(), property(field, definitions))).collect();
     let required: Vec<&str> =
         object.fields.iter().filter(|field| field.presence == Presence::Required).map(|field| field.name).collect();
-    let mut schema = json!({ "type": "object", "properties": properties });
+    let mut schema = json!({
+        "type": "object",
+        "properties": properties,
+        "patternProperties": { "^x-": {} },
+        "additionalProperties": false,
+    });
     describe(&mut schema, object.description, None);
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
     if !object.any_of.is_empty() {
-        schema["anyOf"] = object.any_of.iter().map(|name| json!({ "required": [name] })).collect();
+        let needed = |name: &&str| match object.field(name).unwrap().kind {
+            Kind::Map(_) => json!({ "required": [name], "properties": { *name: { "minProperties": 1 } } }),
+            _ => json!({ "required": [name] }),
+        };
+        schema["anyOf"] = object.any_of.iter().map(needed).collect();
+    }
+    if !object.one_of.is_empty() {
+        schema["oneOf"] = object.one_of.iter().map(|name| json!({ "required": [name] })).collect();
+    }
+    let others = object.fields.iter().filter_map(|Field { name, not_with, needs, .. }| {
+        let excluded = not_with.map(|other| json!({ "not": { "required": [other] } }));
+        Some(((*name).to_owned(), excluded.or(needs.map(|other| json!([other])))?))
+    });
+    let dependencies: Map<String, Value> = others.collect();
+    if !dependencies.is_empty() {
+        schema["dependencies"] = json!(dependencies);
     }
     schema
 }
 
 fn property(field: &Field, definitions: &mut Map<String, Value>) -> Value {
+    if field.nullable && !matches!(field.kind, Kind::Named(_)) {
+        let mut schema = json!({ "anyOf": [value(field.kind, definitions), { "type": "null" }] });
+        describe(&mut schema, field.description, None);
+        return schema;
+    }
     if field.nullable {
         let name = format!("{}Map", field.name.trim_end_matches('s'));
         let map = defined(&name, definitions, |definitions| value(field.kind, definitions));
         return json!({ "anyOf": [map, { "type": "null" }], "default": {} });
     }
     let mut schema = value(field.kind, definitions);
-    describe(&mut schema, field.description, matches!(field.kind, Kind::Text(Text::Agent)).then_some(""));
+    let default = matches!(field.kind, Kind::Text(Text::Agent)).then_some("");
+    describe(&mut schema, field.description, field.default.or(default));
     schema
 }
 
@@ -174,7 +215,7 @@ fn neighbours(value: &Value) -> Vec<Value> {
                 without.remove(key);
                 all.push(Value::Object(without));
             }
-            for key in ["", "a/b", "new"].into_iter().chain(long.iter().filter_map(Value::as_str)) {
+            for key in ["", "a/b", "new", "x-new"].into_iter().chain(long.iter().filter_map(Value::as_str)) {
                 for value in [json!("x"), json!(1)] {
                     let mut more = object.clone();
                     more.insert(key.to_owned(), value);
@@ -213,10 +254,63 @@ fn schema_and_apply_accept_and_refuse_the_same_manifests() {
     let (mut accepted, mut refused) = (0, 0);
     for manifest in neighbours(&full()).into_iter().chain([full()]) {
         let text = manifest.to_string(); // JSON is YAML.
-        let document = Document::read(&text, crate::limits::YAML_FILE_MAX).expect("it is YAML");
-        let violations = read(&document, &STATE, Rules::Schema).problems;
-        assert_eq!(schema.is_valid(&manifest), violations.is_empty(), "{text}\n{violations:?}");
-        *if violations.is_empty() { &mut accepted } else { &mut refused } += 1;
+        let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
+        let reading = read(&root, &STATE, Rules::Schema);
+        let is_fine = reading.problems.is_empty() && reading.unknown.is_empty();
+        assert_eq!(schema.is_valid(&manifest), is_fine, "{text}\n{reading:?}");
+        *if is_fine { &mut accepted } else { &mut refused } += 1;
+    }
+    assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused: these say nothing");
+}
+
+/// A text for podman or containerd, and one for podman-kube, that have everything.
+fn full_configs() -> [(&'static Object, Value); 3] {
+    let block = json!({
+        "activation": { "pathExists": "/a", "pathMissing": "/b", "tagEquals": { "zone": 1 } },
+        "ready": {
+            "http": { "port": 80, "path": "/x", "status": 200, "host": "::1" }, "initialDelayMs": 0, "periodMs": 50,
+            "timeoutMs": 60000, "successThreshold": 1, "deadlineMs": 0, "onDeadline": "WAIT",
+        },
+        "alive": { "exec": ["a", "b"], "failureThreshold": 2, "action": "REPORT" },
+        "gone": { "unix": "/run/x", "deadlineMs": 1 },
+        "restart": { "backoffMs": 100, "backoffMaxMs": 100, "maxRestarts": 0, "windowMs": 0 },
+        "prepare": "INIT",
+        "update": { "stage": "NONE", "when": { "pathExists": "/a" }, "healthyMs": 1, "deadlineMs": 1000, "onFailure": "KEEP" },
+    });
+    let notified =
+        json!({ "ready": { "notify": true, "deadlineMs": 1 }, "alive": { "notify": true, "timeoutMs": 50 } });
+    let options = json!(["-p", 80]);
+    [
+        (
+            &CONTAINER,
+            json!({ "image": "x", "generalOptions": options, "commandOptions": options, "commandArgs": null,
+            "lifecycle": block }),
+        ),
+        (&CONTAINER, json!({ "image": 5, "lifecycle": notified })),
+        (
+            &KUBE,
+            json!({ "manifest": "x", "generalOptions": options, "playOptions": options, "downOptions": options,
+            "controlInterfaceTarget": "a/b", "lifecycle": { "gone": { "tcp": { "port": 1 }, "periodMs": 50 } } }),
+        ),
+    ]
+}
+
+#[test]
+fn schema_and_apply_accept_and_refuse_the_same_runtime_configurations() {
+    let schema = schema();
+    let (mut accepted, mut refused) = (0, 0);
+    for (object, full) in full_configs() {
+        let own = json!({ "$ref": format!("#/definitions/{}", object.name), "definitions": schema["definitions"] });
+        let own = jsonschema::validator_for(&own).expect("it is a schema");
+        for config in neighbours(&full).into_iter().chain([full]) {
+            let text = config.to_string();
+            let root = yaml::read(&text, Origin::Own).expect("it is YAML").root;
+            let engine = read(&root, object, Rules::Engine);
+            let block = read_part(&root, lifecycle::KEY, &lifecycle::BLOCK, Rules::Block).unwrap_or_default();
+            let is_fine = engine.problems.is_empty() && engine.unknown.is_empty() && block.problems.is_empty();
+            assert_eq!(own.is_valid(&config), is_fine, "{text}\n{engine:?}\n{block:?}");
+            *if is_fine { &mut accepted } else { &mut refused } += 1;
+        }
     }
     assert!(accepted > 100 && refused > 500, "{accepted} accepted, {refused} refused: these say nothing");
 }

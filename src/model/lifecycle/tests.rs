@@ -22,7 +22,7 @@ lifecycle:
   update: { stage: IMAGE, when: { pathMissing: /run/nav/lock }, healthyMs: 0, deadlineMs: 1000, onFailure: ROLLBACK }
 ";
 
-fn read(block: &str) -> Result<Lifecycle, LifecycleError> {
+fn read(block: &str) -> Result<Lifecycle, ConfigError> {
     of_config("podman", &format!("image: x\nlifecycle:\n  {block}\n")).map(Option::unwrap)
 }
 
@@ -109,7 +109,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("ready: { file: /a, periodMs: 0.5 }", "number 0.5 found, expected a whole number"),
         ("ready: { file: /a, onDeadline: fail }", "unknown value 'fail', expected FAIL or WAIT"),
         ("ready: { tcp: { port: 0 } }", "number 0 found, expected a whole number from 1 to 65535"),
-        ("ready: { tcp: { port: 80, host: db } }", "'db' is no IP address; names are not looked up"),
+        (
+            "ready: { tcp: { port: 80, host: db } }",
+            "text 'db' found, expected an IP address or localhost; names are not looked up",
+        ),
         ("ready: { tcp: {} }", "lifecycle.ready.tcp: missing field `port`"),
         ("ready: { http: { port: 80, path: 'a b' } }", "expected a path that begins with '/'"),
         ("ready: { exec: /bin/true }", "lifecycle.ready.exec: text '/bin/true' found, expected a list"),
@@ -118,7 +121,10 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("ready: { notify: true, periodMs: 500 }", "it means nothing together with 'notify'; leave it out"),
         ("alive: { notify: true }", "lifecycle.alive: missing field `timeoutMs`"),
         ("alive: { file: /a, action: STOP }", "unknown value 'STOP', expected RESTART or REPORT"),
-        ("gone: { exec: [a] }", "'exec' needs the container, which is gone then"),
+        (
+            "gone: { exec: [a] }",
+            "lifecycle.gone.exec: unknown key; known are tcp, http, unix, file, periodMs, timeoutMs, deadlineMs",
+        ),
         ("restart: { maxRestart: 5 }", "lifecycle.restart.maxRestart: unknown key, did you mean 'maxRestarts'?"),
         ("restart: { maxRestarts: -1 }", "number -1 found, expected a whole number from 0"),
         ("precondition: {}", "at least one of pathExists, pathMissing or tagEquals is needed"),
@@ -126,7 +132,7 @@ fn what_is_not_known_is_an_error_with_line_and_suggestion() {
         ("prepare: create", "unknown value 'create', expected NONE, IMAGE, CREATE or INIT"),
         ("prepare: true", "lifecycle.prepare: boolean true found, expected NONE, IMAGE, CREATE or INIT"),
         ("ready: { file: /a }\n  ready: { file: /b }", "duplicate"),
-        ("update: { stage: INIT }", "lifecycle.update.stage: an initialised container would hold memory and ports"),
+        ("update: { stage: INIT }", "lifecycle.update.stage: unknown value 'INIT', expected NONE, IMAGE or CREATE"),
         ("update: { stage: create }", "unknown value 'create', expected NONE, IMAGE or CREATE"),
         ("update: { onFailure: ROLL_BACK }", "unknown value 'ROLL_BACK', expected ROLLBACK or KEEP"),
         (
@@ -207,6 +213,12 @@ fn a_condition_names_the_first_entry_that_does_not_hold() {
 fn a_line_of_the_block_is_found_in_the_manifest() {
     let manifest = "workloads:\n  w:\n    runtimeConfig: |\n\n      image: x\n      lifecycle:\n        redy: 1\n";
     let at = Location { line: 3, column: 20 };
-    assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", 3), Some(7));
-    assert_eq!(line_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", 2), None);
+    assert_eq!(
+        place_in_manifest(manifest, at, "image: x\nlifecycle:\n  redy: 1", Location { line: 3, column: 3 }),
+        Some(Location { line: 7, column: 9 })
+    );
+    assert_eq!(
+        place_in_manifest(manifest, at, "image: x\nlifecycle: {redy: 1}", Location { line: 2, column: 1 }),
+        None
+    );
 }

@@ -1,8 +1,8 @@
 //! What manifests a server takes, and the texts of errors and warnings.
 
 use super::*;
-use crate::limits::MANIFEST_WARNINGS_MAX;
 use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
 use crate::model::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
 use std::collections::BTreeMap;
 
@@ -206,8 +206,8 @@ fn refused_manifests_name_the_field_and_the_place() {
     for (text, message) in [
         (top(""), "missing field `apiVersion` at line 1 column 1"),
         (top("workloads: {}\n"), "missing field `apiVersion` at line 1 column 1"),
-        (top("[1]\n"), "a list found, expected a mapping with apiVersion and workloads at line 1 column 1"),
-        (top("text"), "text 'text' found, expected a mapping with apiVersion and workloads at line 1 column 1"),
+        (top("[1]\n"), "a list found, expected a mapping at line 1 column 1"),
+        (top("text"), "text 'text' found, expected a mapping at line 1 column 1"),
         (top("apiVersion: {}\n"), "apiVersion: a mapping found, expected text at line 1 column 13"),
         (top("apiVersion: v1\nworkloads: []\n"), "workloads: a list found, expected a mapping at line 2 column 12"),
         (top("apiVersion: v1\nworkloads:\n  w:\n"), "workloads.w: null found, expected a mapping at line 3 column 5"),

@@ -2,7 +2,8 @@
 //! counted in keys that are looked up, so that a slow machine proves the same.
 
 use super::*;
-use crate::limits::{EVENT_STEPS_MAX, MASKS_OVERLAP_MAX, MASKS_PARTS_MAX};
+use crate::limits::{EVENT_STEPS_MAX, MASKS_PARTS_MAX};
+use crate::model::mask_tree::MASKS_OVERLAP_MAX;
 use crate::model::mask_tree::lookups;
 use std::ops::Range;
 

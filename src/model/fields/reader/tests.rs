@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::model::fields::STATE;
-use crate::model::yaml::json_pointer;
+use crate::model::yaml::{self, Origin, json_pointer};
 
 fn violations(text: &str) -> Vec<String> {
-    let document = Document::read(text, crate::limits::YAML_FILE_MAX).unwrap();
-    let problems = read(&document, &STATE, Rules::Schema).problems;
+    let root = yaml::read(text, Origin::Own).unwrap().root;
+    let problems = read(&root, &STATE, Rules::Schema).problems;
     problems.iter().map(|problem| format!("'{}': {}", json_pointer(&problem.path), problem.message)).collect()
 }
 

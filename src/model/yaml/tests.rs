@@ -1,0 +1,170 @@
+//! What texts become, and the errors of those that become nothing.
+
+use super::*;
+
+fn whole(text: &str) -> Result<Yaml, YamlError> {
+    read(text, Origin::Others).map(|document| document.root)
+}
+
+fn plain(kind: Plain, text: &str) -> Content {
+    Content::Plain(kind, text.into())
+}
+
+#[test]
+fn scalars_keep_their_source_text_and_kind() {
+    for (text, expected) in [
+        ("1.10", plain(Plain::Float, "1.10")),
+        ("0x1F", plain(Plain::Integer, "0x1F")),
+        ("+7", plain(Plain::Integer, "+7")),
+        ("-0o17", plain(Plain::Integer, "-0o17")),
+        ("-.inf", plain(Plain::Float, "-.inf")),
+        ("true", plain(Plain::Boolean, "true")),
+        ("'1.10'", Content::Text("1.10".into())),
+        ("yes", Content::Text("yes".into())),
+        ("007", Content::Text("007".into())),
+        ("+-1", Content::Text("+-1".into())),
+        ("inf", Content::Text("inf".into())),
+        ("0x", Content::Text("0x".into())),
+        ("~", plain(Plain::Null, "~")),
+        ("", plain(Plain::Null, "")),
+        ("99999999999999999999", plain(Plain::Integer, "99999999999999999999")),
+        ("!!str 5", Content::Text("5".into())),
+        ("!!int '5'", plain(Plain::Integer, "5")),
+        ("!own '5'", Content::Text("5".into())),
+    ] {
+        assert_eq!(whole(text).unwrap().content, expected, "{text:?}");
+    }
+    let tree = whole("a: [1.0, {2.0: x, b: &v 3.0}]\nc: *v\nd: !tag 4.0\n").unwrap();
+    let Content::List(items) = &tree.get("a").unwrap().content else { panic!("{tree:?}") };
+    assert_eq!(items[0].content, plain(Plain::Float, "1.0"));
+    assert_eq!(items[1].get("2.0").unwrap().content, Content::Text("x".into()));
+    assert_eq!(tree.get("c").unwrap().content, plain(Plain::Float, "3.0"));
+    assert_eq!(tree.get("d").unwrap().content, plain(Plain::Float, "4.0"));
+    assert_eq!((tree.get("b"), tree.get("d").unwrap().get("e")), (None, None));
+}
+
+#[test]
+fn what_is_not_one_document_is_refused_with_the_line() {
+    for (text, part, line) in [
+        ("a: [1", "did not find expected ',' or ']'", Some(2)),
+        ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
+        ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
+        ("a: 1\n---\nb: 2\n", "more than one document is not supported", None),
+        ("a: 1\n---\nb: [2\n", "more than one document is not supported", None),
+        ("a: *nobody\n", "unknown anchor", Some(1)),
+        ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", None),
+        ("a: b: c\n", "mapping values are not allowed", Some(1)),
+        ("a: [0, {b: !!int x}]\n", "a[1].b: invalid value, expected an integer at line 1 column 12", Some(1)),
+    ] {
+        let error = whole(text).unwrap_err();
+        assert!(error.message.contains(part), "{text:?}: {error}");
+        assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn nodes_and_keys_are_found_again() {
+    let root = whole("workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n").unwrap();
+    let key = |key: &str| Step::Key(key.to_owned());
+    for (path, value, name) in [
+        (vec![], (1, 1), None),
+        (vec![key("workloads")], (2, 3), Some((1, 1))),
+        (vec![key("workloads"), key("web"), key("files"), Step::Index(1), key("b")], (5, 10), Some((5, 7))),
+        (vec![key("workloads"), key("7"), key("tags"), Step::Index(1)], (6, 17), None),
+    ] {
+        let at = |(line, column)| Some(Location { line, column });
+        assert_eq!(root.locate(&path), at(value), "{}", path_text(&path));
+        if let Some(name) = name {
+            assert_eq!(root.locate_key(&path), at(name), "{}", path_text(&path));
+        }
+    }
+    assert_eq!(root.locate(&[key("nobody")]), None);
+    assert_eq!(path_text(&[key("a"), Step::Index(0), key("b")]), "a[0].b");
+}
+
+#[test]
+fn what_nests_too_deep_is_an_error_and_no_crash() {
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    assert!(whole(&deep(128)).is_ok());
+    for text in
+        [deep(129), "[".repeat(100_000), format!("a: &a {}\nb: {}*a{}", deep(100), "[".repeat(50), "]".repeat(50))]
+    {
+        let error = whole(&text).unwrap_err();
+        assert!(error.message.contains("nested more than 128 deep"), "{error}");
+    }
+}
+
+const MANY: usize = 20_000;
+
+/// Texts that become much because of aliases or prefixes of tags.
+fn bombs() -> Vec<(&'static str, String)> {
+    let kilobytes = "x".repeat(20_000);
+    vec![
+        ("one text", format!("a: &a {kilobytes}\nb: [{}]\n", "*a, ".repeat(MANY))),
+        ("a list", format!("a: &a [{}]\nb: [{}]\n", "x, ".repeat(100), "*a, ".repeat(MANY))),
+        ("keys", format!("a: &a {kilobytes}\nb: [{}]\n", "{*a : x}, ".repeat(MANY))),
+        ("lists of lists", {
+            let level = |n: usize| format!("l{n}: &l{n} [{}]\n", format!("*l{}, ", n - 1).repeat(100));
+            format!("l0: &l0 x\n{}{}{}{}", level(1), level(2), level(3), level(4))
+        }),
+        ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY))),
+        ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(MANY))),
+        ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(MANY))),
+        (
+            "indented lines",
+            format!(
+                "a: &a \"{}\"\nb: [{}]\n",
+                "a\\n".repeat(1000),
+                format!("{}*a{}, ", "[".repeat(90), "]".repeat(90)).repeat(400)
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn what_becomes_of_aliases_and_tags_is_bounded_by_bytes() {
+    for (what, text) in bombs() {
+        for (origin, bound) in [(Origin::Own, "67108864 bytes longer"), (Origin::Others, "4194304 bytes")] {
+            for error in [read(&text, origin).err(), read_all(&text, origin).err()] {
+                let message = error.map(|error| error.message).unwrap_or_default();
+                let expected = format!("the YAML text becomes more than {bound} when");
+                assert!(message.starts_with(&expected), "{what}: {message}");
+            }
+        }
+    }
+    let second = format!("a\n---\na: &a {}\nb: [{}]\n", "x".repeat(20_000), "*a, ".repeat(MANY));
+    assert!(read_all(&second, Origin::Own).unwrap_err().message.contains("its aliases are followed"));
+    for text in ["a: &a [*a]", "&a {x: [1, {y: *a}]}", "? &a [*a]\n: x"] {
+        assert_eq!(whole(text).unwrap_err().message, "the alias '*a' is inside of its own anchor", "{text}");
+    }
+}
+
+#[test]
+fn what_has_no_alias_counts_only_where_others_sent_it() {
+    for (what, text) in [
+        ("keys without values", format!("{{{}}}", (0..2 * MANY).map(|key| format!("{key}, ")).collect::<String>())),
+        ("nodes", format!("[{}]", "x,".repeat(2 * MANY))),
+        ("long tags", format!("[{}]", format!("!<tag:{}> x, ", "x".repeat(20_000)).repeat(300))),
+        ("indented lines", format!("{}\"{}\"{}", "[".repeat(100), "a\\n".repeat(2 * MANY), "]".repeat(100))),
+        ("a long text", "x".repeat(OTHERS_MAX + 1)),
+    ] {
+        let refused = whole(&text).unwrap_err().message;
+        assert!(
+            refused.starts_with("the YAML text becomes more than 4194304 bytes when it is read"),
+            "{what}: {refused}"
+        );
+        assert!(read(&text, Origin::Own).is_ok(), "{what}");
+    }
+}
+
+#[test]
+fn aliases_within_the_bound_are_followed() {
+    let many = 700;
+    let tree = whole(&format!("a: &a {{k: [1, 2]}}\nb: [{}]\nc: &a x\nd: *a\n", "*a, ".repeat(many))).unwrap();
+    let Content::List(items) = &tree.get("b").unwrap().content else { panic!("{tree:?}") };
+    assert_eq!(items.len(), many);
+    assert!(items.iter().all(|item| Some(item) == tree.get("a")), "also their places are those of the anchor");
+    assert_eq!(tree.get("d").unwrap().scalar(), Some("x"));
+    let documents = read_all("--- &a x\n--- y\n", Origin::Own).unwrap();
+    assert_eq!(documents.iter().map(Yaml::scalar).collect::<Vec<_>>(), [Some("x"), Some("y")]);
+}
