@@ -44,82 +44,75 @@ impl NodeFacts {
     }
 }
 
-/// The conditions of all wanted workloads that have some.
+/// The conditions of all workloads that have some.
 #[derive(Default)]
 pub struct Conditions {
     facts: NodeFacts,
-    workloads: BTreeMap<Name, WorkloadConditions>,
+    /// Of those that are wanted.
+    workloads: BTreeMap<Name, Gate>,
     /// Of instances that are staged for an update.
-    staged: BTreeMap<Name, StagedConditions>,
+    staged: BTreeMap<Name, Gate>,
     due: Option<Instant>,
 }
 
-/// Conditions under which a staged instance may replace the old one. A path that does not answer does not hold.
-struct StagedConditions {
+/// The conditions of one instance.
+struct Gate {
     /// Its activation, the condition of its update, and its precondition.
     conditions: [Option<Condition>; 3],
-    /// What does not hold of each.
+    /// What does not hold of each. Until a path has answered, nothing is known to hold.
     unmet: [Option<String>; 3],
+    /// A path that does not answer counts as missing: it is about an update, which can wait. Otherwise it changes nothing, and
+    /// the activation is evaluated once.
+    is_staged: bool,
 }
 
-impl StagedConditions {
+impl Gate {
+    fn new(conditions: [Option<Condition>; 3], is_staged: bool, facts: &mut NodeFacts) -> Self {
+        let unknown = |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &facts.tags);
+        let unmet = conditions.each_ref().map(unknown);
+        let mut gate = Self { conditions, unmet, is_staged };
+        let known = (facts.check_paths)(&gate.paths().collect());
+        gate.evaluate(&known, &facts.tags);
+        gate
+    }
+
     fn paths(&self) -> impl Iterator<Item = &str> {
         self.conditions.iter().flatten().flat_map(Condition::paths)
     }
 
     fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
-        for (unmet, condition) in self.unmet.iter_mut().zip(&self.conditions) {
-            *unmet = condition.as_ref().and_then(|condition| condition.unmet(|path| known.get(path).copied(), tags));
+        for (condition, unmet) in self.conditions.iter().zip(&mut self.unmet) {
+            let Some(condition) = condition else { continue };
+            if self.is_staged || condition.paths().all(|path| known.contains_key(path)) {
+                *unmet = condition.unmet(|path| known.get(path).copied(), tags);
+            }
+        }
+        let has_answered = |condition: &mut Condition| condition.paths().all(|path| known.contains_key(path));
+        if !self.is_staged && self.conditions[0].take_if(has_answered).is_some() && self.unmet[0].is_some() {
+            self.conditions[2] = None; // It never runs.
         }
     }
-}
 
-struct WorkloadConditions {
-    /// The activation until its paths have answered once; it is not evaluated again.
-    undecided: Option<Condition>,
-    /// Why the workload is not relevant on this node.
-    inactive: Option<String>,
-    precondition: Option<Condition>,
-    /// Why it may not run now.
-    unmet: Option<String>,
-}
-
-impl WorkloadConditions {
-    /// The conditions that have to be evaluated.
-    fn open(&self) -> impl Iterator<Item = &Condition> {
-        self.undecided.iter().chain(&self.precondition)
-    }
-
-    /// Evaluates the conditions whose paths have all answered. One that does not answer changes nothing.
-    fn evaluate(&mut self, known: &BTreeMap<String, bool>, tags: &BTreeMap<String, String>) {
-        let unmet = |condition: &Condition| condition.unmet(|path| known.get(path).copied(), tags);
-        let answered = |condition: &&Condition| condition.paths().all(|path| known.contains_key(path));
-        if let Some(condition) = self.undecided.as_ref().filter(answered) {
-            self.inactive = unmet(condition);
-            self.undecided = None;
-        }
-        if let Some(condition) = self.precondition.as_ref().filter(answered) {
-            self.unmet = unmet(condition);
-        }
+    /// Whether there is something to evaluate again.
+    fn is_open(&self) -> bool {
+        self.conditions.iter().any(Option::is_some)
     }
 
     /// Why the workload may not run.
     fn reason(&self) -> Option<String> {
-        let text = match (&self.inactive, &self.unmet) {
+        let text = match &self.unmet {
             // It may be relevant.
-            (Some(why), _) if self.undecided.is_some() => format!("activation: {why}"),
-            (Some(why), _) => format!("{INACTIVE_PREFIX}{why}"),
-            (None, why) => format!("precondition: {}", why.as_ref()?),
+            [Some(why), ..] if self.conditions[0].is_some() => format!("activation: {why}"),
+            [Some(why), ..] => format!("{INACTIVE_PREFIX}{why}"),
+            [None, _, why] => format!("precondition: {}", why.as_ref()?),
         };
         Some(short_info(text))
     }
 }
 
 impl Conditions {
-    /// No workload is wanted yet.
-    #[must_use]
     pub fn new(facts: NodeFacts) -> Self {
-        Self { facts, workloads: BTreeMap::new(), staged: BTreeMap::new(), due: None }
+        Self { facts, ..Self::default() }
     }
 
     /// How many workloads have some.
@@ -128,14 +121,7 @@ impl Conditions {
         self.workloads.len()
     }
 
-    /// Whether no workload has any.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.workloads.is_empty()
-    }
-
     /// When [`Self::refresh`] wants to be called next.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -143,35 +129,41 @@ impl Conditions {
     /// Evaluates the conditions of a workload that is wanted from now on.
     // [impl->swdd~agent-lifecycle-activation~1]
     pub fn insert(&mut self, added: &AddedWorkload, now: Instant) {
-        let (config, name) = (added.workload.config(), &added.instance.workload);
-        let Some(lifecycle) =
-            config.usable_lifecycle().filter(|found| found.activation.is_some() || found.precondition.is_some())
-        else {
-            self.workloads.remove(name);
+        self.put(added, false, now);
+    }
+
+    /// Evaluates the conditions under which an instance that is staged from now on may replace the old one.
+    pub fn stage(&mut self, added: &AddedWorkload, now: Instant) {
+        self.put(added, true, now);
+    }
+
+    fn put(&mut self, added: &AddedWorkload, is_staged: bool, now: Instant) {
+        let config = added.workload.config();
+        let conditions = config.usable_lifecycle().map_or_else(Default::default, |lifecycle| {
+            let update = lifecycle.update.as_ref().filter(|_| is_staged);
+            let when = update.and_then(|update| update.when.clone());
+            [lifecycle.activation.clone(), when, lifecycle.precondition.clone()]
+        });
+        let (name, gates) = (&added.instance.workload, if is_staged { &mut self.staged } else { &mut self.workloads });
+        if conditions.iter().all(Option::is_none) {
+            gates.remove(name);
             return;
-        };
-        // Until a path has answered, nothing is known to hold.
-        let unknown = |condition: &Option<Condition>| condition.as_ref()?.unmet(|_| None, &self.facts.tags);
-        let mut conditions = WorkloadConditions {
-            inactive: unknown(&lifecycle.activation),
-            unmet: unknown(&lifecycle.precondition),
-            undecided: lifecycle.activation.clone(),
-            precondition: lifecycle.precondition.clone(),
-        };
-        let known = (self.facts.check_paths)(&conditions.open().flat_map(Condition::paths).collect());
-        conditions.evaluate(&known, &self.facts.tags);
-        if conditions.undecided.is_none() && conditions.inactive.is_some() {
-            conditions.precondition = None; // It never runs.
         }
-        if conditions.open().next().is_some() {
+        let gate = Gate::new(conditions, is_staged, &mut self.facts);
+        if gate.is_open() {
             self.due.get_or_insert(now + PRECONDITION_INTERVAL);
         }
-        self.workloads.insert(name.clone(), conditions);
+        gates.insert(name.clone(), gate);
     }
 
     /// The workload is not wanted any more.
     pub fn remove(&mut self, name: &Name) {
         self.workloads.remove(name);
+    }
+
+    /// Nothing of the workload is staged any more.
+    pub fn unstage(&mut self, name: &Name) {
+        self.staged.remove(name);
     }
 
     /// Forgets the workloads that are not wanted.
@@ -181,73 +173,44 @@ impl Conditions {
 
     /// Evaluates all preconditions again, what is staged, and activations whose paths did not answer.
     pub fn refresh(&mut self, now: Instant) {
-        let own = self.workloads.values().flat_map(WorkloadConditions::open).flat_map(Condition::paths);
-        let paths: BTreeSet<&str> = own.chain(self.staged.values().flat_map(StagedConditions::paths)).collect();
-        let known = (self.facts.check_paths)(&paths);
-        self.workloads.values_mut().for_each(|conditions| conditions.evaluate(&known, &self.facts.tags));
-        self.staged.values_mut().for_each(|staged| staged.evaluate(&known, &self.facts.tags));
-        let some = self.workloads.values().any(|conditions| conditions.open().next().is_some());
-        self.due = (some || !self.staged.is_empty()).then(|| now + PRECONDITION_INTERVAL);
-    }
-
-    // ---------------------------------------------------------------- updates
-
-    /// Evaluates the conditions of an instance that is staged for an update from now on.
-    pub fn stage(&mut self, added: &AddedWorkload, now: Instant) {
-        let (config, name) = (added.workload.config(), &added.instance.workload);
-        let conditions = config.usable_lifecycle().map_or_else(Default::default, |lifecycle| {
-            let when = lifecycle.update.as_ref().and_then(|update| update.when.clone());
-            [lifecycle.activation.clone(), when, lifecycle.precondition.clone()]
-        });
-        if conditions.iter().all(Option::is_none) {
-            return self.unstage(name);
+        let gates = self.workloads.values().chain(self.staged.values());
+        let known = (self.facts.check_paths)(&gates.flat_map(Gate::paths).collect());
+        let mut is_open = false;
+        for gate in self.workloads.values_mut().chain(self.staged.values_mut()) {
+            gate.evaluate(&known, &self.facts.tags);
+            is_open |= gate.is_open();
         }
-        let mut staged = StagedConditions { conditions, unmet: Default::default() };
-        let known = (self.facts.check_paths)(&staged.paths().collect());
-        staged.evaluate(&known, &self.facts.tags);
-        self.staged.insert(name.clone(), staged);
-        self.due.get_or_insert(now + PRECONDITION_INTERVAL);
-    }
-
-    /// Nothing of the workload is staged any more.
-    pub fn unstage(&mut self, name: &Name) {
-        self.staged.remove(name);
+        self.due = is_open.then(|| now + PRECONDITION_INTERVAL);
     }
 
     /// Whether what is staged of the workload is not relevant on this node.
-    #[must_use]
     pub fn is_staged_inactive(&self, name: &Name) -> bool {
         self.staged.get(name).is_some_and(|staged| staged.unmet[0].is_some())
     }
 
     /// Whether the precondition of what is staged of the workload holds.
-    #[must_use]
     pub fn may_staged_run(&self, name: &Name) -> bool {
         self.staged.get(name).is_none_or(|staged| staged.unmet[2].is_none())
     }
 
     /// Why what is staged of the workload may not replace the old instance yet. One that is not relevant on this node
     /// need not run.
-    #[must_use]
     pub fn staged_unmet(&self, name: &Name) -> Option<&str> {
         let [inactive, when, precondition] = &self.staged.get(name)?.unmet;
         when.as_deref().or_else(|| precondition.as_deref().filter(|_| inactive.is_none()))
     }
 
     /// Whether the workload is not relevant on this node.
-    #[must_use]
     pub fn is_inactive(&self, name: &Name) -> bool {
-        self.workloads.get(name).is_some_and(|conditions| conditions.inactive.is_some())
+        self.workloads.get(name).is_some_and(|conditions| conditions.unmet[0].is_some())
     }
 
     /// Why the workload may not run because of its own conditions.
-    #[must_use]
     pub fn reason(&self, name: &Name) -> Option<String> {
         self.workloads.get(name)?.reason()
     }
 
     /// Each workload that may not run because of its own conditions, and why.
-    #[must_use]
     pub fn closed(&self) -> BTreeMap<Name, String> {
         let reasons = self.workloads.iter().map(|(name, conditions)| Some((name.clone(), conditions.reason()?)));
         reasons.flatten().collect()

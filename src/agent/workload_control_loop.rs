@@ -118,8 +118,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     preparation: Option<Preparation>,
     /// What is prepared of that, or of what is about to be started.
     next: Option<Prepared>,
-    /// What was prepared of the first start, which has not begun.
-    given: Option<Prepared>,
     /// What was last reported of `next`.
     told: Option<PreparationReport>,
     /// Engine calls until now.
@@ -260,7 +258,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             removal: Removal::default(),
             preparation: None,
             next: None,
-            given: None,
             told: None,
             calls: 0,
             wish_waits: false,
@@ -464,7 +461,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn end_if_done(&mut self) -> Step {
-        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some() || self.given.is_some();
+        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
         if has_containers || !self.slot.close_if_empty() {
             return Step::Worked;
         }
@@ -486,7 +483,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
         let WorkloadOrder { added, existing: _, search_first, others } = order;
-        self.given = self.next.take_if(|next| next.added == added);
+        self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.engine = engine_of(&self.context.engines, &added.workload.runtime);
         (self.instance, self.wanted, self.others) = (added.instance, Some(added.workload), others);
         self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };

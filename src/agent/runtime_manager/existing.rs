@@ -35,6 +35,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// What a hello changes; unneeded workloads first. Within one life of the agent an unchanged workload is left alone in
     /// whatever state it is. What exists was taken in by [`Self::take_existing`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
+    // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
     pub fn hello(
         &mut self,
         wanted: BTreeMap<Name, AddedWorkload>,

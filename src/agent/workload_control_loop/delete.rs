@@ -18,7 +18,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
         self.failed_deletes = 0;
-        self.given.take().into_iter().for_each(|given| self.discard(given));
+        self.next.take_if(|next| next.is_started).into_iter().for_each(|next| self.discard(next));
         let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);

@@ -53,6 +53,8 @@ pub(super) struct Prepared {
     note: String,
     cpu: Place,
     initialised: Place,
+    /// It is what is to run, and takes part in the start of that.
+    pub(super) is_started: bool,
 }
 
 /// A slot, or the queue for it.
@@ -95,6 +97,7 @@ impl Prepared {
             note: String::new(),
             cpu: Place::None,
             initialised: Place::None,
+            is_started: false,
         }
     }
 
@@ -130,11 +133,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // The scheduler has forgotten what it was told.
         (self.preparation, self.told) = (self.slot.preparation(), None);
         if let Some((added, container)) = self.slot.take_found() {
-            self.next.take().into_iter().for_each(|next| self.discard(next));
             let mut found = Prepared::new(added);
             found.reached(container.level, Some(container));
-            self.watch_prepared(&found.added, found.container.as_ref());
-            self.next = Some(found);
+            if self.starts_next() {
+                self.discard(found);
+            } else {
+                self.next.take().into_iter().for_each(|unwanted| self.discard(unwanted));
+                self.watch_prepared(&found.added, found.container.as_ref());
+                self.next = Some(found);
+            }
         }
     }
 
@@ -172,8 +179,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// What is to be prepared, unless its start comes first.
     fn prepared_now(&self) -> Option<&Preparation> {
-        let is_started = |wanted: &&Preparation| self.given.is_some() || self.is_about_to_start(&wanted.added);
+        let is_started = |wanted: &&Preparation| self.starts_next() || self.is_about_to_start(&wanted.added);
         self.preparation.as_ref().filter(|wanted| !is_started(wanted))
+    }
+
+    /// Whether what is prepared takes part in a start.
+    pub(super) fn starts_next(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.is_started)
     }
 
     /// How far to prepare what is to be prepared.
@@ -185,7 +197,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn discard_unwanted(&mut self) -> bool {
         let target = self.target();
         let is_unwanted = |next: &&Prepared| {
-            !is_wanted(next, self.preparation.as_ref(), target) && !self.is_about_to_start(&next.added)
+            !next.is_started
+                && !is_wanted(next, self.preparation.as_ref(), target)
+                && !self.is_about_to_start(&next.added)
         };
         if self.next.as_ref().filter(is_unwanted).is_none() {
             return false;

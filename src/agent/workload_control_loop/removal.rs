@@ -4,7 +4,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Owns: one list, and one time of the next try. Gives: states to the scheduler (may block there).
 
-use super::preparation::{Place, Prepared};
+use super::preparation::Place;
 use super::{Stage, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult};
@@ -84,6 +84,13 @@ impl Removal {
     }
 }
 
+impl Owned {
+    fn new(runtime: &Name, instance: &InstanceName, role: Role, id: Option<ContainerId>) -> Self {
+        let (runtime, instance) = (runtime.clone(), instance.clone());
+        Self { runtime, instance, role, workload: None, id, search: false, call: None, _initialised: None }
+    }
+}
+
 impl<C: Clock> WorkloadControlLoop<C> {
     fn remove_soon(&mut self, owned: impl IntoIterator<Item = Owned>) {
         self.removal.list.extend(owned);
@@ -103,16 +110,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let owned = |Surplus { runtime, instance, id, is_unused }| {
             let role = if is_unused { Role::Unused } else { Role::Surplus };
-            Owned {
-                runtime,
-                instance,
-                role,
-                workload: None,
-                id: Some(id),
-                search: false,
-                call: None,
-                _initialised: None,
-            }
+            Owned::new(&runtime, &instance, role, Some(id))
         };
         self.remove_soon(found.into_iter().map(owned));
     }
@@ -126,19 +124,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         call: Option<u64>,
         initialised: Option<Place>,
     ) {
-        let (runtime, id) = (workload.runtime.clone(), container.map(|container| container.id));
-        let (instance, workload) = (instance.clone(), Some(workload.clone()));
-        let (role, _initialised) = (Role::Unused, initialised);
-        self.remove_soon([Owned { runtime, instance, role, workload, id, search, call, _initialised }]);
+        let owned = Owned::new(&workload.runtime, instance, Role::Unused, container.map(|container| container.id));
+        let workload = Some(workload.clone());
+        self.remove_soon([Owned { workload, search, call, _initialised: initialised, ..owned }]);
     }
 
     /// The container that was stopped for the new one.
     pub(super) fn remove_later(&mut self, id: ContainerId) {
         let runtime = self.wanted.as_ref().map(|workload| workload.runtime.clone()).unwrap_or_default();
-        let instance = self.instance.clone();
-        let (workload, id, role) = (None, Some(id), Role::Old);
-        let (search, call, _initialised) = (false, None, None);
-        self.remove_soon([Owned { runtime, instance, role, workload, id, search, call, _initialised }]);
+        self.remove_soon([Owned::new(&runtime, &self.instance, Role::Old, Some(id))]);
     }
 
     /// A container of the instance that comes back must be gone before another one is created.
@@ -243,12 +237,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
     /// on it.
     pub(super) fn released(&mut self, instance: &InstanceName) {
-        let is_prepared = |prepared: &Option<Prepared>| {
-            prepared.as_ref().is_some_and(|prepared| prepared.added.instance == *instance)
-        };
-        let is_needed =
-            self.removal.has(instance) || self.is_ours(instance) || is_prepared(&self.next) || is_prepared(&self.given);
-        if is_needed {
+        let is_prepared = self.next.as_ref().is_some_and(|next| next.added.instance == *instance);
+        if is_prepared || self.removal.has(instance) || self.is_ours(instance) {
             return;
         }
         let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.

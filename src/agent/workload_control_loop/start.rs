@@ -91,12 +91,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
     pub(super) fn start(&mut self, start: Start, slot: Option<StartSlot>) {
         self.stage = Stage::Idle;
-        if let Some(call) = self.given.as_ref().and_then(|given| given.call.as_ref()) {
+        let given = self.next.as_ref().filter(|next| next.is_started);
+        if let Some(call) = given.and_then(|given| given.call.as_ref()) {
             let (number, cancel) = (call.number, call.cancel.clone());
             return self
                 .await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
         }
-        let Some(given) = self.given.take() else { return self.start_plain(start, slot) };
+        let Some(given) = self.next.take_if(|next| next.is_started) else { return self.start_plain(start, slot) };
         if given.unsure && self.leftovers == Leftovers::None {
             self.leftovers = Leftovers::Unlikely;
         }
@@ -241,18 +242,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(mut next) = self.next.take_if(is_it) {
             self.on_prepared(&mut next, result);
             self.next = Some(next);
-        } else if let Some(mut given) = self.given.take_if(is_it) {
-            self.on_prepared(&mut given, result);
-            self.given = Some(given);
         } else {
             self.on_unwanted_call_ended(number, result);
         }
     }
 
     fn on_preparation_of_start_ended(&mut self, calling: Calling, result: CallResult) {
-        if let Some(mut given) = self.given.take() {
-            self.on_prepared(&mut given, result);
-            self.given = Some(given);
+        if let Some(mut next) = self.next.take() {
+            self.on_prepared(&mut next, result);
+            self.next = Some(next);
         }
         if self.removal.blocks_start() {
             return self.begin_start(calling.start); // What has to go first came meanwhile.
