@@ -18,7 +18,6 @@ pub mod log_stream;
 pub mod metrics;
 pub mod preparation;
 pub mod probes;
-pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;

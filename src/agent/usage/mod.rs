@@ -11,7 +11,7 @@ pub mod cgroups;
 
 use super::resources::{self, TICKS_PER_SECOND};
 use super::state_checker::{WatchCommand, WatchedInstance};
-use super::uplink_outbox::LogOutbox;
+use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{STACK_SMALL, USAGE_PROCESSES_MAX};
 use crate::model::messages::ToServer;
 use crate::model::names::InstanceName;
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
 #[derive(Debug)]
 pub struct UsageRequests {
-    outbox: LogOutbox,
+    outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
     /// The number of the newest request, as long as a thread takes the sample for it.
     newest: Arc<Mutex<Option<u64>>>,
@@ -39,7 +39,7 @@ pub struct UsageRequests {
 impl UsageRequests {
     /// Samples by `sampler` are put into `outbox`, behind what is more important.
     #[must_use]
-    pub fn new(outbox: LogOutbox, sampler: UsageSampler) -> Self {
+    pub fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
     }
 
@@ -53,7 +53,7 @@ impl UsageRequests {
         let thread = threads::spawn("usage", STACK_SMALL, move || {
             let usage = sampler.sample().usage;
             if let Some(number) = newest.lock().take() {
-                let _ = outbox.put(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
+                let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
             }
         });
         if let Err(error) = thread {
