@@ -13,6 +13,7 @@ use super::names::alternatives;
 use super::nearest::nearest;
 use super::place::{At, Problem};
 use super::prepare_level::PrepareLevel;
+use super::runtime_config::RUNTIMES;
 use super::yaml::{Document, Location, Plain, Yaml, path_text};
 use crate::limits::{
     LIFECYCLE_BACKOFF_LOWEST, LIFECYCLE_TIME_MAX, PROBE_PERIOD_LOWEST, PROBE_TEXT_MAX, PROBE_TIMEOUT_MAX,
@@ -260,9 +261,6 @@ const NOTIFY_ALIVE_KEYS: [&str; 2] = ["timeoutMs", "action"];
 /// The error when there is too much to read.
 const TOO_MANY_TEXTS: &str = "too many and too large runtime configurations to look for the block; use smaller ones or \
                               several updates";
-
-/// Runtimes that know the block.
-const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
 /// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one that has it.
 ///

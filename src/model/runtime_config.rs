@@ -13,6 +13,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+/// All runtimes that agents have.
+pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
+
 /// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
 #[derive(Clone)]
 pub struct RuntimeConfig {

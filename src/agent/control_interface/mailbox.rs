@@ -446,7 +446,7 @@ mod tests {
     }
 
     fn accepted(id: &str, names: &[&str]) -> Response {
-        let instances = names.iter().map(|name| InstanceName::with_id(*name, "1", "A"));
+        let instances = names.iter().map(|name| InstanceName::with_id(name, "1", "A"));
         said(id, ResponseContent::LogsAccepted(instances.collect()))
     }
 

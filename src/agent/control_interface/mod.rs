@@ -169,6 +169,7 @@ impl ControlHub {
         drop(registry);
         let control = ControlInterface { hub: self.clone(), interface, folder, authorizer };
         earlier.into_iter().for_each(|earlier| self.let_go(&earlier));
+        self.shared.wake.set();
         Ok(control)
     }
 

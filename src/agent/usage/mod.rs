@@ -38,7 +38,6 @@ pub struct UsageRequests {
 
 impl UsageRequests {
     /// Samples by `sampler` are put into `outbox`, behind what is more important.
-    #[must_use]
     pub fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
     }
@@ -87,14 +86,12 @@ pub struct Sample {
 
 impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
-    #[must_use]
     pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
         Self { top: top.to_owned(), checkers, wait_max: USAGE_PROCESSES_MAX, hierarchies: OnceLock::new() }
     }
 
     /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of one that did not reply
     /// are not in it.
-    #[must_use]
     pub fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }

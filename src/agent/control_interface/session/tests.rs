@@ -317,7 +317,7 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
     rig.world.full = false;
     rig.session.on_turn(rig.clock.now(), &mut rig.world);
-    assert!(!rig.session.paused_since().is_some());
+    assert!(rig.session.paused_since().is_none());
     assert_eq!(rig.did(), ["a", "b", "c"].map(forwarded));
 }
 
@@ -327,7 +327,7 @@ fn without_a_server_a_request_without_room_is_answered() {
     rig.world.offline = true;
     rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [error("a", NO_SERVER)]);
-    assert!(!rig.session.paused_since().is_some());
+    assert!(rig.session.paused_since().is_none());
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_workload_with_too_many_subscriptions_gets_an_error_and_goes_on() {
         panic!("{did:?}")
     };
     assert!(id == "a" && text.contains("cancel some first"), "{text}");
-    assert!(!rig.session.paused_since().is_some());
+    assert!(rig.session.paused_since().is_none());
 }
 
 /// Bytes that nest deeply must not overflow the stack of `control`.
