@@ -104,17 +104,6 @@ pub const STATES_REST: Duration = Duration::from_millis(20);
 pub const SCHEDULER_INBOX: usize = 256;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 64;
-/// States of own workloads that wait for the server in order; of more, only the newest of each instance is kept.
-pub const UPLINK_STATES: usize = 1024;
-/// Requests of workloads sent in a row while the load or a log waits.
-pub const UPLINK_REQUESTS_IN_A_ROW: u32 = 16;
-/// States in one message to the server. Room for long texts within [`FOREIGN_MESSAGE_MAX`].
-pub const UPLINK_BATCH: usize = 256;
-/// A removal is sent again when the connection is lost within this time: it may not have arrived.
-pub const REMOVED_MEMORY: Duration = Duration::from_secs(60);
-/// Connections on which one removal is sent when all of them are lost so soon; without this bound removals would add up
-/// on a connection that breaks again and again.
-pub const REMOVED_SENDS: u32 = 5;
 /// Messages from the server waiting in `ank`.
 pub const CLI_INBOX: usize = 1024;
 /// Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills this.
@@ -153,11 +142,10 @@ pub const REQUESTS_WAITING_OF_STREAM_BYTES: usize = REQUESTS_WAITING_BYTES / 2;
 pub const REQUESTS_WAITING_FIRST: usize = 4;
 const _: () = assert!(REQUESTS_WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
 const _: () = assert!(REQUESTS_WAITING_OF_STREAM < REQUESTS_WAITING - REQUESTS_WAITING / REQUESTS_WAITING_FIRST);
-/// Waiting requests of one workload. Our agents pass on at most [`CONTROL_REQUESTS`], other implementations all.
+/// Waiting requests of one workload. Our agents pass on one at a time, other implementations all.
 pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
 /// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
 pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
-const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
 const _: () = assert!(REQUESTS_WAITING_OF_WORKLOAD_BYTES < REQUESTS_WAITING_OF_STREAM_BYTES);
 /// Time of the server's thread in each [`REQUEST_TIME_PERIOD`] for the requests of one workload, one agent, or one
 /// connection of a commander. Further ones wait until no others wait. Reads and updates take milliseconds.
@@ -246,8 +234,8 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
 pub const USAGE_READS_OF_STREAM: usize = 16;
-/// Those of one workload among them. Our agents forward no more; others have no bound.
-pub const USAGE_READS_OF_WORKLOAD: usize = CONTROL_REQUESTS;
+/// Those of one workload among them.
+pub const USAGE_READS_OF_WORKLOAD: usize = 4;
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
@@ -352,8 +340,6 @@ pub const CONNECTION_FD_MIN: i32 = 64;
 pub const CONNECTION_FD_MAX: i32 = 4096;
 const _: () =
     assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30 && TCP_USER_TIMEOUT.as_secs() < 30);
-const _: () = assert!(REMOVED_MEMORY.as_secs() > KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs());
-const _: () = assert!(UPLINK_BATCH * ADDITIONAL_INFO_MAX < FOREIGN_MESSAGE_MAX);
 
 // -------------------------------------------------------- control interface
 
@@ -364,64 +350,6 @@ pub const CONTROL_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 /// A message must be complete this long after its first byte. Slow programs need milliseconds.
 pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
-/// Messages waiting for one workload. One that does not read loses log lines and events, with a notice.
-pub const CONTROL_OUTBOX: usize = 1024;
-/// Encoded bytes waiting for one workload. A larger message waits alone.
-pub const CONTROL_OUTBOX_BYTES: usize = 8 * 1024 * 1024;
-/// Cancelled collections and subscriptions of a workload that are remembered, so that each is cancelled once.
-pub const CONTROL_CANCELLED: usize = 1024;
-/// Event subscriptions and log collections of one workload at its agent, which drops what an earlier container of the
-/// workload requested.
-pub const CONTROL_LASTING: usize = SUBSCRIPTIONS_OF_WORKLOAD + LOG_CAMPAIGNS_OF_WORKLOAD;
-/// Bytes of their ids.
-pub const CONTROL_LASTING_BYTES: usize = 64 * 1024;
-/// Bytes read from or written to one workload in a row while others wait.
-pub const CONTROL_TURN: usize = 64 * 1024;
-/// Requests of one workload that wait for the connection to the server or for their response. Further ones wait in the
-/// pipe. A response may be a whole state.
-pub const CONTROL_REQUESTS: usize = 4;
-/// Bytes of these requests. A larger one goes alone.
-pub const CONTROL_REQUESTS_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Large messages that all workloads of an agent are writing, in bytes: two of the longest by default. A single one may
-/// be longer.
-pub const CONTROL_READING_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// A message that takes of this room must be complete after this time when others wait for it.
-pub const CONTROL_READING_TIME: Duration = Duration::from_secs(2);
-const _: () = assert!(CONTROL_READING_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
-/// Bytes of large requests of all workloads that wait for the connection to the server. A single one may be larger.
-pub const CONTROL_QUEUED_BYTES: usize = 2 * CONTROL_MESSAGE_MAX;
-/// Cancellations of one workload under way, beside its requests: as many as it can have to cancel.
-pub const CONTROL_CANCEL_REQUESTS: usize = CONTROL_LASTING;
-/// Sent requests of one workload without a response, which are answered with an error when the connection is lost. Only
-/// a server that does not respond leaves more; the oldest are forgotten.
-pub const CONTROL_UNANSWERED: usize = 2 * (CONTROL_REQUESTS + CONTROL_CANCEL_REQUESTS);
-/// A request that found no room for this long is sent all the same, since some server may never respond. Longer than
-/// mutating hooks should take.
-pub const CONTROL_ANSWER_MAX: Duration = Duration::from_secs(60);
-/// While a workload has not read responses of this many bytes, its requests wait: room for a few large ones.
-pub const CONTROL_UNREAD_BYTES: usize = CONTROL_OUTBOX_BYTES / 8;
-/// A request of a workload that does not read waits this long; then it is sent, and the oldest responses are dropped.
-/// Some programs only write.
-pub const CONTROL_UNREAD_MAX: Duration = Duration::from_secs(1);
-/// Requests up to this size, in bytes, are sent by the thread that read them when nothing waits before them. Encoding a
-/// larger one takes longer than waking another thread.
-pub const CONTROL_SMALL_REQUEST: usize = 32 * 1024;
-/// Cancellations that wait for the connection to the server: twice what one connection may have running.
-pub const CONTROL_CANCELS: usize = LOG_CAMPAIGNS_PER_PEER_MAX + SUBSCRIPTIONS_PER_PEER_MAX;
-/// Pause before a request that found no room is tried again without a response: it may be overdue, or the connection
-/// lost.
-pub const CONTROL_ROOM_RETRY: Duration = Duration::from_secs(1);
-/// First pause before a workload that does not read is tried again; it doubles. The kernel does not report a new
-/// reader.
-pub const CONTROL_READER_RETRY: Duration = Duration::from_millis(5);
-/// Longest such pause for a workload that read lately.
-pub const CONTROL_READER_RETRY_MAX: Duration = Duration::from_millis(100);
-/// Longest such pause for a workload that has not read for [`CONTROL_READER_AWAY`].
-pub const CONTROL_READER_RETRY_AWAY: Duration = Duration::from_secs(1);
-/// A workload that has not read for this long is tried less often: each try wakes the processor.
-pub const CONTROL_READER_AWAY: Duration = Duration::from_secs(10);
-/// Bytes left by an earlier user of a pipe that are discarded at once: what a pipe can hold.
-pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 // -------------------------------------------------------------------- names
 
@@ -570,8 +498,6 @@ pub const KERNEL_KILL_GRACE: Duration = Duration::from_secs(2);
 pub const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What a pipe holds by default, in bytes.
 pub const PIPE_CAPACITY: usize = 64 * 1024;
-/// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
-pub const PIPE_SMALLEST: usize = 4 * 1024;
 /// Most that a pipe can hold without privileges, in bytes (`/proc/sys/fs/pipe-max-size`).
 pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 

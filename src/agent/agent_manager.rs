@@ -91,8 +91,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         Self {
             store: WorkloadStateStore::new(agent.clone()),
             load_due: clock.now(),
-            logs: LogStreams::new(uplink.logs(), inbox.clone()),
-            usage: UsageRequests::new(uplink.logs(), UsageSampler::new(Path::new("/"), checkers)),
+            logs: LogStreams::new(uplink.clone(), inbox.clone()),
+            usage: UsageRequests::new(uplink.clone(), UsageSampler::new(Path::new("/"), checkers)),
             agent,
             clock,
             inbox,
@@ -402,7 +402,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         }
         self.submit(RuntimeManager::<C, T>::changes(plan));
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported(), self.clock.now()));
+        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
     }
 
     fn submit(&mut self, changes: Vec<Change>) {

@@ -7,7 +7,6 @@ use crate::model::lifecycle::Restart;
 use std::time::{Duration, Instant};
 
 /// Longest delay before retry number `attempt`, counted from 1: doubles each time, then stays at [`BACKOFF_MAX`].
-#[must_use]
 pub fn backoff_max(attempt: u32) -> Duration {
     // The exponent is bounded, so that no attempt number can overflow.
     let exponent = attempt.saturating_sub(1).min(16);
@@ -17,7 +16,6 @@ pub fn backoff_max(attempt: u32) -> Duration {
 /// Delay before retry number `attempt`: any whole millisecond up to [`backoff_max`], so that workloads which
 /// failed together do not retry together.
 // [impl->swdd~agent-workload-control-loop-requests-retries-on-failing-retry-attempt~1]
-#[must_use]
 pub fn retry_delay(attempt: u32, random: &mut fastrand::Rng) -> Duration {
     Duration::from_millis(random.u64(0..=whole_ms(backoff_max(attempt))))
 }
@@ -49,7 +47,6 @@ pub struct RestartBackoff {
 
 impl RestartBackoff {
     /// Nothing has started yet. Without `enabled` every restart is immediate.
-    #[must_use]
     pub fn new(enabled: bool) -> Self {
         Self { enabled, failures: 0, last_start: None, running_since: None, rules: None }
     }
@@ -76,7 +73,6 @@ impl RestartBackoff {
     }
 
     /// Starts and restarts without success in a row.
-    #[must_use]
     pub fn unsuccessful(&self) -> u32 {
         self.failures
     }

@@ -9,7 +9,7 @@
 //! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
 
 use super::events::{SchedulerEvent, StreamId};
-use super::uplink_outbox::LogOutbox;
+use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
@@ -40,7 +40,7 @@ pub struct LogOrder {
 
 /// The streams under way.
 pub struct LogStreams {
-    outbox: LogOutbox,
+    outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
     by_request: BTreeMap<String, BTreeMap<u64, Running>>,
     started: u64,
@@ -60,8 +60,7 @@ impl Drop for Running {
 
 impl LogStreams {
     /// No stream yet. Lines go to `outbox`, ends to `scheduler`.
-    #[must_use]
-    pub fn new(outbox: LogOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
+    pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
         Self { outbox, scheduler, by_request: BTreeMap::new(), started: 0 }
     }
 
@@ -134,7 +133,7 @@ impl LogStreams {
         let lines = lines.map(|entries| ToServer::LogEntries { request_id: request_id.to_owned(), entries });
         let stop = ToServer::LogsStop { request_id: request_id.to_owned(), instance };
         for message in lines.into_iter().chain([stop]) {
-            let _ = self.outbox.put(message, None); // Refused only when there is no server that could read it.
+            let _ = self.outbox.put_message(message, None); // Refused only when there is no server that could read it.
         }
     }
 
@@ -159,13 +158,11 @@ impl LogStreams {
     }
 
     /// How many streams run.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_request.values().map(BTreeMap::len).sum()
     }
 
     /// Whether none runs.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_request.is_empty()
     }
@@ -197,7 +194,7 @@ struct LogStream {
     id: StreamId,
     instance: InstanceName,
     wanted: LogsRequest,
-    outbox: LogOutbox,
+    outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
     /// Readable when the log is not wanted any more.
     stop: EventFd,
@@ -280,7 +277,7 @@ impl LogStream {
     fn send(&mut self) -> Result<(), Stopped> {
         while let Some(message) = self.waiting.pop_front() {
             self.until_sent()?;
-            if !self.outbox.put(message, Some(self.room.clone())) {
+            if !self.outbox.put_message(message, Some(self.room.clone())) {
                 return Err(Stopped); // There is no server; the scheduler is notified as well.
             }
             self.sending = true;

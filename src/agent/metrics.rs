@@ -5,9 +5,9 @@
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::resources;
-use super::settings::RUNTIMES;
 use super::usage::{Sample, UsageSampler};
 use crate::limits::METRICS_WAIT_MAX;
+use crate::model::runtime_config::RUNTIMES;
 use crate::model::version::VERSION;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::metrics_file::{self, Family, MetricsSettings, MetricsText, seconds};
@@ -40,9 +40,6 @@ const RESTARTS: Family = Family::counter(
 );
 
 /// Writes the metrics of `agent` until the other end of `stop` is dropped.
-///
-/// # Errors
-/// The operating system's reason when no thread can be had.
 pub fn start(
     settings: MetricsSettings,
     agent: String,

@@ -18,7 +18,6 @@ pub mod log_stream;
 pub mod metrics;
 pub mod preparation;
 pub mod probes;
-pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;
@@ -96,7 +95,7 @@ impl Agent {
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
         let engines = start_engines(&settings, &children, &mut threads, vital)?;
-        let control = ControlHub::new(outbox.clone(), settings.control_message_max.0)?;
+        let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
         threads.push(control.start(SystemClock, control_stop, vital)?);
         let calls = CallContext {
@@ -138,7 +137,7 @@ impl Agent {
                 security: settings.security,
                 service: Service::Agent,
                 connect_limit: CONNECT_MAX,
-                message_max: settings.message_max.0,
+                message_max: settings.message_max.0 as usize,
             },
             agent: settings.name,
             version: VERSION,

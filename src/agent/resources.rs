@@ -29,7 +29,6 @@ struct CpuTimes {
 
 impl LoadSampler {
     /// Reads the files below `proc`, normally `/proc`. The first sample is the average since boot.
-    #[must_use]
     pub fn new(proc: &Path) -> Self {
         Self { stat: proc.join("stat"), memory: proc.join("meminfo"), last: CpuTimes::default() }
     }
@@ -47,13 +46,11 @@ impl LoadSampler {
 }
 
 /// When the machine booted, in seconds since 1970; `None` when `/proc` cannot be read.
-#[must_use]
 pub fn boot_time() -> Option<u64> {
     btime(&text(Path::new("/proc/stat")).ok()?)
 }
 
 /// What the node uses, from the files below `proc`, normally `/proc`. What cannot be read is unknown.
-#[must_use]
 pub fn node_usage(proc: &Path) -> NodeUsage {
     let stat = text(&proc.join("stat")).unwrap_or_default();
     let memory = text(&proc.join("meminfo")).unwrap_or_default();

@@ -6,6 +6,7 @@ use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGH
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
+use crate::model::runtime_config::RUNTIMES;
 use crate::model::shown_text::without_passwords;
 use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
@@ -26,8 +27,6 @@ use std::time::Duration;
 
 /// The config file when no option names one.
 pub const DEFAULT_CONFIG_FILE: &str = "/etc/ankaios/ank-agent.conf";
-/// The runtimes that the config file may name.
-pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
 const DEFAULT_SERVER_URL: &str = "https://127.0.0.1:25551";
 const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> or unix:///<path>";
 
@@ -90,16 +89,20 @@ struct Keys {
     #[serde(default)]
     tags: BTreeMap<String, String>,
     /// Seconds; 0 has no limit.
-    create_timeout: Option<Number<0, NUMBER_MAX>>,
-    retry_limit: Option<Number<0, NUMBER_MAX>>,
+    #[serde(default)]
+    create_timeout: Number<0, NUMBER_MAX>,
+    #[serde(default)]
+    retry_limit: Number<0, NUMBER_MAX, { RETRY_LIMIT as u64 }>,
     restart_backoff: Option<bool>,
     rerun_finished: Option<Rerun>,
     max_parallel_starts: Option<Number<1, NUMBER_MAX>>,
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
-    prepare_max: Option<Number<0, { PREPARE_MAX_HIGHEST as u64 }>>,
+    #[serde(default)]
+    prepare_max: Number<0, { PREPARE_MAX_HIGHEST as u64 }, { PREPARE_MAX as u64 }>,
     /// Seconds.
-    listing_interval: Option<Number<1, NUMBER_MAX>>,
+    #[serde(default)]
+    listing_interval: Number<1, NUMBER_MAX, { REPAIR_INTERVAL.as_secs() }>,
     #[serde(default)]
     max_message_size: MessageSize,
     #[serde(default)]
@@ -214,7 +217,6 @@ pub struct Machine {
 
 impl Machine {
     /// The machine we run on.
-    #[must_use]
     pub fn this() -> Self {
         Self {
             temporary: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
@@ -225,15 +227,11 @@ impl Machine {
 }
 
 /// The command line, as manual pages show it.
-#[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
 /// Reads the settings, options before environment before config file, and creates the run folder.
-///
-/// # Errors
-/// [`SettingsError`] of the first step that fails.
 pub fn read(arguments: impl IntoIterator<Item = OsString>, machine: &Machine) -> Result<AgentSettings, SettingsError> {
     let command = Arguments::command();
     let matches =
@@ -309,15 +307,15 @@ fn combine(
         folder,
         tags,
         runtimes,
-        create_timeout: keys.create_timeout.filter(|limit| limit.0 > 0).map(|limit| Duration::from_secs(limit.0)),
-        retry_limit: Some(keys.retry_limit.map_or(RETRY_LIMIT, |limit| limit.0 as u32)).filter(|limit| *limit > 0),
+        create_timeout: Some(Duration::from_secs(keys.create_timeout.0)).filter(|limit| !limit.is_zero()),
+        retry_limit: Some(keys.retry_limit.0 as u32).filter(|limit| *limit > 0),
         restart_backoff: keys.restart_backoff.unwrap_or(true),
         rerun,
         parallel_starts,
         prepare: keys.prepare,
-        prepare_max: keys.prepare_max.map_or(PREPARE_MAX, |max| max.0 as usize),
+        prepare_max: keys.prepare_max.0 as usize,
         cores: machine.cores,
-        listing_interval: keys.listing_interval.map_or(REPAIR_INTERVAL, |seconds| Duration::from_secs(seconds.0)),
+        listing_interval: Duration::from_secs(keys.listing_interval.0),
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
@@ -327,7 +325,6 @@ fn combine(
 }
 
 /// What is reported about a workload whose runtime the agent does not have.
-#[must_use]
 pub fn unsupported_runtime(runtime: &str) -> String {
     if RUNTIMES.contains(&runtime) {
         return format!("Unsupported Runtime: '{runtime}' is not among the 'runtimes' in the config file of the agent");

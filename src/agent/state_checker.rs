@@ -107,7 +107,6 @@ pub struct CheckerSettings {
 
 impl CheckerSettings {
     /// The settings of an engine, which has this text for states that cannot be had.
-    #[must_use]
     pub fn new(engine: &'static str, unknown_info: &'static str) -> Self {
         Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
     }
@@ -134,9 +133,6 @@ pub trait SystemEnv {
     fn start_listing(&mut self);
 
     /// Sends [`CheckerEvent::Exited`] with `key` when the process ends.
-    ///
-    /// # Errors
-    /// When that cannot be noticed.
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
 }
 
@@ -195,7 +191,6 @@ struct Process<P> {
 
 impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// A checker that watches nothing yet.
-    #[must_use]
     pub fn new(env: S, clock: C, settings: CheckerSettings) -> Self {
         let rest_until = clock.now();
         Self {
@@ -243,7 +238,6 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     }
 
     /// When [`Self::list_if_due`] has something to do; `None` when only an event can change that.
-    #[must_use]
     pub fn next_listing_at(&self) -> Option<Instant> {
         let idle = self.watched.is_empty() && self.replies.is_empty();
         if self.began.is_some() || idle {
@@ -554,9 +548,6 @@ impl SystemEnv for System {
 }
 
 /// Starts the thread that checks the containers behind `connector`. It ends when the sender of `commands` is gone.
-///
-/// # Errors
-/// When the system gives no thread.
 // [impl->swdd~podman-start-checker-starts-podman-state-checker~1]
 pub fn start(
     settings: CheckerSettings,

@@ -74,7 +74,6 @@ impl Uplink {
     /// Runs until the other end of `stop` is dropped. Returns the server's text when it refuses our version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
-    #[must_use]
     pub fn run(self, stop: &Receiver<()>, pulse: &Pulse) -> Option<String> {
         let mut log = InterruptionLog::default();
         self.status.connection(|| format!("Connecting to '{}'", self.options.url));
@@ -131,13 +130,13 @@ impl Uplink {
         });
         if let Err(error) = reader {
             hangup.hang_up();
-            self.disconnected();
+            self.outbox.disconnected();
             return interrupted(format!("no thread for the connection: {error}"));
         }
         debug!("Connected to server '{}'.", self.options.url);
         let end = loop {
             pulse.turn();
-            if self.outbox.send_waiting(SystemClock.now()).is_err() {
+            if self.outbox.send_waiting().is_err() {
                 hangup.hang_up(); // The reader ends then, with the better reason.
             }
             select_biased! {
@@ -151,7 +150,7 @@ impl Uplink {
             }
         };
         hangup.hang_up();
-        self.disconnected();
+        self.outbox.disconnected();
         // Also after a clean end of the stream: a server that was shut down in order is as absent as one that crashed,
         // so its reports about other agents are as outdated.
         // A server that has sent nothing left nothing behind, and may be tried each second.
@@ -170,13 +169,6 @@ impl Uplink {
             }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),
-        }
-    }
-
-    /// Responds to the requests of workloads that the server will not answer any more.
-    fn disconnected(&self) {
-        for response in self.outbox.disconnected(SystemClock.now()) {
-            self.inbox.put(FromServer::Response(response));
         }
     }
 }

@@ -40,7 +40,6 @@ impl WorkloadFileError {
     }
 
     /// Whether these `files` can never be written, whatever happens to the machine.
-    #[must_use]
     pub fn is_final(&self, files: &[File]) -> bool {
         let Some(error) = &self.io_error else { return true };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -59,17 +58,11 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
 
 /// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
 /// Returns host path and mount point of each.
-///
-/// # Errors
-/// The first file that cannot be written; those before it stay.
 pub fn write_files(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
     files.iter().map(|file| write_file(folder, file)).collect()
 }
 
 /// What [`write_files`] returns, without writing anything.
-///
-/// # Errors
-/// The first file with a mount point that cannot be one.
 pub fn file_paths(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
     let path = |file: &File| {
         let inside = relative(&file.mount_point);

@@ -78,7 +78,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), ExitCode> {
     }
     if !settings.mutating_hooks.is_empty() {
         let (hooks, thread) =
-            MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0)
+            MutatingHooks::start(std::mem::take(&mut settings.mutating_hooks), settings.message_max.0 as usize)
                 .map_err(|error| server_error(&error))?;
         for signal in [SIGTERM, SIGINT] {
             let interrupted = hooks.interrupt().and_then(|end| signal_hook::low_level::pipe::register(signal, end));
@@ -121,7 +121,7 @@ fn serve(
         addresses: settings.addresses,
         socket_mode: settings.socket_mode,
         security: settings.security.as_ref().map_err(unprotected)?.clone(),
-        message_max: settings.message_max.0,
+        message_max: settings.message_max.0 as usize,
         commander_names: settings.commander_names,
     };
     let tls = protection_for_log(&options);

@@ -15,6 +15,7 @@ use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::PARTS_ON_REQUEST;
 use crate::model::node::Node;
+use crate::model::runtime_config::RUNTIMES;
 use crate::model::shown_text::acts_on_terminal;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
@@ -24,9 +25,6 @@ use crossbeam_channel::never;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
-
-/// Runtimes that agents have.
-pub(super) const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
 /// Prints the script or candidates when a shell requests them. Returns whether it did.
 pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<bool, clap::Error> {

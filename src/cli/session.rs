@@ -115,7 +115,7 @@ impl Session {
             security: settings.security.clone(),
             service: Service::Cli,
             connect_limit: response_timeout.clamp(Duration::from_millis(1), CONNECT_MAX),
-            message_max: settings.message_max.0,
+            message_max: settings.message_max.0 as usize,
         };
         let (to_main, events) = bounded(CLI_INBOX);
         let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };

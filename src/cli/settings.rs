@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(settings.url.to_string(), "http://table:2");
         assert_eq!(settings.response_timeout, Duration::from_millis(7));
         assert!(settings.waiting.no_wait);
-        assert_eq!(settings.message_max, MessageSize(5_000_000));
+        assert_eq!(settings.message_max, Number(5_000_000));
         assert_eq!(warnings, "");
         let (settings, _) = load(file, &["-s", "http://line:3", "--response-timeout", "0"]);
         let settings = settings.unwrap();

@@ -10,6 +10,7 @@ use super::fields::{Choice, Field, Kind, Object, Text};
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
+use super::runtime_config::RUNTIMES;
 use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -504,9 +505,6 @@ const UPDATE: Object = Object::named(
 /// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
 /// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
 pub const TEXTS_MAX: usize = 128 * 1024 * 1024;
-
-/// Runtimes that know the block.
-const RUNTIMES: [&str; 3] = ["podman", "podman-kube", "containerd"];
 
 /// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one that has it.
 ///

@@ -68,7 +68,6 @@ pub struct CallSequence<'a> {
 
 impl<'a> CallSequence<'a> {
     /// Begins a sequence that `watch` watches.
-    #[must_use]
     pub fn new(watch: &'a mut dyn CallWatch) -> Self {
         let clock = SystemClock;
         Self { watch, began: clock.now(), clock, before: Duration::ZERO }
@@ -165,9 +164,6 @@ pub enum Ending {
 impl<'a> ChildCall<'a> {
     /// Runs the program and waits for its end. `started` gets its pid; when the limit has passed, `more_time` is called
     /// once for additional time.
-    ///
-    /// # Errors
-    /// The program could not be started, so nothing happened.
     pub fn run(
         self,
         watch: &mut dyn CallWatch,

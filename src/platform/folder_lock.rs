@@ -11,9 +11,6 @@ use std::fs::File;
 use std::io;
 
 /// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
-///
-/// # Errors
-/// When its file system has no locks.
 pub fn lock(file: File) -> io::Result<Option<File>> {
     for _ in 0..FOLDER_LOCK_TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -201,7 +201,6 @@ pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
 }
 
 /// An error with all its causes in one line.
-#[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -233,7 +232,6 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
 }
 
 /// `YYYY-MM-DDThh:mm:ssZ`; a clock before 1970 shows as 1970.
-#[must_use]
 pub fn utc(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);

@@ -55,7 +55,6 @@ pub struct OwnStack {
 
 impl OwnStack {
     /// `None` when the system does not say where it is.
-    #[must_use]
     #[allow(unsafe_code)]
     pub fn of_this_thread() -> Option<Self> {
         let mut attributes = std::mem::MaybeUninit::uninit();
@@ -143,9 +142,6 @@ fn page_size() -> usize {
 /// Starts a thread that returns the pages of code that only the start needed to the kernel, and does so again some time
 /// after the start and after [`settle_again`]. A page that is needed again comes from the page cache. Without this an agent
 /// that has just connected has 6.3 MiB instead of 2.4, more than promised.
-///
-/// # Errors
-/// When the system gives no thread; nothing but a little memory is lost then.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);

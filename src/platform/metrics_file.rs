@@ -42,21 +42,7 @@ impl TryFrom<String> for MetricsPath {
 }
 
 /// Value of the key `metrics_interval`, in whole seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(from = "Number<1, METRICS_INTERVAL_HIGHEST_S>")]
-pub struct MetricsInterval(Duration);
-
-impl Default for MetricsInterval {
-    fn default() -> Self {
-        Self(METRICS_INTERVAL)
-    }
-}
-
-impl From<Number<1, METRICS_INTERVAL_HIGHEST_S>> for MetricsInterval {
-    fn from(Number(seconds): Number<1, METRICS_INTERVAL_HIGHEST_S>) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-}
+pub type MetricsInterval = Number<1, METRICS_INTERVAL_HIGHEST_S, { METRICS_INTERVAL.as_secs() }>;
 
 /// Which file is written, and how often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,13 +65,11 @@ pub struct Family {
 
 impl Family {
     /// A level, which goes up and down.
-    #[must_use]
     pub const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self { name, kind: "gauge", help }
     }
 
     /// A number that only grows while what it is about lives.
-    #[must_use]
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
         Self { name, kind: "counter", help }
     }
@@ -106,7 +90,6 @@ impl MetricsText {
     }
 
     /// The text.
-    #[must_use]
     pub fn finish(&self) -> String {
         let family = |(Family { name, kind, help }, series): &(&Family, BTreeSet<String>)| {
             let series: String = series.iter().map(String::as_str).collect();
@@ -117,7 +100,6 @@ impl MetricsText {
 }
 
 /// Microseconds as seconds.
-#[must_use]
 pub fn seconds(microseconds: u64) -> String {
     format!("{}.{:06}", microseconds / 1_000_000, microseconds % 1_000_000)
 }
@@ -126,9 +108,6 @@ pub fn seconds(microseconds: u64) -> String {
 
 /// Starts the thread that writes what `text` returns, first at once, until the other end of `stop` is dropped; then it removes
 /// the file. Nothing is written when there is no text.
-///
-/// # Errors
-/// The operating system's reason when no thread can be had.
 // [impl->swdd~metrics-file~1]
 pub fn start(
     settings: MetricsSettings,
@@ -139,7 +118,8 @@ pub fn start(
 }
 
 fn write_all(settings: &MetricsSettings, stop: &Receiver<()>, mut text: impl FnMut() -> Option<String>) {
-    let MetricsSettings { path: MetricsPath(path), interval: MetricsInterval(interval) } = settings;
+    let MetricsSettings { path: MetricsPath(path), interval: Number(interval) } = settings;
+    let interval = Duration::from_secs(*interval);
     let mut failure = String::new();
     loop {
         match text().map(|text| replace(path, &text)) {
@@ -150,7 +130,7 @@ fn write_all(settings: &MetricsSettings, stop: &Receiver<()>, mut text: impl FnM
             Some(Ok(())) => failure.clear(),
             _ => {}
         }
-        if stop.recv_timeout(*interval) != Err(RecvTimeoutError::Timeout) {
+        if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
             break;
         }
     }
@@ -207,7 +187,7 @@ mod tests {
         let read = |text: &str| toml::from_str::<Keys>(text);
         let keys = read("metrics = '/run/a.prom'\nmetrics_interval = 3600").unwrap();
         assert_eq!(keys.metrics, Some(MetricsPath("/run/a.prom".into())));
-        assert_eq!(keys.metrics_interval, Some(MetricsInterval(Duration::from_secs(3600))));
+        assert_eq!(keys.metrics_interval, Some(Number(3600)));
         for wrong in [
             "metrics = 'a.prom'",
             "metrics = '/run/a'",
@@ -225,7 +205,7 @@ mod tests {
     }
 
     fn settings(path: &Path) -> MetricsSettings {
-        MetricsSettings { path: MetricsPath(path.to_owned()), interval: MetricsInterval(Duration::ZERO) }
+        MetricsSettings { path: MetricsPath(path.to_owned()), interval: Number(0) }
     }
 
     // [utest->swdd~metrics-file~1]

@@ -32,9 +32,6 @@ pub struct PrivateFolder {
 
 impl PrivateFolder {
     /// Opens `path` and makes it, with those above it, when it is missing. Its mode becomes 0700.
-    ///
-    /// # Errors
-    /// When it can neither be opened nor made, or when it belongs to another user or others may write to it.
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
@@ -43,17 +40,11 @@ impl PrivateFolder {
     }
 
     /// Opens the folder `name` in this one in the same way.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn subfolder(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         self.subfolder_with_mode(name.as_ref(), Mode::RWXU)
     }
 
     /// As [`Self::subfolder`], with a mode for a folder that is mounted where others may read it.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn subfolder_with_mode(&self, name: &Path, mode: Mode) -> io::Result<Self> {
         Self::at(self.descriptor.as_fd(), name, self.path.join(name), mode)
     }
@@ -78,9 +69,6 @@ impl PrivateFolder {
 
     /// Opens the file `name` in this folder to be written anew, and makes it when it is missing. An existing one stays
     /// the same file, since it may be mounted.
-    ///
-    /// # Errors
-    /// As [`Self::open`], or when it is no file.
     pub fn write_anew(&self, name: &Path, mode: Mode) -> io::Result<File> {
         // Without waiting, in case that it is a FIFO.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -93,9 +81,6 @@ impl PrivateFolder {
     }
 
     /// Reads the file `name` in this folder.
-    ///
-    /// # Errors
-    /// As [`Self::open`], or when it is missing, is no file, or holds no text.
     pub fn read(&self, name: &Path) -> io::Result<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.descriptor, name, flags, Mode::empty())?;
@@ -114,22 +99,17 @@ impl PrivateFolder {
     }
 
     /// The folder itself.
-    #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
     /// Where it was opened.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 /// Whether what `stat` was read of belongs to us.
-///
-/// # Errors
-/// Names the owner and what to do.
 pub fn check_owner(stat: &Stat) -> Result<(), String> {
     let (owner, user) = (stat.st_uid, geteuid().as_raw());
     if owner == user {
@@ -171,9 +151,6 @@ pub fn share(path: &Path) -> io::Result<()> {
 }
 
 /// Makes sure that no other user can replace what is in the existing folder `path`, and leaves it as it is otherwise.
-///
-/// # Errors
-/// As [`share`].
 pub fn use_shared(path: &Path) -> io::Result<()> {
     settle(path, |mode| if mode & OTHERS_WRITE == 0 { mode } else { mode | STICKY })
 }

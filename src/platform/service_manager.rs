@@ -54,7 +54,6 @@ struct Status {
 
 impl ServiceManager {
     /// The manager that the environment names. What does not make sense there is logged and ignored.
-    #[must_use]
     pub fn from_environment() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -78,16 +77,12 @@ impl ServiceManager {
     }
 
     /// Where to put the status.
-    #[must_use]
     pub fn status(&self) -> StatusBoard {
         self.board.clone()
     }
 
     /// Starts the thread that reports that all of `threads` run, and from then on that they make progress. It ends when
     /// the returned sender is dropped; `None` without a service manager.
-    ///
-    /// # Errors
-    /// The operating system's reason when no thread can be had.
     pub fn watch(&self, threads: VitalThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
         let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else { return Ok(None) };
         let (running, stop) = bounded::<()>(0);

@@ -12,7 +12,7 @@ use crate::limits::{
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use clap::error::{ContextKind, ContextValue};
-use serde::de::{DeserializeOwned, Unexpected, Visitor};
+use serde::de::{DeserializeOwned, Error as _, Unexpected};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::fs::File;
@@ -31,69 +31,35 @@ pub const INSECURE_AND_PEMS: &str =
 
 /// A whole number in a config file, from `LOW` to `HIGH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Number<const LOW: u64, const HIGH: u64>(pub u64);
+pub struct Number<const LOW: u64, const HIGH: u64, const DEFAULT: u64 = 0>(pub u64);
 
-impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Number<LOW, HIGH> {
-    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        number.deserialize_i64(Range::<LOW, HIGH>)
+impl<const LOW: u64, const HIGH: u64, const DEFAULT: u64> Default for Number<LOW, HIGH, DEFAULT> {
+    fn default() -> Self {
+        Self(DEFAULT)
     }
 }
 
-/// Reads a [`Number`]: an error names what is expected, not a type of the language.
-struct Range<const LOW: u64, const HIGH: u64>;
-
-impl<const LOW: u64, const HIGH: u64> Visitor<'_> for Range<LOW, HIGH> {
-    type Value = Number<LOW, HIGH>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "a whole number from {LOW} to {HIGH}")
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Self::Value, E> {
+impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de> for Number<LOW, HIGH, DEFAULT> {
+    /// An error names what is expected, not a type of the language.
+    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(number)?;
         let found = u64::try_from(number).ok().filter(|number| (LOW..=HIGH).contains(number));
-        found.map(Number).ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+        let expected = format!("a whole number from {LOW} to {HIGH}");
+        found.map(Self).ok_or_else(|| D::Error::invalid_value(Unexpected::Signed(number), &&*expected))
     }
 }
 
 /// The highest value of numbers without a limit of their own.
 pub const NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes, from 4 MiB
-/// ([`FOREIGN_MESSAGE_MAX`]) to 1 GiB ([`MESSAGE_MAX_HIGHEST`]). Has to be the same for all programs of a cluster, or
-/// the lowest one counts for what the server sends, and its own for what it receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageSize(pub usize);
-
-impl Default for MessageSize {
-    fn default() -> Self {
-        Self(MESSAGE_MAX)
-    }
-}
-
-impl<'de> Deserialize<'de> for MessageSize {
-    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        Number::<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }>::deserialize(number)
-            .map(|bytes| Self(bytes.0 as usize))
-    }
-}
+/// Value of the key `max_message_size`: the largest gRPC message sent and received, in bytes. Has to be the same for all
+/// programs of a cluster, or the lowest one counts for what the server sends, and its own for what it receives.
+pub type MessageSize = Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { MESSAGE_MAX as u64 }>;
 
 /// The key `max_control_message_size` of an agent's config file: bytes of the longest message that a workload may
 /// send through its control interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ControlMessageSize(pub usize);
-
-impl Default for ControlMessageSize {
-    fn default() -> Self {
-        Self(CONTROL_MESSAGE_MAX)
-    }
-}
-
-impl<'de> Deserialize<'de> for ControlMessageSize {
-    fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        Number::<{ CONTROL_MESSAGE_MAX_LOWEST as u64 }, { MESSAGE_MAX_HIGHEST as u64 }>::deserialize(number)
-            .map(|bytes| Self(bytes.0 as usize))
-    }
-}
+pub type ControlMessageSize =
+    Number<{ CONTROL_MESSAGE_MAX_LOWEST as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { CONTROL_MESSAGE_MAX as u64 }>;
 
 /// The config file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -170,13 +136,11 @@ pub enum SettingsError {
 
 impl SettingsError {
     /// The error for a command line that `command` refuses, with the environment variable that it is about.
-    #[must_use]
     pub fn usage(error: clap::Error, command: &clap::Command) -> Self {
         Self::Usage(naming_variable(error, command))
     }
 
     /// What failed, to be logged before the text of the error.
-    #[must_use]
     pub fn what(&self) -> &'static str {
         match self {
             Self::Usage(_) => "Wrong usage",
@@ -217,9 +181,6 @@ impl ConfigFile {
     }
 
     /// Reads `path`.
-    ///
-    /// # Errors
-    /// [`ConfigError::Read`] with the operating system's reason, or when it is larger than [`CONFIG_FILE_MAX`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let text = read_limited(&mut File::open(path).map_err(failed)?, CONFIG_FILE_MAX).map_err(failed)?;
@@ -227,16 +188,12 @@ impl ConfigFile {
     }
 
     /// The file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields and call this
     /// once per group of keys (for example once with [`PemKeys`]).
-    ///
-    /// # Errors
-    /// [`ConfigError::Parse`] with file, line, column and an excerpt.
     pub fn keys<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         toml::from_str(&self.text).map_err(|error| self.wrong(&error))
     }
@@ -257,9 +214,6 @@ impl ConfigFile {
     }
 
     /// Checks that `version` is [`CONFIG_VERSION`]; with `in_default` it may also stand in the table `[default]`.
-    ///
-    /// # Errors
-    /// [`ConfigError::NoVersion`], [`ConfigError::Parse`] when it is no text, [`ConfigError::WrongVersion`].
     pub fn check_version(&self, in_default: bool) -> Result<(), ConfigError> {
         #[derive(Deserialize)]
         struct Given {
@@ -281,7 +235,6 @@ impl ConfigFile {
     }
 
     /// The file, and the line of `key` when that stands in one place only, at the top or in some table.
-    #[must_use]
     pub fn place(&self, key: &str) -> String {
         fn collect(table: &DeTable<'_>, key: &str, found: &mut Vec<usize>) {
             for (name, value) in table {
@@ -311,7 +264,6 @@ impl ConfigFile {
     ///
     /// A pattern is a dotted path, for example `mutating_hooks.name`; tables in arrays count as tables, and a last
     /// part `*` stands for any key with anything below it. A table that is not known is reported once.
-    #[must_use]
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         if let Ok(table) = DeTable::parse(&self.text) {
@@ -448,9 +400,6 @@ pub enum PemError {
 }
 
 /// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
-///
-/// # Errors
-/// [`PemError`]; the content itself is not inspected.
 pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
     let failed = |source| PemError::Open { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
@@ -489,9 +438,6 @@ impl PemKeys {
 
     /// The texts: contents as they are, paths read at once, even when they will not be needed. `file` is where the
     /// keys stand.
-    ///
-    /// # Errors
-    /// [`ConfigError::ConflictingPems`] or [`ConfigError::Pem`].
     pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
         let one = |key, path: Option<PathBuf>, content: Option<String>, kind| match (path, content) {
             (Some(_), Some(_)) => Err(ConfigError::ConflictingPems { key, place: file.place(key) }),
@@ -534,9 +480,6 @@ pub struct Pems {
 
 impl Pems {
     /// Reads the files of `paths` at once; each replaces what the config file says.
-    ///
-    /// # Errors
-    /// [`PemError`]: server and agent report it as `Failed to load certificate files!: '<error>'`.
     pub fn overridden_by(mut self, paths: PemPaths<'_>) -> Result<Self, PemError> {
         for (place, path, kind) in [
             (&mut self.ca, paths.ca, PemKind::Certificate),
@@ -565,7 +508,6 @@ impl std::fmt::Debug for PemKeys {
 }
 
 /// A config file that holds a private key can be read by others. Worth a warning.
-#[must_use]
 pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String> {
     let mode = std::fs::metadata(file.path()).ok()?.permissions().mode() & 0o777;
     (keys.key_pem_content.is_some() && mode & 0o077 != 0).then(|| {
@@ -580,7 +522,6 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 ///
 /// For arguments declared as `bool` with `env`: clap itself refuses other values of the variable than `true` and
 /// `false` (exit 2) when the argument has [`clap::builder::BoolValueParser`], the default of flags.
-#[must_use]
 pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
     match matches.value_source(id) {
         None | Some(clap::parser::ValueSource::DefaultValue) => None,
@@ -592,7 +533,6 @@ pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
 ///
 /// Of the two options the later one counts, and an option more than the environment. For arguments with the ids
 /// `insecure` and `no_insecure`, declared as [`flag`] wants.
-#[must_use]
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     let place = |id: &str| {
         let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
@@ -606,7 +546,6 @@ pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
 }
 
 /// Adds the environment variable to a usage error about its value: clap names only the option of `command`.
-#[must_use]
 pub fn naming_variable(mut error: clap::Error, command: &clap::Command) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
@@ -635,9 +574,6 @@ pub struct MissingPems {
 }
 
 /// Decides how connections are protected, with a warning to print first.
-///
-/// # Errors
-/// [`MissingPems`] when there is neither a complete set of PEMs nor `insecure` alone; names options, never contents.
 pub fn decide_security(insecure: bool, pems: Pems) -> (Result<Security, MissingPems>, Option<&'static str>) {
     let missing: Vec<&'static str> =
         [("'--ca_pem'", &pems.ca), ("'--crt_pem'", &pems.certificate), ("'--key_pem'", &pems.key)]

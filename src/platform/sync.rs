@@ -17,7 +17,6 @@ pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// An unlocked mutex.
-    #[must_use]
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
@@ -72,9 +71,6 @@ pub struct EventFd(Arc<OwnedFd>);
 
 impl EventFd {
     /// One that is not set.
-    ///
-    /// # Errors
-    /// When the system has no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }

@@ -16,22 +16,17 @@ pub struct Thread {
 
 impl Thread {
     /// The name given at the start; the kernel shows its first 15 bytes.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether the thread has ended.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
     }
 }
 
 /// Starts a thread called `name` with `stack_bytes` of stack.
-///
-/// # Errors
-/// The operating system's reason when no thread can be had.
 #[allow(clippy::disallowed_methods)] // The one place that spawns.
 pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let name = name.into();
@@ -59,7 +54,6 @@ fn panic_if_asked() {
 }
 
 /// Waits for all threads, at most `limit` in total. Returns the names of those still running.
-#[must_use]
 pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> Vec<String> {
     let deadline = SystemClock.now() + limit;
     let mut running = Vec::new();

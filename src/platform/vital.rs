@@ -46,13 +46,11 @@ pub struct Pulse {
 
 impl VitalThreads {
     /// No thread yet; `on_end` is called with the name of each that ends, on that thread.
-    #[must_use]
     pub fn new(on_end: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { threads: Vec::new(), on_end: Arc::new(on_end) }
     }
 
     /// Threads whose end has no consequence, for tests.
-    #[must_use]
     pub fn unattended() -> Self {
         Self::new(|_| {})
     }
@@ -106,7 +104,6 @@ impl Vital {
 
 impl Pulse {
     /// The pulse of a thread without a watcher, for tests.
-    #[must_use]
     pub fn unattended() -> Self {
         VitalThreads::unattended().add("unattended")
     }
@@ -119,7 +116,6 @@ impl Pulse {
     }
 
     /// Ready when a turn is wanted although there is nothing to do.
-    #[must_use]
     pub fn nudged(&self) -> &Receiver<()> {
         &self.nudged
     }

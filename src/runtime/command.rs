@@ -41,9 +41,6 @@ pub struct EngineOutput {
 
 impl EngineOutput {
     /// The output as text.
-    ///
-    /// # Errors
-    /// `Failed` when it is not UTF-8 or was longer than [`ENGINE_OUTPUT_MAX`] bytes.
     pub fn into_text(self) -> Result<String, RuntimeError> {
         if self.discarded > 0 {
             let total = self.discarded + self.bytes.len() as u64;
@@ -58,7 +55,6 @@ impl EngineOutput {
 
 impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
-    #[must_use]
     pub fn new(program: &'a str, arguments: Vec<String>) -> Self {
         Self {
             program,
@@ -73,40 +69,34 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Ends the call after `limit`, `None` never.
-    #[must_use]
     pub fn limit(self, limit: impl Into<Option<Duration>>) -> Self {
         Self { limit: limit.into(), ..self }
     }
 
     /// Bytes for the standard input, which is `/dev/null` without them.
-    #[must_use]
     pub fn input(self, input: &'a [u8]) -> Self {
         Self { input, ..self }
     }
 
     /// Leaves a record of the child while it runs, so that the next agent can wait for it. For calls that change
     /// something; listings need none.
-    #[must_use]
     pub fn recorded(self, children: &'a EngineChildren) -> Self {
         Self { record_in: Some(children), ..self }
     }
 
     /// Takes what the program wrote even when it ends with an error; only a call that wrote nothing fails then. For
     /// queries for several things of which some may be gone.
-    #[must_use]
     pub fn partial(self) -> Self {
         Self { partial: true, ..self }
     }
 
     /// Environment variables that only this call gets.
-    #[must_use]
     pub fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.variables.extend(variables);
         self
     }
 
     /// Shows these arguments in the place of the given ones, and what is hidden of them nowhere.
-    #[must_use]
     pub fn shown_as(self, masked: Masked) -> Self {
         Self { masked: Some(masked), ..self }
     }
@@ -122,17 +112,11 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Runs the program and waits for its end.
-    ///
-    /// # Errors
-    /// See [`RuntimeError`]; the texts name the call.
     pub fn run(self, watch: &mut dyn CallWatch) -> Result<EngineOutput, RuntimeError> {
         self.run_extended(watch, || None)
     }
 
     /// As [`Self::run`]; when the limit has passed, `more_time` is called once for additional time.
-    ///
-    /// # Errors
-    /// As [`Self::run`].
     pub fn run_extended(
         self,
         watch: &mut dyn CallWatch,
@@ -168,7 +152,6 @@ impl<'a> EngineCall<'a> {
 /// The cause in the text of an error, without the call and without what the engine wrote before, at most
 /// [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may write a hint behind it; or else
 /// the last line.
-#[must_use]
 pub fn reason(text: &str) -> String {
     let text = text.rfind(". Execution of '").map_or(text, |call| &text[..call]);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -19,17 +19,11 @@ pub const LABEL_AGENT: &str = "agent";
 const CONTROL_INTERFACE_TARGET: &str = "/run/ankaios/control_interface";
 
 /// What the container of `new` is to be, for the runtime called `runtime`.
-///
-/// # Errors
-/// `Unsupported` with what is wrong with the configuration, or when the workload is for another runtime.
 pub fn container_config(new: &NewContainer, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
     config_of(&new.workload, runtime)
 }
 
 /// As [`container_config`].
-///
-/// # Errors
-/// See there.
 pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
     match &workload.config().engine {
         Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
@@ -58,9 +52,6 @@ impl ContainerConfig {
     }
 
     /// Arguments as they may be shown.
-    ///
-    /// # Errors
-    /// Those of `arguments`.
     pub fn shown(
         &self,
         arguments: impl FnOnce(&Self) -> Result<Vec<String>, RuntimeError>,
@@ -72,18 +63,12 @@ impl ContainerConfig {
     /// The arguments that create and start the container of `new`.
     ///
     /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand behind the user's and win.
-    ///
-    /// # Errors
-    /// `Unsupported` when a path would be read as options of its mount.
     // [impl->swdd~podman-create-workload-runs-workload~1]
     pub fn run_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
         self.container_arguments(&["run", "--detach"], new)
     }
 
     /// The arguments that create the same container and do not start it.
-    ///
-    /// # Errors
-    /// As [`Self::run_arguments`].
     pub fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
         self.container_arguments(&["create"], new)
     }
@@ -117,19 +102,16 @@ impl ContainerConfig {
     }
 
     /// The arguments of a call about the existing container `id`, such as `start`.
-    #[must_use]
     pub fn call_arguments(&self, verb: &str, id: &str) -> Vec<String> {
         [strings(&self.general_options), strings(&[verb, id])].concat()
     }
 
     /// The arguments of a call about the image, such as `image exists`.
-    #[must_use]
     pub fn image_arguments(&self, verb: &[&str]) -> Vec<String> {
         [strings(&self.general_options), strings(verb), vec![self.image.clone()]].concat()
     }
 
     /// The arguments that pull the image as a create would.
-    #[must_use]
     pub fn pull_arguments(&self) -> Vec<String> {
         let pull = strings(&["pull"]);
         [strings(&self.general_options), pull, pull_options(&self.command_options), vec![self.image.clone()]].concat()
@@ -137,7 +119,6 @@ impl ContainerConfig {
 }
 
 /// Those of the options of a create, or of pods, that decide which image is pulled, and how.
-#[must_use]
 pub fn pull_options(options: &[impl AsRef<str>]) -> Vec<String> {
     const WITH_VALUE: [&str; 5] = ["--arch", "--authfile", "--os", "--platform", "--variant"];
     let mut found = Vec::new();
@@ -171,19 +152,16 @@ fn bind_mount(source: &Path, target: &str, more: &str) -> Result<String, Runtime
 }
 
 /// The filter that selects the containers of `instance`.
-#[must_use]
 pub fn filter_by_name(instance: &InstanceName) -> String {
     format!("label={LABEL_NAME}={instance}")
 }
 
 /// The filter that selects the containers of `agent`.
-#[must_use]
 pub fn filter_by_agent(agent: &str) -> String {
     format!("label={LABEL_AGENT}={agent}")
 }
 
 /// Owned arguments.
-#[must_use]
 pub fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
     texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }

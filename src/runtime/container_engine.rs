@@ -47,9 +47,6 @@ pub trait ContainerEngine: Send {
     const IMAGE_EXISTS: &'static [&'static str];
 
     /// The containers that match `filter`, ended ones too.
-    ///
-    /// # Errors
-    /// `Failed` or `TimedOut` when the engine could not be called; `Cancelled` by `watch`.
     fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError>;
 
     /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
@@ -68,7 +65,6 @@ pub struct ContainerConnector<E> {
 
 impl<E: ContainerEngine> ContainerConnector<E> {
     /// A connector for the containers of `agent`, which records its calls in `children`.
-    #[must_use]
     pub fn new(agent: &str, children: EngineChildren) -> Self {
         Self {
             cli: EngineCli::new(E::PROGRAM, children),

@@ -21,7 +21,6 @@ pub struct EngineContainer(Map<String, Value>);
 
 /// The Go template by which podman prints one container. `ListContainer` has the plain values, without the changes for
 /// people that podman makes to some of them.
-#[must_use]
 pub fn podman_format() -> String {
     let fields = ["State", "ExitCode", "Exited", "ExitedAt", "Pid", "Pod", "AutoRemove", "IsInfra"];
     let fields: String = fields.iter().map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#)).collect();
@@ -41,9 +40,6 @@ pub(super) fn shortened(text: &str) -> String {
 }
 
 /// Reads a listing: an object for each container, usually on a line of its own.
-///
-/// # Errors
-/// Why the text is no listing.
 pub fn parse(text: &str) -> Result<Vec<EngineContainer>, String> {
     let entries = serde_json::Deserializer::from_str(text).into_iter();
     let entries: Result<_, _> = entries.map(|entry| entry.map(EngineContainer)).collect();
@@ -56,7 +52,6 @@ impl EngineContainer {
     }
 
     /// The full id; `None` when the entry has none that can be one.
-    #[must_use]
     pub fn id(&self) -> Option<ContainerId> {
         self.field("Id").as_str().and_then(ContainerId::printed)
     }
@@ -66,32 +61,27 @@ impl EngineContainer {
     }
 
     /// Id of the pod that the container belongs to.
-    #[must_use]
     pub fn pod(&self) -> Option<&str> {
         self.field("Pod").as_str().filter(|pod| !pod.is_empty())
     }
 
     /// Its name; empty when the entry has none.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.field("Name").as_str().unwrap_or_default()
     }
 
     /// Whether the engine made it itself to hold a pod together.
-    #[must_use]
     pub fn is_infra(&self) -> bool {
         *self.field("IsInfra") == Value::Bool(true)
     }
 
     /// Main process while there is one.
-    #[must_use]
     pub fn process(&self) -> Option<MainProcess> {
         let pid = self.field("Pid").as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
         Some(MainProcess { container: self.id()?, pid })
     }
 
     /// When it ended, in seconds since 1970. Podman fills in the year 1 for one that never did.
-    #[must_use]
     pub fn ended_at(&self) -> Option<u64> {
         self.field("ExitedAt").as_u64().filter(|_| has_ended(&self.execution_state()))
     }
@@ -102,7 +92,6 @@ impl EngineContainer {
     /// exit code is there from the beginning (`Exited` is true), and nothing will change it.
     // [impl->swdd~podman-state-getter-maps-state~3]
     // [impl->swdd~allowed-workload-states~2]
-    #[must_use]
     pub fn execution_state(&self) -> ExecutionState {
         let engine_state = self.field("State").as_str().unwrap_or_default();
         let with_state = |phase| ExecutionState::with_info(phase, engine_state);
@@ -128,14 +117,12 @@ impl EngineContainer {
     ///
     /// The engine's filter is not trusted: the label and the agent part of the instance must both be exactly `agent`.
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
-    #[must_use]
     pub fn instance_of(&self, agent: &str) -> Option<InstanceName> {
         let instance = self.label(LABEL_NAME).and_then(InstanceName::parse)?;
         (self.label(LABEL_AGENT) == Some(agent) && *instance.agent == *agent).then_some(instance)
     }
 
     /// The entry as a container of `agent`; `None` when it is not its, or cannot be read.
-    #[must_use]
     pub fn of_agent(&self, agent: &str) -> Option<ListedContainer> {
         Some(ListedContainer {
             id: self.id()?,
@@ -149,7 +136,6 @@ impl EngineContainer {
 
     /// Whether the container carries the name of `instance` exactly.
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    #[must_use]
     pub fn is_of(&self, instance: &InstanceName) -> bool {
         self.label(LABEL_NAME).is_some_and(|name| name == instance.to_string())
     }

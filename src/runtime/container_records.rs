@@ -31,7 +31,6 @@ pub struct ContainerRecords {
 
 impl ContainerRecords {
     /// Notes below the folder of an agent.
-    #[must_use]
     pub fn below(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -59,13 +58,11 @@ impl ContainerRecords {
     }
 
     /// The record that was kept last.
-    #[must_use]
     pub fn prepared(&self, instance: &InstanceName) -> Option<String> {
         fs::read_to_string(self.folder.join(instance.folder()).join(PREPARED_FILE)).ok()
     }
 
     /// Whether `id` is what was last noted for the instance.
-    #[must_use]
     pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         let file = self.folder.join(instance.folder()).join(FILE);
         fs::read(file).is_ok_and(|noted| noted == id.0.as_bytes())

@@ -64,7 +64,6 @@ fn format() -> String {
 }
 
 /// The container when it is one of `agent`.
-#[must_use]
 pub fn listed(container: &EngineContainer, agent: &str) -> Option<ListedContainer> {
     let (id, instance) = (container.id()?, container.instance_of(agent)?);
     let of_state = &container.field("State");

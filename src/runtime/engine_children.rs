@@ -70,9 +70,6 @@ struct Process {
 
 impl EngineChildren {
     /// Creates the folder when it is missing, and takes over what an earlier agent left there.
-    ///
-    /// # Errors
-    /// When the folder can neither be created nor read.
     pub fn open(folder: &Path) -> io::Result<(Self, PreviousChildren)> {
         let place = PrivateFolder::open(folder)?;
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
@@ -98,7 +95,6 @@ impl EngineChildren {
     }
 
     /// Identifies this boot of the node; empty when that is not known.
-    #[must_use]
     pub fn boot(&self) -> &str {
         &self.shared.boot_id
     }
@@ -254,7 +250,6 @@ impl Stat {
     }
 
     /// The name of the program stands in parentheses and may contain anything, so fields count from the last one.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
         let state = fields.next()?; // Field 3 of proc(5).

@@ -21,60 +21,47 @@ pub struct EngineCli {
 
 impl EngineCli {
     /// Calls `program`, looked up in `PATH` each time, and records calls that change something in `children`.
-    #[must_use]
     pub fn new(program: &'static str, children: EngineChildren) -> Self {
         Self { program, children }
     }
 
     /// Which containers this agent made.
-    #[must_use]
     pub fn records(&self) -> ContainerRecords {
         ContainerRecords::below(self.children.agent_folder())
     }
 
     /// The program that is called.
-    #[must_use]
     pub fn program(&self) -> &'static str {
         self.program
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.
-    #[must_use]
     pub fn call(&self, arguments: Vec<String>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
-    #[must_use]
     pub fn change(&self, arguments: Vec<String>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).recorded(&self.children)
     }
 
     /// A call that prints a log, to be started by who reads it. `prefix` stands before each line.
-    #[must_use]
     pub fn log_call(&self, arguments: Vec<String>, prefix: String) -> LogCall {
         LogCall { program: self.program.to_owned(), arguments, prefix, children: self.children.clone() }
     }
 
     /// What a call that changes nothing printed, within [`LISTING_MAX`].
-    ///
-    /// # Errors
-    /// As [`EngineCall::run`].
     pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
         self.call(strings(arguments)).run(&mut Unwatched)?.into_text()
     }
 
     /// The error for output that cannot be understood.
-    #[must_use]
     pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
         RuntimeError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
     }
 
     /// All containers of podman, ended ones too, or those that match `filter`.
-    ///
-    /// # Errors
-    /// As [`EngineCall::run`]; `Failed` when the output is no list of containers.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
     pub fn containers(
         &self,
@@ -90,9 +77,6 @@ impl EngineCli {
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
-    ///
-    /// # Errors
-    /// As [`Self::containers`].
     pub fn read_listing(
         &self,
         call: EngineCall<'_>,

@@ -57,9 +57,6 @@ pub enum NotWatched {
 
 impl ExitWatch {
     /// Starts the thread `name`, which sends the keys of ended processes to `exits` and may wait there.
-    ///
-    /// # Errors
-    /// When the system gives no descriptor or no thread.
     pub fn start(name: String, exits: Sender<u64>) -> io::Result<(Self, Thread)> {
         let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let end = EventFd::new()?;
@@ -74,9 +71,6 @@ impl ExitWatch {
     }
 
     /// Watches `process` under `key`.
-    ///
-    /// # Errors
-    /// When its end cannot be noticed; the caller has to list containers.
     pub fn watch(&self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
         let raw = i32::try_from(process.pid).map_err(|_| NotWatched::Unable)?;
         let pid = Pid::from_raw(raw).ok_or(NotWatched::Unable)?;

@@ -11,9 +11,6 @@ use std::time::Duration;
 
 /// Pulls the image of `config` if it is missing, with those of its options that choose the image. `exists` is the call
 /// that fails when it is, without its name; `limit` bounds each call.
-///
-/// # Errors
-/// As [`super::command::EngineCall::run`]; `Failed` when it is missing and may not be pulled.
 pub fn pull_missing(
     cli: &EngineCli,
     config: &ContainerConfig,

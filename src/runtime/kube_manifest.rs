@@ -27,7 +27,6 @@ pub struct PodDocument {
 impl PodDocument {
     /// Whether podman may have made the pod called `pod` from this document: a Pod keeps its name, the pods of
     /// anything else are called `<name>-pod` or `<name>-pod-<number>`, depending on podman's version.
-    #[must_use]
     pub fn makes(&self, pod: &str) -> bool {
         if self.is_pod {
             return pod == self.name;
@@ -43,7 +42,6 @@ impl PodDocument {
 }
 
 /// The documents of `manifest` that become pods; empty when it cannot be read.
-#[must_use]
 pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
     let documents = parse(manifest).unwrap_or_default();
     let pods = documents.iter().filter_map(|document| {
@@ -56,7 +54,6 @@ pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
 
 /// The images that a play of `manifest` pulls when they are missing: not those that it always or never pulls. Nothing
 /// that would be read as an option.
-#[must_use]
 pub fn images(manifest: &str) -> BTreeSet<String> {
     let mut documents = parse(manifest).unwrap_or_default();
     let specs = documents
@@ -72,7 +69,6 @@ pub fn images(manifest: &str) -> BTreeSet<String> {
 }
 
 /// How the name of the first container of a manifest ends, as podman calls it.
-#[must_use]
 pub fn first_container(manifest: &str) -> Option<String> {
     let mut documents = parse(manifest).ok()?;
     let name = |document: &mut Value| {
@@ -83,9 +79,6 @@ pub fn first_container(manifest: &str) -> Option<String> {
 }
 
 /// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`) names.
-///
-/// # Errors
-/// Why it cannot be mounted; such a workload can never run.
 pub fn with_control_interface(manifest: &str, target: Option<&str>, host_folder: &Path) -> Result<String, String> {
     let target = target.ok_or("Control interface target not specified in runtime config.")?;
     let (pod, container) =

@@ -29,7 +29,6 @@ pub struct LogCall {
 }
 
 /// The arguments that print the log of the container `id`.
-#[must_use]
 pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
     let mut arguments = vec!["logs".to_owned()];
     arguments.extend(wanted.follow.filter(|follow| *follow).map(|_| "-f".to_owned()));
@@ -52,9 +51,6 @@ pub struct LogReader {
 
 impl LogCall {
     /// Starts the call.
-    ///
-    /// # Errors
-    /// The program could not be started.
     pub fn start(self) -> io::Result<LogReader> {
         let mut record = self.children.announce_reader(&self.program);
         let arguments: Vec<OsString> = self.arguments.into_iter().map(OsString::from).collect();
@@ -72,7 +68,6 @@ impl LogReader {
     }
 
     /// How long to wait for the descriptors at most; `None` for ever.
-    #[must_use]
     pub fn wait_max(&self) -> Option<Duration> {
         self.child.wait_max()
     }

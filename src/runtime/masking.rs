@@ -36,7 +36,6 @@ pub struct Masked {
 
 impl Masked {
     /// What may be shown of the options of a call.
-    #[must_use]
     pub fn options(options: &[impl AsRef<str>]) -> Self {
         let mut masked = Self::default();
         let mut value_of_secret = false;
@@ -71,7 +70,6 @@ impl Masked {
 
     /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in addresses. Short values
     /// stay: they are parts of words.
-    #[must_use]
     pub fn apply(hidden: &[String], text: String) -> String {
         let long_enough = hidden.iter().filter(|value| value.len() >= MASKED_VALUE_MIN);
         let mut values: Vec<&String> = long_enough.collect();

@@ -38,7 +38,6 @@ pub struct ContainerId(pub Arc<str>);
 impl ContainerId {
     /// An id that an engine printed; `None` for what could be taken for something else than an id when it is an
     /// argument of a call.
-    #[must_use]
     pub fn printed(text: &str) -> Option<Self> {
         let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric());
         (begins && has_name_characters(text)).then(|| Self(text.into()))
@@ -124,7 +123,6 @@ pub enum RuntimeError {
 
 impl RuntimeError {
     /// As [`command::reason`].
-    #[must_use]
     pub fn reason(&self) -> String {
         command::reason(&self.to_string())
     }

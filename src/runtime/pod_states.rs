@@ -19,7 +19,6 @@ pub enum Pods {
 }
 
 /// The workload as a listing shows it.
-#[must_use]
 pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer]) -> ListedContainer {
     let ids: &[String] = if let Pods::Known(ids) = pods { ids } else { &[] };
     let ours: Vec<&EngineContainer> = containers.iter().filter(|container| is_in(container, ids)).collect();
@@ -43,7 +42,6 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
 }
 
 /// Whether the container belongs to one of these pods.
-#[must_use]
 pub fn is_in(container: &EngineContainer, pods: &[String]) -> bool {
     container.pod().is_some_and(|pod| pods.iter().any(|ours| ours == pod))
 }

@@ -1,15 +1,14 @@
 //! Pods from Kubernetes manifests through `podman kube play` and `down`.
 //!
 //! Podman does not record to which workload a pod belongs, so two volumes per workload do: `<instance>.config`
-//! holds the runtime configuration and `<instance>.pods` the ids of its pods, each in a label. What a connector played
-//! itself it also remembers, and sends to the connector that lists, so that a volume that could not be made hurts only
-//! after a restart of the agent.
+//! holds the runtime configuration and `<instance>.pods` the ids of its pods, each in a label. The connectors of an agent
+//! also remember what they played, so that a volume that could not be made hurts only after a restart of the agent.
 //!
 //! Nothing that may have pods is forgotten: the volumes of a workload stay until its pods are known to be gone, also
 //! when a play failed and what it left could not be listed or removed.
 //!
 //! Thread: the caller's: `wl:<name>` for create and delete, `list:podman-kube` for listings.
-//! Owns: what it played or read, per instance. Gives: [`KubeUpdate`] to the listing connector (never waits).
+//! Owns: what was played, shared behind a lock that is held for a moment only; what each read.
 
 use super::container_config::strings;
 use super::container_list::EngineContainer;
@@ -24,16 +23,16 @@ use super::{
     CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
     Unwatched,
 };
-use crate::limits::{KUBE_UPDATES, LISTING_MAX, POD_DOWN_MAX};
+use crate::limits::{LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig, Texts};
 use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
+use crate::platform::sync::Mutex;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,6 +58,8 @@ struct Played {
     manifest: String,
     down_options: Texts,
     pods: Vec<String>,
+    /// Its pods are being taken down, so they may be missing.
+    goes_down: bool,
 }
 
 /// A play that failed, whose pods are not known to be gone yet.
@@ -73,15 +74,6 @@ struct FailedPlay {
     made: Option<Vec<String>>,
 }
 
-/// What the connector of a workload sends to the one that lists.
-#[derive(Debug, Clone)]
-enum KubeUpdate {
-    Played(InstanceName, Vec<String>),
-    /// Its pods are being taken down.
-    GoesDown(InstanceName),
-    Down(InstanceName),
-}
-
 /// Runs workloads as pods for one agent.
 // [impl->swdd~podman-kube-implements-runtime-connector~1]
 // [impl->swdd~podman-kube-uses-podman-cli~1]
@@ -89,68 +81,37 @@ enum KubeUpdate {
 pub struct PodmanKubeConnector {
     cli: EngineCli,
     agent: Name,
-    /// Played by this connector.
-    played: BTreeMap<InstanceName, Played>,
+    /// Played by one of the connectors of this agent.
+    played: Arc<Mutex<BTreeMap<InstanceName, Played>>>,
     failed_play: Option<FailedPlay>,
-    /// Pods of each instance, for listings.
-    pods: BTreeMap<InstanceName, Vec<String>>,
+    /// Pods that were read from volumes.
+    read: BTreeMap<InstanceName, Vec<String>>,
     /// Instances whose pods volume was complained about, so that the log does not repeat it.
     complained: BTreeSet<InstanceName>,
     /// Pods that the last listing missed, for the same reason.
     missing: BTreeSet<String>,
-    /// Instances whose pods may be missing: they are being taken down.
-    going_down: BTreeSet<InstanceName>,
-    updates: Sender<KubeUpdate>,
-    /// Only the connector that lists receives them.
-    received: Option<Receiver<KubeUpdate>>,
 }
 
 impl PodmanKubeConnector {
-    /// The connector that lists the pods of `agent`, which records its calls in `children`. Those that play send
-    /// it updates, see [`Self::for_workload`].
-    #[must_use]
+    /// A connector for the pods of `agent`, which records its calls in `children`.
     pub fn new(agent: &str, children: EngineChildren) -> Self {
-        let (updates, received) = bounded(KUBE_UPDATES);
-        Self::with_updates(EngineCli::new(PROGRAM, children), agent.into(), updates, Some(received))
+        Self::with(EngineCli::new(PROGRAM, children), agent.into(), Arc::default())
     }
 
-    /// A function that makes connectors for workloads. They send updates to this one.
+    /// A function that makes further connectors of the same agent.
     pub fn for_workload(&self) -> impl Fn() -> Self + Send + use<> {
-        let (cli, agent, updates) = (self.cli.clone(), self.agent.clone(), self.updates.clone());
-        move || Self::with_updates(cli.clone(), agent.clone(), updates.clone(), None)
+        let (cli, agent, played) = (self.cli.clone(), self.agent.clone(), self.played.clone());
+        move || Self::with(cli.clone(), agent.clone(), played.clone())
     }
 
-    fn with_updates(
-        cli: EngineCli,
-        agent: Name,
-        updates: Sender<KubeUpdate>,
-        received: Option<Receiver<KubeUpdate>>,
-    ) -> Self {
-        Self {
-            cli,
-            agent,
-            played: BTreeMap::new(),
-            failed_play: None,
-            pods: BTreeMap::new(),
-            complained: BTreeSet::new(),
-            missing: BTreeSet::new(),
-            going_down: BTreeSet::new(),
-            updates,
-            received,
-        }
-    }
-
-    fn notify(&self, update: KubeUpdate) {
-        // Full when nothing was listed for long; the volumes have to do then.
-        let _ = self.updates.try_send(update);
+    fn with(cli: EngineCli, agent: Name, played: Arc<Mutex<BTreeMap<InstanceName, Played>>>) -> Self {
+        let (read, complained, missing) = Default::default();
+        Self { cli, agent, played, failed_play: None, read, complained, missing }
     }
 
     // ---------------------------------------------------------------- volumes
 
     /// Keeps `data` in the label of a volume. Only a later agent needs it, so a failure is no failure of the workload.
-    ///
-    /// # Errors
-    /// `Cancelled` only.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
     fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), RuntimeError> {
         let label = format!("--label=data={}", BASE64.encode(data));
@@ -332,21 +293,22 @@ impl PodmanKubeConnector {
 
     /// What was played for the instance: remembered, or read from its volume; `None` when there is nothing.
     fn recall(&self, instance: &InstanceName) -> Result<Option<Played>, RuntimeError> {
-        if let Some(played) = self.played.get(instance) {
+        if let Some(played) = self.played.lock().get(instance) {
             return Ok(Some(played.clone()));
         }
         let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
         let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
-        Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: Vec::new() }))
+        Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: Vec::new(), goes_down: false }))
     }
 
     // ---------------------------------------------------------------- listing
 
-    /// Pods of the instance as far as known: received, read before, or read from the volume now.
+    /// Pods of the instance as far as known: played, read before, or read from the volume now.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
     fn pods_of(&mut self, instance: &InstanceName) -> Pods {
-        if let Some(pods) = self.pods.get(instance) {
-            return Pods::Known(pods.clone());
+        let played = self.played.lock().get(instance).map(|played| played.pods.clone());
+        if let Some(pods) = played.or_else(|| self.read.get(instance).cloned()) {
+            return Pods::Known(pods);
         }
         let volume = format!("{instance}{PODS_SUFFIX}");
         // Once more at once, as for listings: a short failure must not look like a workload that is lost.
@@ -356,7 +318,7 @@ impl PodmanKubeConnector {
             Ok(Some(text)) => match serde_json::from_str::<Vec<String>>(&text) {
                 Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => {
                     self.complained.remove(instance);
-                    self.pods.insert(instance.clone(), pods.clone());
+                    self.read.insert(instance.clone(), pods.clone());
                     return Pods::Known(pods);
                 }
                 Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something other than ids of pods")),
@@ -372,12 +334,9 @@ impl PodmanKubeConnector {
 
     /// Pods that this connector played, or that are noted; none when that is not known.
     fn known_pods(&mut self, instance: &InstanceName) -> Vec<String> {
-        match self.played.get(instance) {
-            Some(played) => played.pods.clone(),
-            None => match self.pods_of(instance) {
-                Pods::Known(pods) => pods,
-                Pods::NotNoted | Pods::Unreadable => Vec::new(),
-            },
+        match self.pods_of(instance) {
+            Pods::Known(pods) => pods,
+            Pods::NotNoted | Pods::Unreadable => Vec::new(),
         }
     }
 
@@ -389,23 +348,6 @@ impl PodmanKubeConnector {
             log::warn!("The pod '{pod}' is missing.");
         }
         self.missing = missing;
-    }
-
-    fn drain_updates(&mut self) {
-        for update in self.received.iter().flat_map(Receiver::try_iter) {
-            match update {
-                KubeUpdate::Played(instance, pods) => {
-                    self.going_down.remove(&instance);
-                    self.pods.insert(instance, pods);
-                }
-                KubeUpdate::GoesDown(instance) => _ = self.going_down.insert(instance),
-                KubeUpdate::Down(instance) => {
-                    self.going_down.remove(&instance);
-                    self.complained.remove(&instance);
-                    self.pods.remove(&instance);
-                }
-            }
-        }
     }
 }
 
@@ -444,9 +386,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         // The pods run, so a command that comes now finds them as those of any other workload.
         let list = serde_json::json!(pods).to_string();
         let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
-        self.notify(KubeUpdate::Played(instance.clone(), pods.clone()));
-        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options.clone(), pods };
-        self.played.insert(instance.clone(), played);
+        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options.clone(), pods, goes_down: false };
+        self.played.lock().insert(instance.clone(), played);
         // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
         Ok(ContainerId(instance.to_string().into()))
     }
@@ -493,13 +434,17 @@ impl RuntimeConnector for PodmanKubeConnector {
         let instance = InstanceName::parse(&id.0)
             .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
         self.remove_left_over(&mut CallSequence::new(&mut Unwatched))?;
-        if let Some(played) = self.recall(&instance)? {
-            self.notify(KubeUpdate::GoesDown(instance.clone()));
+        if let Some(mut played) = self.recall(&instance)? {
+            played.goes_down = true;
+            if played.pods.is_empty() {
+                played.pods = self.known_pods(&instance);
+            }
+            self.played.lock().insert(instance.clone(), played.clone());
             self.down(&played.manifest, &played.down_options)?;
             self.remove_volumes(&instance);
         }
-        self.played.remove(&instance);
-        self.notify(KubeUpdate::Down(instance));
+        self.played.lock().remove(&instance);
+        self.read.remove(&instance);
         Ok(())
     }
 
@@ -534,7 +479,7 @@ impl RuntimeConnector for PodmanKubeConnector {
 
     fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let failed = self.failed_play.as_ref().is_some_and(|failed| failed.instance == *instance);
-        let known = failed || self.played.contains_key(instance);
+        let known = failed || self.played.lock().contains_key(instance);
         let known = known || !self.stored_instances(Some(instance))?.is_empty();
         Ok(known.then(|| ContainerId(instance.to_string().into())).into_iter().collect())
     }
@@ -550,9 +495,10 @@ impl RuntimeConnector for PodmanKubeConnector {
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
     // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        self.drain_updates();
         let mut instances: BTreeSet<InstanceName> = self.stored_instances(None)?.into_iter().collect();
-        instances.extend(self.pods.keys().cloned());
+        instances.extend(self.played.lock().keys().cloned());
+        self.read.retain(|instance, _| instances.contains(instance));
+        self.complained.retain(|instance| instances.contains(instance));
         if instances.is_empty() {
             return Ok(Vec::new());
         }
@@ -560,12 +506,12 @@ impl RuntimeConnector for PodmanKubeConnector {
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
         let containers = self.cli.containers(None, &mut Unwatched)?;
-        self.drain_updates(); // Some may have been taken down while the containers were listed.
-        let going_down = std::mem::take(&mut self.going_down);
-        let expected = with_pods.iter().filter(|(_, instance)| !going_down.contains(instance));
-        let known = expected.filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None });
-        self.note_missing(known.flatten(), &containers);
-        self.going_down = going_down;
+        // Some may have been taken down while the containers were listed.
+        let goes_down = |instance| self.played.lock().get(instance).is_some_and(|played| played.goes_down);
+        let expected = with_pods.iter().filter(|(_, instance)| !goes_down(instance));
+        let known: Vec<_> =
+            expected.filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None }).collect();
+        self.note_missing(known.into_iter().flatten(), &containers);
         Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, &pods, &containers)).collect())
     }
 
@@ -590,9 +536,6 @@ impl RuntimeConnector for PodmanKubeConnector {
 }
 
 /// Checks the workload and returns the manifest to play.
-///
-/// # Errors
-/// `Unsupported` with the reason: such a workload can never run.
 pub fn played_manifest(new: &NewContainer) -> Result<String, RuntimeError> {
     prepare(new).map(|(_, manifest)| manifest)
 }
@@ -631,7 +574,6 @@ fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
 }
 
 /// The data kept in the label of a volume, from what `volume inspect` prints.
-#[must_use]
 pub fn volume_data(inspected: &str) -> Option<String> {
     let volumes: Value = serde_json::from_str(inspected).ok()?;
     String::from_utf8(BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok()?).ok()
@@ -643,7 +585,6 @@ fn is_pod_id(text: &str) -> bool {
 }
 
 /// The pod ids that `kube play` printed: the lines between `Pod:` and the next heading, of all such sections.
-#[must_use]
 pub fn parse_pods(output: &str) -> Vec<String> {
     let mut in_pods = false;
     let mut pods = Vec::new();

@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(from_file.startup_manifest, Some("a".into()));
         assert_eq!(from_file.security, Ok(Security::Insecure));
         assert_eq!(from_file.state_dir, Some("/s".into()));
-        assert_eq!((from_file.message_max, from_file.update_on_failure), (MessageSize(5_000_000), OnFailure::Rollback));
+        assert_eq!((from_file.message_max, from_file.update_on_failure), (Number(5_000_000), OnFailure::Rollback));
         let from_options = settings(text, &["-a", "[::1]:2", "-m", "b", "--no-insecure"]).unwrap();
         assert_eq!(from_options.addresses, ["[::1]:2".parse().unwrap()]);
         assert_eq!(from_options.startup_manifest, Some("b".into()));
@@ -372,7 +372,7 @@ mod tests {
         let defaults = settings("version = 'v1'", &["-k"]).unwrap();
         assert_eq!((defaults.addresses, defaults.startup_manifest), (vec!["127.0.0.1:25551".parse().unwrap()], None));
         assert_eq!(defaults.security, Ok(Security::Insecure));
-        assert_eq!((defaults.state_dir, defaults.message_max), (None, MessageSize(64 * 1024 * 1024)));
+        assert_eq!((defaults.state_dir, defaults.message_max), (None, Number(64 * 1024 * 1024)));
         assert_eq!(defaults.update_on_failure, OnFailure::Keep);
         assert!(defaults.config_file.is_some() && defaults.warnings.is_empty());
     }

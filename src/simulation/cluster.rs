@@ -84,8 +84,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     pub steps: u64,
     pub violations: Vec<String>,
-    /// What a server would show that only believes what agents report: ours also forgets by itself what an agent does
-    /// not have any more, others do not.
+    /// What a server would show that only believes what agents report on a connection: ours also forgets by itself what an
+    /// agent does not have any more, others do not.
     pub reported: BTreeSet<InstanceName>,
     wishes: Wishes,
     /// Only where updates may be guarded.
@@ -379,7 +379,7 @@ impl Cluster {
         let (Some(life), Some(stream)) = (&node.life, node.stream) else { return };
         let _ = life.uplink.woken().try_recv();
         let mut asked = Vec::new();
-        while let Some(message) = life.uplink.next(self.clock.now()) {
+        while let Some(message) = life.uplink.next() {
             if let ToServer::Request(request) = &message {
                 asked.push(request.clone());
             }
@@ -449,7 +449,7 @@ impl Cluster {
                 {
                     self.trace.line(|| format!("{}: stream {} has ended", node.name, stream.0));
                     node.stream = None;
-                    life.uplink.disconnected(self.clock.now());
+                    life.uplink.disconnected();
                     life.inbox.send(SchedulerEvent::ServerGone).unwrap();
                     node.connect_at = Some(self.clock.now() + RECONNECT_PAUSE);
                 }
@@ -462,6 +462,9 @@ impl Cluster {
         let node = self.network.node(stream);
         if self.server.is_some() && self.speaks.get(&node).is_none_or(|speaking| *speaking < stream) {
             self.speaks.insert(node, stream);
+            // A removal that was lost with the connection before is not repeated.
+            let name = &self.nodes[node].name;
+            self.reported.retain(|instance| instance.agent != *name);
             self.guards.iter_mut().for_each(|guards| guards.disconnected(&self.nodes[node].name));
         }
     }
@@ -591,7 +594,7 @@ impl Cluster {
         let Some(life) = &node.life else { return };
         let request = Request { id: format!("{workload}@{}", self.commanders), content };
         self.trace.line(|| format!("{}: a workload asks '{}'", node.name, request.id));
-        let _ = life.requests.put_request(&workload.into(), request, Duration::ZERO); // No room: it is told to wait.
+        life.requests.put_request(request, None);
     }
 
     // ------------------------------------------------------------- subscribers

@@ -366,7 +366,7 @@ impl SteppedAgent {
     /// What was sent to the server since the last call.
     #[must_use]
     pub fn sent(&self) -> Vec<WorkloadState> {
-        let messages = std::iter::from_fn(|| self.uplink.next(self.clock.now()));
+        let messages = std::iter::from_fn(|| self.uplink.next());
         let states = messages.filter_map(|message| match message {
             ToServer::WorkloadStates(states) => Some(states),
             _ => None,

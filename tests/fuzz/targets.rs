@@ -4,7 +4,7 @@
 //! inputs that both begin with stand here as well.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::Instant;
 
 use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
@@ -439,12 +439,12 @@ fn message_seeds() -> Vec<Vec<u8>> {
 // ------------------------------------------------------------------ control
 
 /// What a workload may write to its control interface, in pieces whose size the first byte tells: framing, decoding,
-/// authorisation. Whatever it writes, the server gets only what the rules allow, under an id that names the workload.
+/// authorisation. Whatever it writes, the server gets only what the rules allow.
 pub fn control(bytes: &[u8]) {
     let Some((size, rest)) = bytes.split_first() else { return };
     let mut world = Workload { authorizer: Authorizer::new(&control_rules()) };
     let mut session = Session::new("w".into(), world.authorizer.clone(), 4096);
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     for piece in rest.chunks(usize::from(*size) + 1) {
         session.on_bytes(piece, now, &mut world);
     }
@@ -471,10 +471,9 @@ impl Outside for Workload {
         assert!(frame(ToWorkload::Response(response)).is_ok());
     }
 
-    fn discard_unsent(&mut self) {}
+    fn begin_generation(&mut self) {}
 
-    fn forward(&mut self, own_id: &str, request: Request, _held: Duration) -> Forwarded {
-        assert_eq!(request.id, format!("w@{own_id}"));
+    fn forward(&mut self, request: Request, _since: Instant, _now: Instant) -> Forwarded {
         assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
         let again = FromWorkload::Request(request);
         let bytes = workload_side::frame(again).expect("it came as bytes");

@@ -162,7 +162,7 @@ fn restarts_and_dependencies_go_on_without_the_server_and_are_told_afterwards() 
     let all = [restarting, workload("first", |_| {}), needing("second", "first", AddCondition::Succeeded)];
     rig.add(&all);
     rig.sent();
-    rig.agent.uplink.disconnected(rig.clock.now());
+    rig.agent.uplink.disconnected();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.engine.take_calls();
     for _ in 0..50 {
@@ -359,7 +359,7 @@ fn the_scheduler_thread_ends_when_told_to() {
 
 /// The loads that were sent since the last call: CPU usage of 2 kB of free memory.
 fn loads(rig: &Rig) -> Vec<u32> {
-    let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+    let messages = std::iter::from_fn(|| rig.agent.uplink.next());
     let loads = messages.filter_map(|message| if let ToServer::AgentLoad(load) = message { Some(load) } else { None });
     loads
         .inspect(|load| assert_eq!((&*load.agent, load.free_memory), ("agent_A", 2048)))

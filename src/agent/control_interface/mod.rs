@@ -1,18 +1,20 @@
 //! Workloads that talk to the cluster: two FIFOs per workload, one thread for all of them.
 //!
-//! Follow a request: [`pipes`] reads bytes, [`session`] decodes messages and checks them with the [`Authorizer`],
-//! [`super::uplink_outbox`] sends what is allowed. Follow an answer: `rx:server` gives it to
-//! [`ControlHub::deliver`], it waits in an [`outbox`], [`poller`] writes it.
+//! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`] decodes and checks them
+//! with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass until its response, or for some seconds;
+//! [`super::uplink_outbox`] sends it. Follow an answer: `rx:server` gives it to [`ControlHub::deliver`], it waits in the
+//! [`mailbox`], [`poller`] writes it.
+//!
+//! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with each container, and with
+//! a hello after the pipe was closed: what comes for another one is dropped, and what was open is cancelled at its end.
 //!
 //! Thread: [`ControlHub::deliver`] on `rx:server`, [`ControlHub::open`] and [`ControlInterface`] on `wl:<name>`, which
 //! makes and removes the FIFOs; everything else on `control`. No thread waits for a workload.
-//! Owns: which workload has an interface, and what waits for it, shared behind locks that are held for a moment only.
+//! Owns: which workload has an interface, and its mailbox, shared behind locks that are held for a moment only.
 
-pub mod lasting;
-pub mod outbox;
+pub mod mailbox;
 pub mod pipes;
 pub mod poller;
-mod read_budget;
 pub mod session;
 
 use super::uplink_outbox::UplinkOutbox;
@@ -26,8 +28,7 @@ use crate::platform::logging::log_source;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
-use crate::wire::delimited::Undecodable;
-use outbox::{Frame, Outbox};
+use mailbox::{Frame, Mailbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
 use session::Session;
@@ -36,13 +37,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Name of the folder of the FIFOs in that of their workload.
 pub const FOLDER: &str = "control_interface";
 
 /// Whether a workload gets a control interface: deny rules alone make none.
 // [impl->swdd~api-workload-needs-control-interface~1]
-#[must_use]
 pub fn is_wanted(access: &ControlInterfaceAccess) -> bool {
     !access.allow_rules.is_empty()
 }
@@ -60,6 +61,7 @@ struct Shared {
     wake: EventFd,
     uplink: UplinkOutbox,
     message_max: usize,
+    generations: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -77,56 +79,48 @@ struct Opened {
     session: Session,
 }
 
-/// One interface, as all threads share it.
+/// One interface, as all threads share it. The lock of the uplink may be taken while that of the mailbox is held.
 #[derive(Debug)]
 struct Interface {
     workload: Name,
     mailbox: Mutex<Mailbox>,
-}
-
-#[derive(Debug, Default)]
-struct Mailbox {
-    outbox: Outbox,
-    ended: bool,
-    restarted: bool,
-}
-
-impl Interface {
-    /// Puts an answer for the workload, encoded before the lock is taken, since a large one takes its time. Returns
-    /// what is to be cancelled at the server.
-    fn put(&self, frame: Result<Frame, Undecodable>) -> Vec<Request> {
-        match frame {
-            Ok(frame) => self.mailbox.lock().outbox.put(frame),
-            Err(error) => {
-                let _source = log_source(self.workload.clone());
-                log::warn!("An answer for workload '{}' cannot be sent: '{error}'", self.workload);
-                Vec::new()
-            }
-        }
-    }
+    ended: AtomicBool,
+    /// `control` has not seen yet that the container was restarted.
+    restarted: AtomicBool,
 }
 
 impl Shared {
-    /// Cancels a request of a workload at the server.
-    fn cancel(&self, workload: &str, Request { id, content }: Request) {
-        self.uplink.put_cancel(Request { id: format!("{workload}@{id}"), content });
+    // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
+    fn next_prefix(&self, workload: &Name) -> String {
+        // A name has no '@', so the first one in an id is ours whatever the workload writes.
+        format!("{workload}@{}@", self.generations.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What `interface` has asked is over.
+    fn begin_generation(&self, interface: &Interface) {
+        let prefix = self.next_prefix(&interface.workload);
+        let (before, cancels) = interface.mailbox.lock().begin(prefix);
+        self.uplink.end_requests(&before, cancels);
+    }
+
+    /// Cancels what a workload does not read.
+    fn cancel(&self, interface: &Interface, cancels: Vec<Request>) {
+        for cancel in cancels {
+            let _source = log_source(interface.workload.clone());
+            log::warn!("Cancelling a request of workload '{}': it does not read.", interface.workload);
+            self.uplink.put_cancel(cancel);
+        }
     }
 }
 
 impl ControlHub {
     /// A hub without interfaces. Messages of workloads may have `message_max` bytes; requests go to `uplink`.
-    ///
-    /// # Errors
-    /// When the system gives no descriptor.
     pub fn new(uplink: UplinkOutbox, message_max: usize) -> io::Result<Self> {
-        let wake = EventFd::new()?;
-        Ok(Self { shared: Arc::new(Shared { registry: Mutex::default(), wake, uplink, message_max }) })
+        let (registry, wake, generations) = (Mutex::default(), EventFd::new()?, AtomicU32::new(1));
+        Ok(Self { shared: Arc::new(Shared { registry, wake, uplink, message_max, generations }) })
     }
 
     /// Starts the thread `control`, which runs until the other end of the pipe `stop` is closed.
-    ///
-    /// # Errors
-    /// When the system gives no thread.
     pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, vital: &mut VitalThreads) -> io::Result<Thread> {
         let shared = self.shared.clone();
         let pulse = vital.add_nudged_by("control", move || shared.wake.set());
@@ -135,9 +129,6 @@ impl ControlHub {
     }
 
     /// Makes the FIFOs of a workload that is about to start in `folder`, and serves them from now on.
-    ///
-    /// # Errors
-    /// [`PipeError`] when that is not possible.
     pub fn open(
         &self,
         workload: &Name,
@@ -150,9 +141,6 @@ impl ControlHub {
 
     /// Serves the FIFOs of a workload that runs already and may have them open, so that it goes on after a restart of the
     /// agent.
-    ///
-    /// # Errors
-    /// [`PipeError`] when that is not possible.
     pub fn reopen(
         &self,
         workload: &Name,
@@ -172,72 +160,79 @@ impl ControlHub {
         let pipes = Pipes::open(&folder)?;
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
-        let interface = Arc::new(Interface { workload: workload.clone(), mailbox: Mutex::default() });
+        let mailbox = Mutex::new(Mailbox::new(self.shared.next_prefix(workload)));
+        let (ended, restarted) = (AtomicBool::new(false), AtomicBool::new(false));
+        let interface = Arc::new(Interface { workload: workload.clone(), mailbox, ended, restarted });
         let mut registry = self.shared.registry.lock();
-        if let Some(earlier) = registry.interfaces.insert(workload.clone(), interface.clone()) {
-            earlier.mailbox.lock().ended = true;
-        }
+        let earlier = registry.interfaces.insert(workload.clone(), interface.clone());
         registry.opened.push(Opened { interface: interface.clone(), pipes, session });
         drop(registry);
+        let control = ControlInterface { hub: self.clone(), interface, folder, authorizer };
+        earlier.into_iter().for_each(|earlier| self.let_go(&earlier));
         self.shared.wake.set();
-        Ok(ControlInterface { hub: self.clone(), interface, folder, authorizer })
+        Ok(control)
+    }
+
+    fn let_go(&self, interface: &Interface) {
+        self.shared.begin_generation(interface);
+        interface.ended.store(true, Ordering::Relaxed);
+        self.shared.wake.set();
     }
 
     /// Delivers an answer of the server to the workload that its id names. Never waits.
     // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
+    // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
     pub fn deliver(&self, Response { id, content }: Response) {
-        let Some((workload, own_id)) = id.split_once('@') else {
+        let Some((workload, _)) = id.split_once('@') else {
             return log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
         };
-        if let Err(error @ NoInterface) = self.deliver_to(workload, Response { id: own_id.to_owned(), content }) {
-            let _source = log_source(workload);
-            log::warn!("Could not forward response to workload '{}': {error}", excerpt(workload));
+        let _source = log_source(workload);
+        let Some(interface) = self.shared.registry.lock().interfaces.get(workload).cloned() else {
+            return log::warn!(
+                "Could not forward response to workload '{}': control interface not available",
+                excerpt(workload)
+            );
+        };
+        let Some(own_id) = interface.mailbox.lock().own_id(&id).map(str::to_owned) else {
+            return log::debug!("Dropping a response to an earlier container of workload '{workload}'.");
+        };
+        // Encoded without the lock, since a large one takes its time.
+        match Frame::new(Response { id: own_id, content }) {
+            Ok(frame) => {
+                let mut mailbox = interface.mailbox.lock();
+                // It may have ended meanwhile.
+                let cancels = if mailbox.own_id(&id).is_some() { mailbox.put(frame) } else { Vec::new() };
+                drop(mailbox);
+                self.shared.cancel(&interface, cancels);
+            }
+            Err(error) => log::warn!("An answer for workload '{workload}' cannot be sent: '{error}'"),
         }
+        self.shared.wake.set();
     }
 
-    /// The connection to the server is lost, and with it all events and logs that workloads follow.
+    /// The connection to the server is lost: all events and logs that workloads follow have ended, and what was sent is not
+    /// answered any more.
     pub fn connection_lost(&self) {
         let interfaces: Vec<Arc<Interface>> = self.shared.registry.lock().interfaces.values().cloned().collect();
-        interfaces.iter().for_each(|interface| interface.mailbox.lock().outbox.connection_lost());
+        for interface in interfaces {
+            interface.mailbox.lock().connection_lost(|id| self.shared.uplink.has_request(id));
+        }
+        self.shared.wake.set();
     }
 
     /// A workload has requested events and logs with this id, and got the first response.
     #[cfg(test)]
     pub fn follow(&self, workload: &str, id: &str) {
-        self.shared.registry.lock().interfaces[workload].mailbox.lock().outbox.follow(id);
+        self.shared.registry.lock().interfaces[workload].mailbox.lock().follow(id);
     }
 
-    /// Delivers an answer with the id of the workload. Never waits.
-    ///
-    /// # Errors
-    /// The workload has no control interface; a request that lasts is then cancelled at the server.
-    // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
-    fn deliver_to(&self, workload: &str, response: Response) -> Result<(), NoInterface> {
-        self.shared.uplink.answered(workload, &response);
-        let interface = self.shared.registry.lock().interfaces.get(workload).cloned();
-        let Some(interface) = interface else {
-            if let Some(cancel) = outbox::cancellation(&response) {
-                self.shared.cancel(workload, cancel);
-            }
-            return Err(NoInterface);
-        };
-        for cancel in interface.put(Frame::new(response)) {
-            let _source = log_source(workload);
-            log::warn!(
-                "Cancelling a request of workload '{workload}': it does not read, or an earlier container of it sent it."
-            );
-            self.shared.cancel(workload, cancel);
-        }
-        self.shared.wake.set();
-        Ok(())
+    /// The id that the agent gives to one of this workload.
+    #[cfg(test)]
+    pub fn full_id(&self, workload: &str, id: &str) -> String {
+        self.shared.registry.lock().interfaces[workload].mailbox.lock().full_id(id)
     }
 }
-
-/// The workload has no control interface (any more).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("control interface not available")]
-struct NoInterface;
 
 /// The control interface of one workload, as its control loop holds it. Dropping it ends nothing, since workloads
 /// outlive the agent.
@@ -251,26 +246,25 @@ pub struct ControlInterface {
 
 impl ControlInterface {
     /// The host folder to mount.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether it may serve a workload with this folder and these rules as it is.
-    #[must_use]
     pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
         self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
     }
 
     /// The container will be started again: the next one must send a hello, and gets nothing of its predecessor.
     pub fn restart(&self) {
-        self.interface.mailbox.lock().restarted = true;
+        self.container_gone();
+        self.interface.restarted.store(true, Ordering::Relaxed);
         self.hub.shared.wake.set();
     }
 
-    /// The container is gone: what it follows is not for the next one, which may go on with the session.
-    pub fn forget_lasting(&self) {
-        self.interface.mailbox.lock().outbox.forget_lasting();
+    /// What the container has asked is not for the next one, which may go on with the session.
+    pub fn container_gone(&self) {
+        self.hub.shared.begin_generation(&self.interface);
     }
 
     /// Ends the session and removes the FIFOs.
@@ -279,11 +273,9 @@ impl ControlInterface {
         let name = &self.interface.workload;
         if registry.interfaces.get(name).is_some_and(|current| Arc::ptr_eq(current, &self.interface)) {
             registry.interfaces.remove(name);
-            self.hub.shared.uplink.forget_requests(name);
         }
         drop(registry);
-        self.interface.mailbox.lock().ended = true;
-        self.hub.shared.wake.set();
+        self.hub.let_go(&self.interface);
         pipes::remove(&self.folder);
     }
 }

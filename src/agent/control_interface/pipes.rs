@@ -10,7 +10,7 @@
 //! the FIFOs are open to all, as is the folder that is mounted. What keeps everybody else away from them is the folder
 //! of the workload, which is ours alone: an engine mounts through it, others do not get through.
 
-use crate::limits::{CONTROL_LEFTOVER_MAX, CONTROL_TURN, PIPE_CAPACITY, PIPE_CONTENT_MAX, PIPE_SMALLEST};
+use crate::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use crate::platform::private_folder::{PrivateFolder, check_owner};
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fstat, mknodat, open, openat, rmdir, unlink};
 use rustix::io::{Errno, ioctl_fionread, read, write};
@@ -19,6 +19,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// Bytes read from or written to one workload in a row while others wait.
+pub(super) const PIPE_TURN: usize = 64 * 1024;
+/// Bytes left by an earlier user of a pipe that are discarded at once: what a pipe can hold.
+const LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
+/// Least that a pipe can be asked to hold, in bytes; the system makes one page of it.
+const PIPE_SMALLEST: usize = 4 * 1024;
 
 /// What the workload writes.
 const OUTPUT: &str = "output";
@@ -40,13 +47,11 @@ pub struct PipeError {
 
 impl PipeError {
     /// Another user may have made or changed what is there.
-    #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.source.raw_os_error().is_none() && self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
     /// The machine has too little of something at the moment.
-    #[must_use]
     pub fn may_pass(&self) -> bool {
         const SCARCE: [Errno; 6] = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
         self.source.raw_os_error().is_some_and(|error| SCARCE.iter().any(|errno| errno.raw_os_error() == error))
@@ -203,13 +208,11 @@ impl Pipes {
     }
 
     /// To wait for bytes of the workload.
-    #[must_use]
     pub fn output(&self) -> BorrowedFd<'_> {
         self.output.as_fd()
     }
 
     /// To wait for room, and for the reader to close.
-    #[must_use]
     pub fn input(&self) -> Option<BorrowedFd<'_>> {
         self.input.as_ref().map(AsFd::as_fd)
     }
@@ -234,13 +237,11 @@ impl Pipes {
 
     /// Whether the workload has taken all that was written. A message is begun only then: there are clients that wait
     /// for the pipe while further messages are in their own buffer already, and so never see those.
-    #[must_use]
     pub fn is_drained(&self) -> bool {
         self.input.as_ref().is_none_or(|input| ioctl_fionread(input).is_ok_and(|bytes| bytes == 0))
     }
 
     /// Whether `poll` reports when the pipe is drained: a pipe of one page has room only when it is empty.
-    #[must_use]
     pub fn reports_drained(&self) -> bool {
         self.one_page
     }
@@ -323,8 +324,8 @@ impl Pipes {
 
 /// Discards what is in a pipe; bounded, since a workload may go on writing.
 fn drain(reader: &OwnedFd) {
-    let mut room = vec![0; CONTROL_TURN];
-    let mut left = CONTROL_LEFTOVER_MAX;
+    let mut room = vec![0; PIPE_TURN];
+    let mut left = LEFTOVER_MAX;
     while let Ok(count @ 1..) = read(reader, &mut room) {
         if count >= left {
             return;

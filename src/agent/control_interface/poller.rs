@@ -3,18 +3,15 @@
 //! Thread: `control`, one for all workloads.
 //! Owns: the open FIFOs, the sessions, the message being written to each workload.
 //! Takes: new, restarted and ended interfaces of `wl:<name>`, responses of `rx:server`. Gives: requests to `uplink`,
-//! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads.
+//! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads, but for
+//! large messages: one at a time is read, until `uplink` has taken it, and the next one waits in its pipe.
 
-use super::outbox::Frame;
-use super::pipes::{Pipes, ReadOutcome, WriteOutcome};
-use super::read_budget::{self, Place};
-use super::session::{Forwarded, Outside, Session};
+use super::mailbox::{Frame, TooMany};
+use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
+use super::session::{Forwarded, LARGE_TIME, Outside, Session};
 use super::{Interface, Opened, Shared};
-use crate::agent::uplink_outbox::NoRoom;
-use crate::limits::{
-    CONTROL_READER_AWAY, CONTROL_READER_RETRY, CONTROL_READER_RETRY_AWAY, CONTROL_READER_RETRY_MAX, CONTROL_ROOM_RETRY,
-    CONTROL_TURN, CONTROL_UNREAD_MAX,
-};
+use crate::agent::uplink_outbox::LARGE_REQUEST;
+use crate::model::memory_size::MemorySize;
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
@@ -24,7 +21,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// The next request of a workload waits this long for the response to the one before, or until responses are read: some
+/// server may never respond, and some programs only write.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// First pause before a workload that does not read is tried again; it doubles. The kernel does not report a new reader.
+const READER_RETRY: Duration = Duration::from_millis(5);
+/// Longest such pause for a workload that read lately.
+const READER_RETRY_MAX: Duration = Duration::from_millis(100);
+/// Longest such pause for a workload that has not read for [`READER_AWAY`]: each try wakes the processor.
+const READER_RETRY_AWAY: Duration = Duration::from_secs(1);
+const READER_AWAY: Duration = Duration::from_secs(10);
 
 /// Serves all control interfaces of an agent.
 pub struct Poller<C> {
@@ -40,14 +49,24 @@ struct Link {
     session: Session,
     pipes: Pipes,
     sending: Option<Sending>,
-    /// Of the room that all share for large messages.
-    place: Place,
+    /// A large message is being read, or waits for its turn.
+    large: Option<Large>,
     /// The pipe was full; `poll` reports when it is not.
     full: bool,
     /// No process reads now, and the kernel does not report a new reader; when to try again.
     absent: Option<Absent>,
     /// A pipe failed; only the end of the interface is waited for.
     broken: bool,
+}
+
+struct Large {
+    /// Which message of the session.
+    number: u64,
+    /// Waits since then, or is read.
+    since: Instant,
+    has_turn: bool,
+    /// Others wait meanwhile.
+    is_wanted: bool,
 }
 
 /// A message on its way.
@@ -78,7 +97,7 @@ struct Ready {
 impl<C: Clock> Poller<C> {
     /// Serves what is opened in `shared`.
     pub(super) fn new(shared: Arc<Shared>, clock: C) -> Self {
-        Self { shared, clock, links: Vec::new(), room: vec![0; CONTROL_TURN] }
+        Self { shared, clock, links: Vec::new(), room: vec![0; PIPE_TURN] }
     }
 
     /// Serves until the other end of `stop` is closed.
@@ -116,19 +135,37 @@ impl<C: Clock> Poller<C> {
             link.on_time(now, &self.shared);
             link.write(now);
         }
-        self.share_room(now);
+        self.give_turn(now);
         true
     }
 
-    /// Large messages are read as far as there is room for all of them.
-    fn share_room(&mut self, now: Instant) {
-        let needs = |link: &Link| if link.broken { (0, 0) } else { link.session.in_hand() };
-        let places = self.links.iter_mut().map(|link| (needs(link), &mut link.place));
-        read_budget::share(places.collect(), now);
+    /// One large message is read at a time. The next one is that of the workload which has waited longest, and has no
+    /// earlier request under way, since it could not be passed on. A workload's next one is behind those of others.
+    fn give_turn(&mut self, now: Instant) {
         for link in &mut self.links {
-            if link.place.has_just_got_room(now) {
-                link.session.on_resume(now);
+            let (bytes, number) = link.session.in_hand();
+            if link.broken || bytes <= LARGE_REQUEST {
+                link.large = None;
+            } else if link.large.as_ref().is_none_or(|large| large.number != number) {
+                link.large = Some(Large { number, since: now, has_turn: false, is_wanted: false });
             }
+        }
+        let is_next = |link: &&mut Link| {
+            let waited = link.large_since().is_some_and(|since| since + ANSWER_MAX <= now);
+            link.is_waiting() && (waited || !link.interface.mailbox.lock().is_under_way())
+        };
+        let is_taken = self.links.iter().any(Link::has_turn) || self.shared.uplink.has_large_request();
+        if !is_taken
+            && let Some(next) = self.links.iter_mut().filter(is_next).min_by_key(|link| link.large_since())
+            && let Some(large) = &mut next.large
+        {
+            (large.has_turn, large.since) = (true, now);
+            next.interface.mailbox.lock().wait_no_longer();
+            next.session.on_resume(now);
+        }
+        let some_wait = self.links.iter().any(Link::is_waiting);
+        for large in self.links.iter_mut().filter_map(|link| link.large.as_mut()) {
+            large.is_wanted = some_wait;
         }
     }
 
@@ -146,7 +183,7 @@ impl<C: Clock> Poller<C> {
         // Which link and which of its ends each further entry belongs to.
         let mut owners = Vec::with_capacity(2 * self.links.len());
         for (index, link) in self.links.iter().enumerate().filter(|(_, link)| !link.broken) {
-            if !link.session.is_paused() && !link.place.is_waiting() {
+            if link.session.paused_since().is_none() && !link.is_waiting() {
                 waits.push(PollFd::from_borrowed_fd(link.pipes.output(), PollFlags::IN));
                 owners.push((index, true));
             }
@@ -188,10 +225,8 @@ impl<C: Clock> Poller<C> {
         self.links.extend(opened.into_iter().map(Link::new));
         let shared = &self.shared;
         self.links.retain_mut(|link| {
-            let mut mailbox = link.interface.mailbox.lock();
-            let (ended, restarted) = (mailbox.ended, std::mem::take(&mut mailbox.restarted));
-            drop(mailbox);
-            if restarted && !ended {
+            let ended = link.interface.ended.load(Ordering::Relaxed);
+            if link.interface.restarted.swap(false, Ordering::Relaxed) && !ended {
                 link.restart(now, shared);
             }
             !ended
@@ -201,16 +236,7 @@ impl<C: Clock> Poller<C> {
 
 impl Link {
     fn new(Opened { interface, pipes, session }: Opened) -> Self {
-        Self {
-            interface,
-            session,
-            pipes,
-            sending: None,
-            place: Place::default(),
-            full: false,
-            absent: None,
-            broken: false,
-        }
+        Self { interface, session, pipes, sending: None, large: None, full: false, absent: None, broken: false }
     }
 
     fn parts<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Session, Reach<'a>) {
@@ -222,15 +248,35 @@ impl Link {
         if self.broken {
             return None;
         }
-        let retry = self.session.is_paused().then(|| now + CONTROL_ROOM_RETRY);
         let reader = self.absent.as_ref().filter(|_| self.has_something()).map(|absent| absent.next);
-        let message = if self.place.is_waiting() { None } else { self.session.deadline() };
-        let slow = if self.session.is_paused() { None } else { self.place.deadline() };
-        retry.into_iter().chain(reader).chain(message).chain(slow).min()
+        let deadline = match self.session.paused_since() {
+            // What waits for something else is tried again when that happens.
+            Some(since) => Some(since + ANSWER_MAX).filter(|at| *at > now),
+            None if self.is_waiting() => self.large_since().map(|since| since + ANSWER_MAX).filter(|at| *at > now),
+            None => self.session.deadline().into_iter().chain(self.slow_at()).min(),
+        };
+        reader.into_iter().chain(deadline).min()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.large.as_ref().is_some_and(|large| !large.has_turn)
+    }
+
+    fn has_turn(&self) -> bool {
+        self.large.as_ref().is_some_and(|large| large.has_turn)
+    }
+
+    fn large_since(&self) -> Option<Instant> {
+        self.large.as_ref().map(|large| large.since)
+    }
+
+    /// When a large message must be complete, since others wait.
+    fn slow_at(&self) -> Option<Instant> {
+        self.large.as_ref().filter(|large| large.is_wanted).map(|large| large.since + LARGE_TIME)
     }
 
     fn has_something(&self) -> bool {
-        self.sending.is_some() || self.interface.mailbox.lock().outbox.has_any(self.session.is_established())
+        self.sending.is_some() || self.interface.mailbox.lock().has_any(self.session.is_established())
     }
 
     fn restart(&mut self, now: Instant, shared: &Shared) {
@@ -241,10 +287,6 @@ impl Link {
         self.absent = None;
         let (session, mut reach) = self.parts(shared);
         session.on_restart(&mut reach);
-        let mut mailbox = self.interface.mailbox.lock();
-        mailbox.outbox.clear();
-        mailbox.outbox.forget_lasting();
-        drop(mailbox);
         self.write(now);
     }
 
@@ -281,18 +323,19 @@ impl Link {
         if self.broken {
             return;
         }
-        if self.session.is_paused() {
+        if self.session.paused_since().is_some() {
             let (session, mut reach) = self.parts(shared);
-            session.on_room(now, &mut reach);
+            session.on_turn(now, &mut reach);
         }
-        if self.place.is_waiting() || self.session.is_paused() {
+        if self.is_waiting() || self.session.paused_since().is_some() {
             return;
         }
-        if self.session.deadline().is_some_and(|at| at <= now) {
-            let (session, mut reach) = self.parts(shared);
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let (is_late, is_slow) = (is_due(self.session.deadline()), is_due(self.slow_at()));
+        let (session, mut reach) = self.parts(shared);
+        if is_late {
             session.on_deadline(&mut reach);
-        } else if self.place.deadline().is_some_and(|at| at <= now) {
-            let (session, mut reach) = self.parts(shared);
+        } else if is_slow {
             session.on_slow(&mut reach);
         }
     }
@@ -302,7 +345,7 @@ impl Link {
         if self.broken || self.full || self.absent.as_ref().is_some_and(|absent| absent.next > now) {
             return;
         }
-        let mut budget = CONTROL_TURN;
+        let mut budget = PIPE_TURN;
         while budget > 0 {
             if self.sending.is_none() && self.has_something() && !self.pipes.is_drained() {
                 return self.wait_until_drained(now);
@@ -342,7 +385,7 @@ impl Link {
     }
 
     fn next_message(&mut self) -> Option<Sending> {
-        let bytes = self.interface.mailbox.lock().outbox.pop(self.session.is_established())?;
+        let bytes = self.interface.mailbox.lock().pop(self.session.is_established())?;
         Some(Sending { bytes, sent: 0 })
     }
 
@@ -353,9 +396,9 @@ impl Link {
     }
 
     fn wait_for_reader(&mut self, now: Instant) {
-        let absent = self.absent.get_or_insert(Absent { since: now, pause: CONTROL_READER_RETRY / 2, next: now });
-        let away = now.saturating_duration_since(absent.since) >= CONTROL_READER_AWAY;
-        let longest = if away { CONTROL_READER_RETRY_AWAY } else { CONTROL_READER_RETRY_MAX };
+        let absent = self.absent.get_or_insert(Absent { since: now, pause: READER_RETRY / 2, next: now });
+        let away = now.saturating_duration_since(absent.since) >= READER_AWAY;
+        let longest = if away { READER_RETRY_AWAY } else { READER_RETRY_MAX };
         absent.pause = (absent.pause * 2).min(longest);
         absent.next = now + absent.pause;
     }
@@ -366,7 +409,7 @@ impl Link {
         self.broken = true;
         self.pipes.close_input();
         self.sending = None;
-        self.interface.mailbox.lock().outbox.clear();
+        self.interface.mailbox.lock().clear();
     }
 }
 
@@ -381,17 +424,18 @@ struct Reach<'a> {
 
 impl Outside for Reach<'_> {
     fn greet(&mut self, message: ToWorkload) {
-        self.interface.mailbox.lock().outbox.put_first(message);
+        self.interface.mailbox.lock().put_first(message);
     }
 
     fn answer(&mut self, response: Response) {
-        for cancel in self.interface.put(Frame::of_agent(response)) {
-            self.shared.cancel(&self.interface.workload, cancel);
+        if let Ok(frame) = Frame::new(response) {
+            let cancels = self.interface.mailbox.lock().put_own(frame); // These are short.
+            self.shared.cancel(self.interface, cancels);
         }
     }
 
-    fn discard_unsent(&mut self) {
-        self.interface.mailbox.lock().outbox.clear();
+    fn begin_generation(&mut self) {
+        self.shared.begin_generation(self.interface);
         let begun = self.sending.take().is_some_and(|sending| sending.sent > 0);
         if !self.pipes.discard_unread() && begun {
             self.pipes.close_input();
@@ -399,22 +443,25 @@ impl Outside for Reach<'_> {
         *self.full = false;
     }
 
-    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded {
+    fn forward(&mut self, Request { id, content }: Request, since: Instant, now: Instant) -> Forwarded {
+        let uplink = &self.shared.uplink;
+        let is_connected = uplink.is_connected();
+        let is_large = content.memory_bytes() > LARGE_REQUEST;
+        // Locked until it is sent: the answer may come at once, and the generation may end.
         let mut mailbox = self.interface.mailbox.lock();
-        if mailbox.outbox.is_behind() && !request.content.is_cancel() && held < CONTROL_UNREAD_MAX {
-            return Forwarded::Later(request);
+        if !is_connected && (is_large || mailbox.is_under_way()) {
+            return Forwarded::NoServer { id };
         }
-        // Before it is sent, since the answer may come at once.
-        if mailbox.outbox.ask(own_id, &request.content).is_err() {
-            return Forwarded::TooMany;
+        let must_wait = now < since + ANSWER_MAX && mailbox.must_wait(&content);
+        if must_wait || is_large && uplink.has_large_request() {
+            return Forwarded::Later(Request { id, content });
         }
-        drop(mailbox);
-        let workload = &self.interface.workload;
-        let Err(NoRoom { request, connected }) = self.shared.uplink.put_request(workload, request, held) else {
-            return Forwarded::Yes;
-        };
-        self.interface.mailbox.lock().outbox.take_back(own_id, &request.content);
-        if connected { Forwarded::Later(*request) } else { Forwarded::NoServer }
+        let full_id = mailbox.full_id(&id);
+        if let Err(TooMany) = mailbox.ask(id.clone(), &content) {
+            return Forwarded::TooMany { id };
+        }
+        uplink.put_request(Request { id: full_id, content }, is_large.then(|| self.shared.wake.clone()));
+        Forwarded::Yes
     }
 }
 

@@ -3,9 +3,8 @@
 //! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a hello, one
 //! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
 
-use crate::limits::{
-    CONTROL_LASTING, CONTROL_LASTING_BYTES, CONTROL_MESSAGE_TIME, CONTROL_READING_TIME, REQUEST_ID_MAX,
-};
+use super::mailbox;
+use crate::limits::{CONTROL_MESSAGE_TIME, REQUEST_ID_MAX};
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::{Name, excerpt};
@@ -19,7 +18,13 @@ const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
 const DENIED: &str = "Access denied";
 const NO_STATE: &str = "The UpdateStateRequest does not contain a new state";
-const NO_SERVER: &str = "The agent has no connection to the server and too many requests wait for it; try again later";
+const NO_SERVER: &str = "The agent has no connection to the server; try again later";
+
+/// What the agent puts before an id beside the name of the workload.
+const PREFIX_MAX: usize = "@4294967295@".len();
+/// A large message must be complete after this time when others wait for its turn.
+pub(super) const LARGE_TIME: Duration = Duration::from_secs(2);
+const _: () = assert!(LARGE_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 
 /// What a session does to the world.
 pub trait Outside {
@@ -29,11 +34,11 @@ pub trait Outside {
     /// Sends an answer behind those that wait.
     fn answer(&mut self, response: Response);
 
-    /// Forgets what was meant for an earlier user of the pipes, and what it did not read.
-    fn discard_unsent(&mut self);
+    /// Begins a new generation: forgets what an earlier user of the pipes has asked and did not read.
+    fn begin_generation(&mut self);
 
-    /// Passes a request to the server; `own_id` is the id without our prefix, `held` how long it has waited for that.
-    fn forward(&mut self, own_id: &str, request: Request, held: Duration) -> Forwarded;
+    /// Passes a request to the server, which has waited for that since then.
+    fn forward(&mut self, request: Request, since: Instant, now: Instant) -> Forwarded;
 }
 
 /// What became of a request.
@@ -41,12 +46,12 @@ pub trait Outside {
 pub enum Forwarded {
     /// It is on its way.
     Yes,
-    /// It has to wait for answers to earlier ones, or until these are read.
+    /// It has to wait for the answer to an earlier one, or until answers are read.
     Later(Request),
-    /// There is no connection, and no room to wait for one.
-    NoServer,
+    /// There is no connection, and it may not wait for one.
+    NoServer { id: String },
     /// The workload follows as many events and logs as it may.
-    TooMany,
+    TooMany { id: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,14 +61,6 @@ enum Stage {
     Established,
     /// The workload got the reason; what it still sends is ignored until it closes its pipe.
     Refused,
-}
-
-/// A request that waits for room.
-#[derive(Debug)]
-struct Held {
-    own_id: String,
-    request: Request,
-    since: Instant,
 }
 
 /// The workload's side of one control interface.
@@ -81,13 +78,12 @@ pub struct Session {
     message_bytes: usize,
     /// Messages that were read.
     messages: u64,
-    /// Waits for room; nothing is read meanwhile.
-    held: Option<Held>,
+    /// A request that waits since then; nothing is read meanwhile.
+    held: Option<(Request, Instant)>,
 }
 
 impl Session {
     /// Waits for the hello of `workload`. Its messages may have `message_max` bytes.
-    #[must_use]
     pub fn new(workload: Name, authorizer: Authorizer, message_max: usize) -> Self {
         Self {
             workload,
@@ -103,21 +99,22 @@ impl Session {
     }
 
     /// Whether the workload has sent a hello and may get responses.
-    #[must_use]
     pub fn is_established(&self) -> bool {
         self.stage == Stage::Established
     }
 
-    /// Whether nothing shall be read, because a request waits for room.
-    #[must_use]
-    pub fn is_paused(&self) -> bool {
-        self.held.is_some()
+    /// Since when a request waits. Nothing shall be read meanwhile.
+    pub fn paused_since(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(_, since)| *since)
     }
 
-    /// Bytes of the message that is being read, or of the request that waits for room, and which message that is.
-    #[must_use]
+    /// Bytes of the message that is being read, or of the request that waits, and which message that is.
     pub fn in_hand(&self) -> (usize, u64) {
-        if self.is_paused() { (self.message_bytes, self.messages) } else { (self.buffer.expected(), self.messages + 1) }
+        if self.held.is_some() {
+            (self.message_bytes, self.messages)
+        } else {
+            (self.buffer.expected(), self.messages + 1)
+        }
     }
 
     /// Its message could not be read for a while: the time to complete it begins now.
@@ -126,7 +123,6 @@ impl Session {
     }
 
     /// When a message that began must be complete.
-    #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.began.map(|began| began + CONTROL_MESSAGE_TIME)
     }
@@ -140,10 +136,10 @@ impl Session {
         }
     }
 
-    /// There may be room for the request that waits.
-    pub fn on_room(&mut self, now: Instant, outside: &mut dyn Outside) {
-        if let Some(held) = self.held.take() {
-            self.forward(held, now, outside);
+    /// The request that waits may have waited long enough.
+    pub fn on_turn(&mut self, now: Instant, outside: &mut dyn Outside) {
+        if let Some((request, since)) = self.held.take() {
+            self.forward(request, since, now, outside);
             self.on_messages(now, outside);
         }
     }
@@ -163,7 +159,7 @@ impl Session {
         self.closed_since_hello = false;
         self.held = None;
         self.forget_partial();
-        outside.discard_unsent();
+        outside.begin_generation();
     }
 
     /// The time of [`Self::deadline`] has come.
@@ -181,7 +177,7 @@ impl Session {
             Stage::New => UNDECODABLE.to_owned(),
             _ => format!(
                 "A large message was not complete within {} s while other workloads waited; write it as a whole",
-                CONTROL_READING_TIME.as_secs()
+                LARGE_TIME.as_secs()
             ),
         };
         self.refuse(reason, outside);
@@ -241,21 +237,20 @@ impl Session {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
         if std::mem::take(&mut self.closed_since_hello) {
-            outside.discard_unsent();
+            outside.begin_generation();
         }
         self.stage = Stage::Established;
         outside.greet(ToWorkload::Accepted);
     }
 
-    // [impl->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
     fn on_request(&mut self, request: Request, now: Instant, outside: &mut dyn Outside) {
         let Request { id, content } = request;
-        let whole = self.workload.len() + 1 + id.len();
+        let whole = self.workload.len() + PREFIX_MAX + id.len();
         if whole > REQUEST_ID_MAX {
             // As the server would, but without the memory that the id takes on the way there and back.
             let reason = format!(
-                "the request id has {whole} bytes with the name of the workload, at most {REQUEST_ID_MAX} are allowed"
+                "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );
             return self.refuse_request(id, &reason, outside);
         }
@@ -275,9 +270,7 @@ impl Session {
         if let Some(text) = refusal {
             return outside.answer(Response { id, content: ResponseContent::Error(text) });
         }
-        // A name has no '@', so the first one in the id is ours whatever the workload writes.
-        let request = Request { id: format!("{}@{id}", self.workload), content };
-        self.forward(Held { own_id: id, request, since: now }, now, outside);
+        self.forward(Request { id, content }, now, now, outside);
     }
 
     /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
@@ -289,22 +282,23 @@ impl Session {
     }
 
     // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-    fn forward(&mut self, Held { own_id, request, since }: Held, now: Instant, outside: &mut dyn Outside) {
-        match outside.forward(&own_id, request, now.saturating_duration_since(since)) {
-            Forwarded::Yes => {}
-            Forwarded::Later(request) => self.held = Some(Held { own_id, request, since }),
-            Forwarded::NoServer => {
-                let content = ResponseContent::Error(NO_SERVER.to_owned());
-                outside.answer(Response { id: own_id, content });
+    fn forward(&mut self, request: Request, since: Instant, now: Instant, outside: &mut dyn Outside) {
+        let (id, text) = match outside.forward(request, since, now) {
+            Forwarded::Yes => return,
+            Forwarded::Later(request) => {
+                self.held = Some((request, since));
+                return;
             }
-            Forwarded::TooMany => {
+            Forwarded::NoServer { id } => (id, NO_SERVER.to_owned()),
+            Forwarded::TooMany { id } => {
+                let most = mailbox::OPEN;
                 let text = format!(
-                    "Too many event subscriptions and requests for logs, at most {CONTROL_LASTING} with ids of \
-                     {CONTROL_LASTING_BYTES} bytes are allowed; cancel some first"
+                    "Too many event subscriptions and requests for logs, at most {most} are allowed; cancel some first"
                 );
-                outside.answer(Response { id: own_id, content: ResponseContent::Error(text) });
+                (id, text)
             }
-        }
+        };
+        outside.answer(Response { id, content: ResponseContent::Error(text) });
     }
 
     fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {

@@ -4,12 +4,12 @@ use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::limits::CONTROL_MESSAGE_MAX;
 use crate::model::access_rules::{AccessRule, Operation};
-use crate::model::messages::{LogEntry, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
-use crate::platform::clock::{Clock, SystemClock};
 
 fn hub() -> (ControlHub, UplinkReader) {
     let (outbox, reader) = uplink_outbox();
+    reader.connected();
     (ControlHub::new(outbox, CONTROL_MESSAGE_MAX).unwrap(), reader)
 }
 
@@ -24,11 +24,11 @@ fn lines(id: &str) -> Response {
 }
 
 fn answer(id: &str) -> Response {
-    Response { id: id.to_owned(), content: ResponseContent::LogsCancelAccepted }
+    Response { id: id.to_owned(), content: ResponseContent::Error("no".to_owned()) }
 }
 
 fn sent(reader: &UplinkReader) -> Vec<Request> {
-    std::iter::from_fn(|| reader.next(SystemClock.now()))
+    std::iter::from_fn(|| reader.next())
         .map(|message| match message {
             ToServer::Request(request) => request,
             other => panic!("a request is expected, not {other:?}"),
@@ -36,8 +36,12 @@ fn sent(reader: &UplinkReader) -> Vec<Request> {
         .collect()
 }
 
-fn cancel(id: &str) -> Request {
-    Request { id: id.to_owned(), content: RequestContent::LogsCancel }
+fn cancels(id: &str) -> [Request; 2] {
+    [RequestContent::LogsCancel, RequestContent::EventsCancel].map(|content| Request { id: id.to_owned(), content })
+}
+
+fn has_any(interface: &ControlInterface) -> bool {
+    interface.interface.mailbox.lock().has_any(true)
 }
 
 #[test]
@@ -45,11 +49,13 @@ fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, reader) = hub();
     let interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    hub.follow("w", "campaign");
+    let id = hub.full_id("w", "campaign");
     interface.end();
     assert!(!folder.path().join("w").exists());
-    assert_eq!(hub.deliver_to("w", lines("campaign")), Err(NoInterface));
-    assert_eq!(hub.deliver_to("w", answer("campaign")), Err(NoInterface));
-    assert_eq!(sent(&reader), [cancel("w@campaign")]);
+    hub.deliver(lines(&id));
+    hub.deliver(answer("no workload"));
+    assert_eq!(sent(&reader), cancels(&id));
 }
 
 #[test]
@@ -58,32 +64,40 @@ fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     let (hub, _reader) = hub();
     let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access()).unwrap();
     let later = hub.open(&"w".into(), folder.path().join("later"), &access()).unwrap();
-    assert!(earlier.interface.mailbox.lock().ended);
+    assert!(earlier.interface.ended.load(Ordering::Relaxed));
     earlier.end();
-    hub.deliver_to("w", answer("x")).unwrap();
-    assert!(later.interface.mailbox.lock().outbox.has_any(true));
+    hub.deliver(answer(&hub.full_id("w", "x")));
+    assert!(has_any(&later));
     assert!(folder.path().join("later/input").exists());
 }
 
 #[test]
-fn what_an_earlier_interface_of_the_workload_had_asked_for_does_not_reach_the_next_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let (hub, reader) = hub();
-    let earlier = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
-    hub.follow("w", "campaign");
-    earlier.end();
-    let next = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
-    for _ in 0..3 {
-        hub.deliver_to("w", lines("campaign")).unwrap();
+fn what_an_earlier_container_of_the_workload_had_asked_for_does_not_reach_the_next_one() {
+    for goes_on in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (hub, reader) = hub();
+        let mut interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+        hub.follow("w", "campaign");
+        let id = hub.full_id("w", "campaign");
+        let read = RequestContent::CompleteState(ReadState::default());
+        hub.shared.uplink.put_request(Request { id: hub.full_id("w", "unsent"), content: read }, None);
+        if goes_on {
+            interface.container_gone();
+        } else {
+            interface.end();
+            interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+        }
+        assert_eq!(sent(&reader), cancels(&id), "it ends at the server, too");
+        for late in [lines(&id), answer(&id)] {
+            hub.deliver(late);
+            assert!(!has_any(&interface));
+        }
+        hub.follow("w", "campaign");
+        let id = hub.full_id("w", "campaign");
+        hub.deliver(lines(&id));
+        assert!(has_any(&interface));
+        hub.connection_lost();
+        interface.container_gone();
+        assert_eq!(sent(&reader), [], "the server has ended it");
     }
-    assert!(!next.interface.mailbox.lock().outbox.has_any(true));
-    assert_eq!(sent(&reader), [cancel("w@campaign")], "it ends at the server, too");
-    hub.deliver_to("w", answer("campaign")).unwrap();
-    assert!(!next.interface.mailbox.lock().outbox.has_any(true), "the next one has not cancelled anything");
-    hub.follow("w", "campaign");
-    hub.deliver_to("w", lines("campaign")).unwrap();
-    assert!(next.interface.mailbox.lock().outbox.has_any(true));
-    hub.connection_lost();
-    hub.deliver_to("w", lines("campaign")).unwrap();
-    assert_eq!(sent(&reader), [cancel("w@campaign")], "the server cannot go on with it");
 }

@@ -34,7 +34,7 @@ impl Fixture {
         let (inbox, events) = bounded(16);
         let folder = tempfile::tempdir().unwrap();
         let children = EngineChildren::open(folder.path()).unwrap().0;
-        let streams = LogStreams::new(outbox.logs(), inbox);
+        let streams = LogStreams::new(outbox.clone(), inbox);
         Self { streams, events, reader, children, _outbox: outbox, _folder: folder }
     }
 
@@ -58,7 +58,7 @@ impl Fixture {
     /// The next message, which has to come.
     fn message(&self) -> ToServer {
         loop {
-            if let Some(message) = self.reader.next(SystemClock.now()) {
+            if let Some(message) = self.reader.next() {
                 return message;
             }
             self.reader.woken().recv_timeout(AMPLE).expect("a message comes");
@@ -165,7 +165,7 @@ fn a_cancelled_stream_ends_its_process_and_says_nothing_more() {
         end(&mut fixture.streams);
         wait_until_gone(&pid);
         assert!(fixture.streams.is_empty());
-        assert!(fixture.reader.next(SystemClock.now()).is_none());
+        assert!(fixture.reader.next().is_none());
     }
 }
 
@@ -209,12 +209,12 @@ fn without_a_server_streams_end_by_themselves() {
     let mut fixture = Fixture::new();
     fixture.start("web", "echo $$; exec yes x");
     let ToServer::LogEntries { entries, .. } = fixture.message() else { panic!("lines come") };
-    fixture.reader.disconnected(SystemClock.now());
+    fixture.reader.disconnected();
     fixture.streams.cancel_all(); // As the scheduler does when it hears of it.
     wait_until_gone(&entries[0].message);
     assert_eq!(fixture.reader.log_messages(), 0);
     fixture.start("web", "echo 1");
-    assert!(fixture.reader.next(SystemClock.now()).is_none());
+    assert!(fixture.reader.next().is_none());
 }
 
 #[test]

@@ -31,7 +31,6 @@ pub enum Purpose {
 
 impl Purpose {
     /// Its key in the `lifecycle:` block.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -83,7 +82,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// A failure without any answer.
-    #[must_use]
     pub fn fails(reason: impl Into<String>) -> Self {
         Self::Fails { reason: reason.into(), answered: false }
     }
@@ -120,7 +118,6 @@ pub trait Probes: Send + Sync {
 }
 
 /// Cuts a text about a probe or a condition to what a state may show of it.
-#[must_use]
 pub fn short_info(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
     text

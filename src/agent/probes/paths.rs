@@ -46,7 +46,6 @@ pub struct PathProbes {
 
 impl PathProbes {
     /// Starts no thread yet. `wake` is called when a result waits in [`Self::take_results`].
-    #[must_use]
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>, probe_path: ProbePath) -> Self {
         // There is room for all that may be open, so nothing ever waits for room.
         let (probes, results) = (bounded(PATH_PROBES_MAX), bounded(PATH_PROBES_MAX));
@@ -54,9 +53,6 @@ impl PathProbes {
     }
 
     /// Starts a probe, unless its result is awaited already.
-    ///
-    /// # Errors
-    /// Why no thread can probe.
     pub fn start(&mut self, probe: &PathProbe) -> Result<(), String> {
         if self.open.contains_key(probe) {
             return Ok(());
@@ -140,7 +136,6 @@ impl PathProbes {
 }
 
 /// Probes the node that this process runs on.
-#[must_use]
 pub fn node() -> ProbePath {
     Arc::new(|probe| match probe {
         PathProbe::Exists(path) => stat(path.as_str()).map(drop),

@@ -69,7 +69,6 @@ impl Running {
 
 impl Prober {
     /// Starts nothing yet. The thread ends when this is dropped.
-    #[must_use]
     pub fn new<C: Clock + Sync>(clock: C) -> Self {
         Self::started_by(move || Running::start(clock.clone()))
     }
@@ -128,16 +127,12 @@ fn wake_up(wake: &OwnedFd) {
 }
 
 /// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of the instance.
-#[must_use]
 pub fn notify_socket_path(agent_folder: &Path, instance: &InstanceName) -> PathBuf {
     let digits = InstanceName::new("", &instance.to_string(), "").id;
     agent_folder.join("notify").join(&digits[..digits.len().min(16)])
 }
 
 /// Makes a notify socket at `path`; an older one there is removed.
-///
-/// # Errors
-/// The path is too long for a socket, or its folder cannot be used.
 pub fn notify_socket(path: &Path) -> io::Result<OwnedFd> {
     if let Some(folder) = path.parent() {
         PrivateFolder::open(folder)?;

@@ -87,7 +87,6 @@ impl super::table::ProbeIo for SocketIo {
 
 impl SocketIo {
     /// No probe yet. `wake` is called when a result waits in [`Self::take_ended`]; `probe_path` probes paths.
-    #[must_use]
     pub fn new(wake: Wake, probe_path: ProbePath) -> Self {
         let paths = Paths { probes: PathProbes::new(wake.clone(), probe_path), waiting: BTreeMap::new() };
         let commands = Commands::new(wake);
@@ -210,7 +209,6 @@ impl Waiting {
 }
 
 /// The outcome of the first line of an HTTP answer; without an `expected` status all from 200 to 399 hold.
-#[must_use]
 pub fn judge(line: &[u8], expected: Option<u16>) -> Outcome {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
@@ -450,7 +448,6 @@ impl Command {
 }
 
 /// The last line that a command printed, without the call.
-#[must_use]
 pub fn reason(text: &str) -> String {
     let printed = text.split(". Execution of ").next().unwrap_or_default();
     let mut last = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();

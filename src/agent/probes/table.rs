@@ -43,7 +43,6 @@ struct Entry {
 
 impl<I: ProbeIo> ProbeTable<I> {
     /// No order yet.
-    #[must_use]
     pub fn new(io: I) -> Self {
         Self { io, entries: BTreeMap::new() }
     }
@@ -78,7 +77,6 @@ impl<I: ProbeIo> ProbeTable<I> {
     }
 
     /// When [`Self::turn`] has something to do.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.entries.values().flat_map(|entry| [entry.next, entry.overdue]).flatten().min()
     }
@@ -129,7 +127,6 @@ impl<I: ProbeIo> ProbeTable<I> {
 }
 
 /// Whether a notification has this line.
-#[must_use]
 pub fn has_line(message: &[u8], line: &str) -> bool {
     message.split(|byte| *byte == b'\n').any(|other| other == line.as_bytes())
 }

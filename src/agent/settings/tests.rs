@@ -87,9 +87,9 @@ fn every_key_of_the_config_file_is_used() {
     assert_eq!((settings.prepare, settings.prepare_max), (PrepareLevel::Init, 64));
     assert_eq!(settings.control_message_max.0, 8192);
     assert_eq!(settings.listing_interval, Duration::from_secs(5));
-    assert_eq!(settings.message_max, MessageSize(5_000_000));
+    assert_eq!(settings.message_max, Number(5_000_000));
     let metrics = settings.metrics.expect("a path is given");
-    assert_eq!((metrics.path, metrics.interval), ("/run/a.prom".to_owned().try_into().unwrap(), Number(7).into()));
+    assert_eq!((metrics.path, metrics.interval), ("/run/a.prom".to_owned().try_into().unwrap(), Number(7)));
     assert_eq!(settings.tags, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
     let unsupported = format!(

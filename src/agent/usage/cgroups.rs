@@ -63,9 +63,6 @@ pub struct Hierarchies(Vec<Mount>);
 
 impl Hierarchies {
     /// Reads them below `top`, normally `/`.
-    ///
-    /// # Errors
-    /// The list of mounts cannot be read.
     pub fn read(top: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string(top.join("proc/self/mountinfo"))?;
         Ok(Self(mounts.lines().filter_map(mount).collect()))
@@ -83,7 +80,6 @@ pub struct CgroupReader<'h> {
 
 impl<'h> CgroupReader<'h> {
     /// Reads the files below `top`, normally `/`.
-    #[must_use]
     pub fn new(top: &'h Path, hierarchies: &'h Hierarchies) -> Self {
         Self { top, hierarchies, buffer: vec![0; FILE_BYTES] }
     }

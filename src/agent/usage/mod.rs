@@ -11,7 +11,7 @@ pub mod cgroups;
 
 use super::resources::{self, TICKS_PER_SECOND};
 use super::state_checker::{WatchCommand, WatchedInstance};
-use super::uplink_outbox::LogOutbox;
+use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{STACK_SMALL, USAGE_PROCESSES_MAX};
 use crate::model::messages::ToServer;
 use crate::model::names::InstanceName;
@@ -30,7 +30,7 @@ use std::time::Duration;
 /// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
 #[derive(Debug)]
 pub struct UsageRequests {
-    outbox: LogOutbox,
+    outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,
     /// The number of the newest request, as long as a thread takes the sample for it.
     newest: Arc<Mutex<Option<u64>>>,
@@ -38,8 +38,7 @@ pub struct UsageRequests {
 
 impl UsageRequests {
     /// Samples by `sampler` are put into `outbox`, behind what is more important.
-    #[must_use]
-    pub fn new(outbox: LogOutbox, sampler: UsageSampler) -> Self {
+    pub fn new(outbox: UplinkOutbox, sampler: UsageSampler) -> Self {
         Self { outbox, sampler: Arc::new(sampler), newest: Arc::default() }
     }
 
@@ -53,7 +52,7 @@ impl UsageRequests {
         let thread = threads::spawn("usage", STACK_SMALL, move || {
             let usage = sampler.sample().usage;
             if let Some(number) = newest.lock().take() {
-                let _ = outbox.put(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
+                let _ = outbox.put_message(ToServer::UsageResponse { number, usage }, None); // Without a server nobody waits.
             }
         });
         if let Err(error) = thread {
@@ -87,14 +86,12 @@ pub struct Sample {
 
 impl UsageSampler {
     /// Reads the files below `top`, normally `/`, of the processes that these state checkers watch.
-    #[must_use]
     pub fn new(top: &Path, checkers: Vec<Sender<WatchCommand>>) -> Self {
         Self { top: top.to_owned(), checkers, wait_max: USAGE_PROCESSES_MAX, hierarchies: OnceLock::new() }
     }
 
     /// Takes a sample; waits at most [`USAGE_PROCESSES_MAX`] for the state checkers. Instances of one that did not reply
     /// are not in it.
-    #[must_use]
     pub fn sample(&self) -> Sample {
         self.sample_of(&self.watched(), since(ClockId::Boottime))
     }

@@ -116,10 +116,10 @@ fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to(
     let (checker, commands) = bounded(1);
     let mut sampler = UsageSampler::new(top.path(), vec![checker]);
     sampler.wait_max = Duration::from_secs(60);
-    let requests = UsageRequests::new(outbox.logs(), sampler);
+    let requests = UsageRequests::new(outbox.clone(), sampler);
     let ample = Duration::from_secs(20);
     let next = || loop {
-        match uplink.next(SystemClock.now()) {
+        match uplink.next() {
             Some(ToServer::UsageResponse { number, usage }) => {
                 assert!(usage.sampled_usec.is_some());
                 break number;
@@ -136,5 +136,5 @@ fn one_thread_takes_samples_and_a_newer_request_replaces_the_one_it_responds_to(
     drop(commands); // The state checker ends: nothing is waited for.
     requests.request(3);
     assert_eq!(next(), 3);
-    assert_eq!(uplink.next(SystemClock.now()), None, "one response for each thread");
+    assert_eq!(uplink.next(), None, "one response for each thread");
 }

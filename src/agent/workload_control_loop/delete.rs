@@ -45,7 +45,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Nothing is left of the container.
     pub(super) fn deleted(&mut self, after: AfterDelete) {
         if let Some(control) = &self.control {
-            control.forget_lasting(); // It is kept for another container, which has no subscriptions yet.
+            control.container_gone(); // It is kept for another container, which has asked nothing yet.
         }
         match after {
             AfterDelete::Wish => self.removed(),

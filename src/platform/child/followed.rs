@@ -40,9 +40,6 @@ pub enum Output {
 
 impl FollowedChild {
     /// Starts `program`, a path or a name that is looked up in `PATH`, without input.
-    ///
-    /// # Errors
-    /// The program could not be started.
     pub fn start(program: &OsStr, arguments: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
         let (output, writer) = io::pipe()?;
         fcntl_setfl(&output, OFlags::NONBLOCK)?;
@@ -58,7 +55,6 @@ impl FollowedChild {
     }
 
     /// Its process.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
@@ -69,7 +65,6 @@ impl FollowedChild {
     }
 
     /// How long to wait for the descriptors at most; `None` for ever.
-    #[must_use]
     pub fn wait_max(&self) -> Option<Duration> {
         self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL)
     }

@@ -134,7 +134,7 @@ fn a_play_that_names_no_pods_had_its_pods_lost() {
         ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'; echo 'new web'"]);
     let mut kube = connector(&script);
     create(&mut kube).unwrap();
-    assert_eq!(kube.played[&new().instance].pods, ["new"]);
+    assert_eq!(kube.played.lock()[&new().instance].pods, ["new"]);
 
     let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
     let text = failed(create(&mut connector(&script)));

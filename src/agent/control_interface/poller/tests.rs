@@ -1,9 +1,10 @@
 //! Tests of the loop with real FIFOs and a manual clock, one turn at a time, the test being the workload.
 
+use super::super::mailbox::{UNREAD_BYTES, WAITING_BYTES};
 use super::super::{ControlHub, ControlInterface, FOLDER};
 use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
-use crate::limits::{CONTROL_MESSAGE_TIME, CONTROL_OUTBOX_BYTES, CONTROL_REQUESTS, CONTROL_UNREAD_BYTES};
+use crate::limits::CONTROL_MESSAGE_TIME;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::messages::{FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
@@ -107,12 +108,23 @@ impl Rig {
     /// Log lines come for `w`, which asked for them under these ids before.
     fn deliver(&mut self, ids: &[&str], bytes: usize) {
         ids.iter().for_each(|id| self.hub.follow("w", id));
-        ids.iter().for_each(|id| self.hub.deliver_to("w", lines(id, bytes)).unwrap());
+        ids.iter().for_each(|id| self.deliver_to("w", lines(id, bytes)));
         self.turns();
     }
 
+    /// A response for the present generation of a workload.
+    fn deliver_to(&self, workload: &str, response: Response) {
+        let id = self.hub.full_id(workload, &response.id);
+        self.hub.deliver(Response { id, ..response });
+    }
+
+    /// The ids of all requests that were sent, without the generation.
     fn requests(&self) -> Vec<String> {
-        std::iter::from_fn(|| self.uplink.next(self.clock.now()))
+        self.full_requests().iter().map(|id| without_generation(id)).collect()
+    }
+
+    fn full_requests(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.uplink.next())
             .map(|message| match message {
                 ToServer::Request(request) => request.id,
                 other => panic!("a request is expected, not {other:?}"),
@@ -151,6 +163,11 @@ impl Client {
         self.unread.clear();
         messages.into_iter().map(|bytes| read_message(&bytes).unwrap()).collect()
     }
+}
+
+fn without_generation(id: &str) -> String {
+    let (workload, rest) = id.split_once('@').unwrap();
+    format!("{workload}@{}", rest.split_once('@').unwrap().1)
 }
 
 fn split(stream: &[u8]) -> Vec<Vec<u8>> {
@@ -223,7 +240,7 @@ fn requests_go_out_and_answers_come_back() {
     client.send(ask("a@b"));
     rig.send(&mut other, ask("a"));
     assert_eq!(rig.requests(), ["one@a@b", "two@a"]);
-    rig.hub.deliver(answer("one@a@b"));
+    rig.deliver_to("one", answer("a@b"));
     rig.turns();
     assert_eq!(client.received(), [ToWorkload::Response(answer("a@b"))]);
     assert_eq!(other.received(), []);
@@ -258,11 +275,11 @@ fn a_frame_that_was_cut_is_continued_or_forgotten_but_never_followed_by_another(
 fn requests_are_read_while_the_workload_reads_no_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
-    rig.deliver(&["0", "1", "2", "3", "4", "5", "6", "7"], CONTROL_OUTBOX_BYTES / 9);
+    rig.deliver(&["0", "1", "2", "3", "4", "5", "6", "7"], WAITING_BYTES / 9);
     let bytes = to_agent(ask("half")).unwrap();
     write(client.output.as_ref().unwrap(), &bytes[..4]).unwrap();
     rig.turns();
-    rig.hub.deliver_to("w", answer("between")).unwrap();
+    rig.deliver_to("w", answer("between"));
     rig.turns();
     write(client.output.as_ref().unwrap(), &bytes[4..]).unwrap();
     rig.turns();
@@ -292,15 +309,15 @@ fn a_reader_that_comes_late_gets_what_waited() {
     let mut client = rig.client("w");
     client.input = None;
     rig.send(&mut client, hello());
-    rig.hub.deliver_to("w", answer("a")).unwrap();
+    rig.deliver_to("w", answer("a"));
     rig.pass(Duration::from_millis(350));
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due <= rig.clock.now() + CONTROL_READER_RETRY_MAX, "a reader that blocks in open() waits for this");
-    rig.pass(2 * CONTROL_READER_AWAY);
+    assert!(due <= rig.clock.now() + READER_RETRY_MAX, "a reader that blocks in open() waits for this");
+    rig.pass(2 * READER_AWAY);
     let due = rig.poller.due(rig.clock.now()).unwrap();
-    assert!(due > rig.clock.now() + CONTROL_READER_RETRY_MAX, "a workload that never reads is tried seldom");
+    assert!(due > rig.clock.now() + READER_RETRY_MAX, "a workload that never reads is tried seldom");
     client.open_input();
-    rig.pass(CONTROL_READER_RETRY_AWAY);
+    rig.pass(READER_RETRY_AWAY);
     assert_eq!(rig.received(&mut client), [ToWorkload::Accepted, ToWorkload::Response(answer("a"))]);
     assert_eq!(rig.poller.due(rig.clock.now()), None);
 }
@@ -315,11 +332,11 @@ fn a_new_user_of_the_pipes_gets_nothing_of_the_earlier_one() {
     client.input = None;
     client.open_input();
     client.open_output();
-    rig.hub.deliver_to("w", answer("stale")).unwrap();
+    rig.deliver_to("w", answer("stale"));
     client.send(hello());
     rig.pass(Duration::from_millis(200));
     assert_eq!(client.received(), [ToWorkload::Accepted]);
-    rig.hub.deliver_to("w", answer("new")).unwrap();
+    rig.deliver_to("w", answer("new"));
     rig.turns();
     assert_eq!(client.received(), [ToWorkload::Response(answer("new"))]);
 }
@@ -333,13 +350,15 @@ fn a_restarted_container_finds_clean_pipes_and_has_to_send_a_hello() {
     rig.send(&mut client, ask("a"));
     client.send(ask("unread"));
     (client.output, client.input) = (None, None);
+    rig.requests();
+    let stale = ["kept", "stale"].map(|id| rig.hub.full_id("w", id));
     interface.restart();
     rig.turns();
-    rig.requests();
-    rig.hub.deliver_to("w", lines("kept", 10)).unwrap();
-    assert_eq!(rig.requests(), ["w@kept"], "what the earlier one asked for is cancelled");
+    let cancelled = ["w@kept", "w@kept", "w@old", "w@old"];
+    assert_eq!(rig.requests(), cancelled, "what the earlier one asked for, logs and events");
+    rig.hub.deliver(lines(&stale[0], 10));
+    rig.hub.deliver(answer(&stale[1]));
     let mut next = rig.client("w");
-    rig.hub.deliver_to("w", answer("stale")).unwrap();
     rig.send(&mut next, ask("without hello"));
     assert_eq!(next.received(), [ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }]);
     assert_eq!(rig.requests(), [] as [&str; 0]);
@@ -405,12 +424,25 @@ fn a_message_that_is_never_finished_ends_the_session() {
 
 /// The server answers each request that was sent. Returns the ids.
 fn answer_all(rig: &Rig, bytes: usize) -> Vec<String> {
-    let requests = rig.requests();
+    let requests = rig.full_requests();
     for id in &requests {
         let content = ResponseContent::Error("x".repeat(bytes));
         rig.hub.deliver(Response { id: id.clone(), content });
     }
-    requests
+    requests.iter().map(|id| without_generation(id)).collect()
+}
+
+// [utest->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
+#[test]
+fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_writes() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("web");
+    for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web", "1@a"] {
+        rig.send(&mut client, ask(id));
+        assert_eq!(answer_all(&rig, 1), [format!("web@{id}")]);
+        let [ToWorkload::Response(response)] = &rig.received(&mut client)[..] else { panic!("one is expected") };
+        assert_eq!(response.id, id);
+    }
 }
 
 #[test]
@@ -423,21 +455,126 @@ fn a_flood_of_requests_waits_in_the_pipe_for_answers_and_does_not_delay_others()
     }
     rig.turns();
     rig.send(&mut modest, ask("a"));
-    let sent = rig.requests();
-    assert_eq!((sent.len(), sent.last().map(String::as_str)), (CONTROL_REQUESTS + 1, Some("modest@a")));
-    rig.pass(CONTROL_ROOM_RETRY);
+    assert_eq!(rig.requests(), ["greedy@0", "modest@a"]);
+    rig.pass(ANSWER_MAX / 2);
     assert_eq!(rig.requests(), [""; 0], "nothing is answered");
-    let content = ResponseContent::Error(String::new());
-    rig.hub.deliver(Response { id: "greedy@0".to_owned(), content });
+    rig.deliver_to("greedy", answer("0"));
     rig.turns();
-    let next = format!("greedy@{CONTROL_REQUESTS}");
-    assert_eq!(rig.requests(), [next], "as soon as one is answered");
-    assert!(rig.poller.due(rig.clock.now()).is_some());
+    assert_eq!(rig.requests(), ["greedy@1"], "as soon as one is answered");
+    rig.pass(ANSWER_MAX);
+    assert_eq!(rig.requests(), ["greedy@2"], "some server may never answer");
+    rig.deliver_to("greedy", answer("2"));
+    rig.deliver_to("greedy", answer("1"));
+    rig.turns();
+    assert_eq!(rig.requests(), ["greedy@3"], "what is overdue delays nothing");
+    rig.pass(Duration::from_millis(200));
+    let ids = rig.received(&mut greedy).into_iter().map(|message| match message {
+        ToWorkload::Response(response) => response.id,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), ["0", "2", "1"], "and is passed on");
+}
+
+#[test]
+fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    rig.send(&mut client, ask("sent"));
+    assert_eq!(rig.requests(), ["w@sent"]);
+    rig.uplink.disconnected();
+    rig.hub.connection_lost();
+    let text = |message: ToWorkload| match message {
+        ToWorkload::Response(Response { id, content: ResponseContent::Error(text) }) => (id, text),
+        other => panic!("an error is expected, not {other:?}"),
+    };
+    let mut errors = |rig: &mut Rig| rig.received(&mut client).into_iter().map(text).collect::<Vec<_>>();
+    let lost = errors(&mut rig);
+    assert!(lost.len() == 1 && lost[0].0 == "sent" && lost[0].1.contains("was lost before"), "{lost:?}");
+    let mut other = rig.client("w");
+    rig.send(&mut other, large("large", LARGE_REQUEST));
+    for id in ["waits", "next"] {
+        rig.send(&mut other, ask(id));
+    }
+    let refused = errors(&mut rig);
+    assert_eq!(refused.iter().map(|(id, _)| &**id).collect::<Vec<_>>(), ["large", "next"]);
+    assert!(refused.iter().all(|(_, text)| text.contains("no connection to the server")), "{refused:?}");
+    rig.uplink.connected();
+    assert_eq!(rig.requests(), ["w@waits"]);
+}
+
+fn large(id: &str, bytes: usize) -> FromWorkload {
+    let content = RequestContent::CompleteState(ReadState { masks: vec!["x".repeat(bytes)], subscribe: false });
+    FromWorkload::Request(Request { id: id.to_owned(), content })
+}
+
+/// Writes what the pipe takes, and returns the rest.
+fn write_some(client: &Client, bytes: &[u8]) -> usize {
+    write(client.output.as_ref().unwrap(), bytes).unwrap_or(0)
+}
+
+#[test]
+fn large_messages_are_read_one_at_a_time_in_turn_and_small_ones_pass() {
+    const BYTES: usize = 300_000;
+    let mut rig = Rig::new();
+    let names = ["one", "two", "three"];
+    let mut clients: Vec<_> = names.iter().map(|name| rig.greeted(name)).collect();
+    let (_small, mut small) = rig.greeted("small");
+    // Each has a second one behind its first.
+    let bytes = [to_agent(large("1", BYTES)).unwrap(), to_agent(large("2", BYTES)).unwrap()].concat();
+    let mut written = [0; 3];
+    let mut sent = Vec::new();
+    let step = |rig: &mut Rig, written: &mut [usize; 3]| {
+        for (done, (_, client)) in written.iter_mut().zip(&clients) {
+            *done += write_some(client, &bytes[*done..]);
+            assert!(rig.poller.turn(None));
+            rig.clock.advance(Duration::from_millis(1));
+        }
+    };
+    for _ in 0..40 {
+        step(&mut rig, &mut written);
+    }
+    let begun = written.iter().filter(|done| **done > 3 * PIPE_TURN).count();
+    assert_eq!(begun, 1, "{written:?}");
+    assert!(rig.hub.shared.uplink.has_large_request(), "until it is taken");
+    rig.send(&mut small, ask("a"));
+    for _ in 0..200 {
+        let requests = answer_all(&rig, 1);
+        assert!(requests.iter().filter(|id| !id.starts_with("small")).count() <= 1, "{requests:?}");
+        sent.extend(requests);
+        step(&mut rig, &mut written);
+    }
+    let order = ["one@1", "small@a", "two@1", "three@1", "one@2", "two@2", "three@2"];
+    assert_eq!(sent, order);
+    drop(clients.drain(..));
+}
+
+#[test]
+fn a_large_message_that_is_not_complete_in_time_ends_its_session_only_while_others_wait() {
+    let mut rig = Rig::new();
+    let (_slow, mut slow) = rig.greeted("slow");
+    let (_other, mut other) = rig.greeted("other");
+    let bytes = to_agent(large("1", 200_000)).unwrap();
+    write_some(&slow, &bytes[..100]);
+    rig.pass(3 * LARGE_TIME);
+    assert_eq!(slow.received(), []);
+    let mut written = 0;
+    for _ in 0..3 {
+        written += write_some(&other, &bytes[written..]);
+        rig.turns();
+    }
+    let reason = "A large message was not complete within 2 s while other workloads waited; write it as a whole";
+    assert_eq!(slow.received(), [ToWorkload::Closed { reason: reason.to_owned() }]);
+    while written < bytes.len() {
+        written += write_some(&other, &bytes[written..]);
+        rig.turns();
+    }
+    assert_eq!(rig.requests(), ["other@1"]);
+    assert_eq!(other.received(), []);
 }
 
 #[test]
 fn requests_of_a_workload_that_does_not_read_wait_until_it_does() {
-    const LARGE: usize = CONTROL_UNREAD_BYTES / 2;
+    const LARGE: usize = UNREAD_BYTES / 2;
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     for number in 0..50 {
@@ -449,7 +586,7 @@ fn requests_of_a_workload_that_does_not_read_wait_until_it_does() {
         sent += answer_all(&rig, LARGE).len();
     }
     // One more is being written.
-    assert!((2..=3 + CONTROL_REQUESTS).contains(&sent), "{sent}");
+    assert!((2..=4).contains(&sent), "{sent}");
     let mut received = Vec::new();
     for _ in 0..100 {
         received.extend(rig.received(&mut client));
@@ -472,8 +609,8 @@ fn a_workload_that_only_writes_is_slowed_down_and_not_stopped() {
     }
     let mut sent = Vec::new();
     for _ in 0..100 {
-        rig.pass(Duration::from_secs(1));
-        sent.extend(answer_all(&rig, CONTROL_UNREAD_BYTES));
+        rig.pass(ANSWER_MAX);
+        sent.extend(answer_all(&rig, UNREAD_BYTES));
     }
     assert_eq!(sent, (0..50).map(|number| format!("w@{number}")).collect::<Vec<_>>());
 }

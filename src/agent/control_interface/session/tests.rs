@@ -15,7 +15,7 @@ use crate::wire::delimited::workload_side::frame;
 enum Did {
     Greeted(ToWorkload),
     Answered(Response),
-    Discarded,
+    Began,
     Forwarded(Request),
 }
 
@@ -38,16 +38,16 @@ impl Outside for World {
         self.did.push(Did::Answered(response));
     }
 
-    fn discard_unsent(&mut self) {
-        self.did.push(Did::Discarded);
+    fn begin_generation(&mut self) {
+        self.did.push(Did::Began);
     }
 
-    fn forward(&mut self, _own_id: &str, request: Request, held: Duration) -> Forwarded {
-        self.held = held;
+    fn forward(&mut self, request: Request, since: Instant, now: Instant) -> Forwarded {
+        self.held = now.saturating_duration_since(since);
         match (self.full, self.offline) {
             (true, _) => Forwarded::Later(request),
-            (_, true) => Forwarded::NoServer,
-            _ if self.follows_enough => Forwarded::TooMany,
+            (_, true) => Forwarded::NoServer { id: request.id },
+            _ if self.follows_enough => Forwarded::TooMany { id: request.id },
             _ => {
                 self.did.push(Did::Forwarded(request));
                 Forwarded::Yes
@@ -144,18 +144,6 @@ fn the_first_message_must_be_a_hello_that_fits() {
     }
 }
 
-// [utest->swdd~agent-listens-for-requests-from-pipe~1]
-// [utest->swdd~agent-adds-workload-prefix-id-control-interface-request~1]
-// [utest->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-#[test]
-fn the_id_that_the_server_sees_begins_with_the_workload_whatever_the_workload_writes() {
-    let mut rig = Rig::established();
-    for id in ["a", "", "other@a", "@", "agent_A@other@a", "web@web"] {
-        rig.send(read(id, "agents"));
-        assert_eq!(rig.did(), [forwarded(&format!("web@{id}"))]);
-    }
-}
-
 #[test]
 fn what_is_not_allowed_is_answered_here() {
     let mut rig = Rig::established();
@@ -213,7 +201,7 @@ fn an_established_session_survives_what_it_cannot_read() {
     rig.bytes(&[1, 0xff]);
     rig.send(FromWorkload::Empty);
     rig.send(read("a", "agents"));
-    assert_eq!(rig.did(), [forwarded("web@a")]);
+    assert_eq!(rig.did(), [forwarded("a")]);
 }
 
 #[test]
@@ -231,7 +219,7 @@ fn a_request_of_tiny_parts_is_answered_and_not_decoded() {
     assert_eq!(id, "dense");
     assert!(text.starts_with("Request refused: a message of 100") && text.ends_with("when it is decoded"), "{text}");
     rig.send(read("a", "agents"));
-    assert_eq!(rig.did(), [forwarded("web@a")], "the session goes on");
+    assert_eq!(rig.did(), [forwarded("a")], "the session goes on");
     let mut rig = Rig::new();
     rig.send(dense());
     assert_eq!(rig.did(), [closed("Initial Hello missing!")]);
@@ -250,7 +238,7 @@ fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
     assert!(!rig.session.is_established());
     rig.session.on_close();
     rig.hello("1.0.0");
-    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED]);
+    assert_eq!(rig.did(), [Did::Began, ACCEPTED]);
 }
 
 #[test]
@@ -261,9 +249,9 @@ fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
     rig.session.on_close();
     assert_eq!(rig.session.deadline(), None);
     rig.send(read("a", "agents"));
-    assert_eq!(rig.did(), [forwarded("web@a")]);
+    assert_eq!(rig.did(), [forwarded("a")]);
     rig.hello("1.0.0");
-    assert_eq!(rig.did(), [Did::Discarded, ACCEPTED], "it may be another process");
+    assert_eq!(rig.did(), [Did::Began, ACCEPTED], "it may be another process");
     rig.hello("1.0.0");
     assert_eq!(rig.did(), [ACCEPTED], "the pipe was not closed in between");
 }
@@ -273,7 +261,7 @@ fn a_restarted_container_has_to_send_a_hello() {
     let mut rig = Rig::established();
     rig.bytes(&[50, 1, 2]);
     rig.session.on_restart(&mut rig.world);
-    assert_eq!(rig.did(), [Did::Discarded]);
+    assert_eq!(rig.did(), [Did::Began]);
     assert!(!rig.session.is_established());
     rig.hello("1.0.0");
     assert_eq!(rig.did(), [ACCEPTED]);
@@ -320,17 +308,17 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     rig.world.full = true;
     let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents")).unwrap()).collect();
     rig.bytes(&bytes);
-    assert!(rig.session.is_paused());
+    assert!(rig.session.paused_since().is_some());
     for _ in 0..2 {
         rig.clock.advance(Duration::from_secs(1));
-        rig.session.on_room(rig.clock.now(), &mut rig.world);
-        assert!(rig.session.is_paused());
+        rig.session.on_turn(rig.clock.now(), &mut rig.world);
+        assert!(rig.session.paused_since().is_some());
     }
     assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
     rig.world.full = false;
-    rig.session.on_room(rig.clock.now(), &mut rig.world);
-    assert!(!rig.session.is_paused());
-    assert_eq!(rig.did(), ["web@a", "web@b", "web@c"].map(forwarded));
+    rig.session.on_turn(rig.clock.now(), &mut rig.world);
+    assert!(rig.session.paused_since().is_none());
+    assert_eq!(rig.did(), ["a", "b", "c"].map(forwarded));
 }
 
 #[test]
@@ -339,7 +327,7 @@ fn without_a_server_a_request_without_room_is_answered() {
     rig.world.offline = true;
     rig.send(read("a", "agents"));
     assert_eq!(rig.did(), [error("a", NO_SERVER)]);
-    assert!(!rig.session.is_paused());
+    assert!(rig.session.paused_since().is_none());
 }
 
 #[test]
@@ -352,7 +340,7 @@ fn a_workload_with_too_many_subscriptions_gets_an_error_and_goes_on() {
         panic!("{did:?}")
     };
     assert!(id == "a" && text.contains("cancel some first"), "{text}");
-    assert!(!rig.session.is_paused());
+    assert!(rig.session.paused_since().is_none());
 }
 
 /// Bytes that nest deeply must not overflow the stack of `control`.
@@ -378,17 +366,17 @@ fn deeply_nested_messages_are_no_danger() {
 #[test]
 fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back() {
     let mut rig = Rig::established();
-    let prefix = "web@".len();
+    let prefix = "web".len() + PREFIX_MAX;
     let longest = "ä".repeat((REQUEST_ID_MAX - prefix) / 2);
     rig.send(read(&longest, "agents"));
-    assert_eq!(rig.did(), [forwarded(&format!("web@{longest}"))]);
+    assert_eq!(rig.did(), [forwarded(&longest)]);
     rig.send(read(&"ä".repeat(1_000_000), "agents"));
     let did = rig.did();
     let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else { panic!() };
     assert_eq!(*id, "ä".repeat(REQUEST_ID_MAX / 2));
-    assert!(text.contains("the request id has 2000004 bytes"), "{text}");
+    assert!(text.contains("the request id has 2000015 bytes"), "{text}");
     rig.send(read("b", "agents"));
-    assert_eq!(rig.did(), [forwarded("web@b")]);
+    assert_eq!(rig.did(), [forwarded("b")]);
 }
 
 #[test]

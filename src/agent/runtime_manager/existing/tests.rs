@@ -8,7 +8,6 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
-use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
 use std::sync::{Arc, Mutex};
@@ -292,7 +291,7 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
     let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
     rig.engine.inject(Call::List, [Fault::Fails]);
     let ends = |rig: &Rig| {
-        let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+        let messages = std::iter::from_fn(|| rig.agent.uplink.next());
         messages.filter(|message| *message == ToServer::StatesComplete).count()
     };
     rig.agent.hello(&[wanted("w", "a")]);
@@ -663,7 +662,7 @@ fn plans_that_arrive_before_the_listing_change_what_is_wanted() {
 // ---------------------------------------------------------------- reconnect
 
 fn reconnect(rig: &mut Rig, added: &[AddedWorkload]) {
-    rig.agent.uplink.disconnected(rig.clock.now());
+    rig.agent.uplink.disconnected();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.run();
     rig.agent.uplink.connected();

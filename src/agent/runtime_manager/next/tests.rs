@@ -5,7 +5,6 @@ use crate::limits::ENGINE_REASON_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
 use crate::model::workload::{AddCondition, RestartPolicy};
-use crate::platform::clock::Clock;
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
 use std::time::Duration;
@@ -47,7 +46,7 @@ fn switch_to(rig: &mut AgentRig, new: &AddedWorkload, needed_by: &[&str]) {
 
 /// What was reported of staged instances since the last call, states that were sent meanwhile are lost.
 fn reports(rig: &AgentRig) -> Vec<String> {
-    let messages = std::iter::from_fn(|| rig.agent.uplink.next(rig.clock.now()));
+    let messages = std::iter::from_fn(|| rig.agent.uplink.next());
     let prepared = messages.filter_map(|message| match message {
         ToServer::Prepared(reports) => Some(reports),
         _ => None,

@@ -1,0 +1,723 @@
+//! What one workload has asked, and the messages that wait for it as the bytes that it will read: bounded, and putting
+//! never waits. Both are of one generation: a container of the workload, from its hello on. What still comes for an
+//! earlier generation is not for this one.
+//!
+//! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
+
+use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::wire::delimited::{Undecodable, frame};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Messages waiting for one workload. One that does not read loses log lines and events, with a notice.
+const WAITING: usize = 1024;
+/// Encoded bytes waiting for one workload. A larger message waits alone.
+pub(super) const WAITING_BYTES: usize = 8 * 1024 * 1024;
+/// While a workload has not read responses of this many bytes, its requests wait: room for a few large ones.
+pub(super) const UNREAD_BYTES: usize = WAITING_BYTES / 8;
+/// Event subscriptions and log collections of one workload that are open: twice 64, which the server allows.
+pub(super) const OPEN: usize = 128;
+/// Other requests without a response. Only a server that does not respond leaves more than one; the oldest are forgotten.
+const UNANSWERED: usize = 8;
+
+/// The error for a workload that did not read its events.
+const EVENTS_LOST: &str =
+    "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
+/// The error for a workload when the server is gone without a response. The request may have reached it.
+const LOST: &str = "The connection to the server was lost before it answered. What was asked for may have been done or \
+                    not; ask again";
+
+/// Requests that last longer than their first response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lasting {
+    Logs,
+    Events,
+}
+
+impl Lasting {
+    fn cancel(self) -> RequestContent {
+        match self {
+            Self::Logs => RequestContent::LogsCancel,
+            Self::Events => RequestContent::EventsCancel,
+        }
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Once,
+    Lasting(Lasting),
+    Cancel(Lasting),
+}
+
+impl Asked {
+    fn of(content: &RequestContent) -> Self {
+        match content {
+            RequestContent::Logs(_) => Self::Lasting(Lasting::Logs),
+            RequestContent::CompleteState(read) if read.subscribe => Self::Lasting(Lasting::Events),
+            RequestContent::LogsCancel => Self::Cancel(Lasting::Logs),
+            RequestContent::EventsCancel => Self::Cancel(Lasting::Events),
+            _ => Self::Once,
+        }
+    }
+}
+
+/// What a response of the server means for the request that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The state, perhaps the first one of a subscription.
+    State,
+    /// The beginning of logs, with the number of those that will end.
+    Logs(usize),
+    /// An event, or lines.
+    Part(Lasting),
+    /// The end of one log.
+    Stops,
+    Cancelled(Lasting),
+    Refused,
+    Updated,
+}
+
+impl Kind {
+    fn of(content: &ResponseContent) -> Self {
+        match content {
+            ResponseContent::CompleteState { altered: None, .. } => Self::State,
+            ResponseContent::CompleteState { altered: Some(_), .. } => Self::Part(Lasting::Events),
+            // A workload that is named twice sends its lines and their end once.
+            ResponseContent::LogsAccepted(instances) => Self::Logs(instances.iter().collect::<BTreeSet<_>>().len()),
+            ResponseContent::LogEntries(_) => Self::Part(Lasting::Logs),
+            ResponseContent::LogsStop(_) => Self::Stops,
+            ResponseContent::LogsCancelAccepted => Self::Cancelled(Lasting::Logs),
+            ResponseContent::EventsCancelAccepted => Self::Cancelled(Lasting::Events),
+            ResponseContent::Error(_) => Self::Refused,
+            ResponseContent::UpdateStateSuccess { .. } => Self::Updated,
+        }
+    }
+
+    fn answers(self, asked: Asked) -> bool {
+        match self {
+            Self::State => matches!(asked, Asked::Once | Asked::Lasting(Lasting::Events)),
+            Self::Logs(_) => asked == Asked::Lasting(Lasting::Logs),
+            Self::Cancelled(lasting) => asked == Asked::Cancel(lasting),
+            Self::Updated => asked == Asked::Once,
+            Self::Refused => true,
+            Self::Part(_) | Self::Stops => false,
+        }
+    }
+}
+
+/// An encoded response, with its id as the workload wrote it.
+#[derive(Debug)]
+pub struct Frame {
+    id: String,
+    kind: Kind,
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// Encodes a response.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn new(response: Response) -> Result<Self, Undecodable> {
+        let (id, kind) = (response.id.clone(), Kind::of(&response.content));
+        Ok(Self { id, kind, bytes: frame(ToWorkload::Response(response))? })
+    }
+
+    fn part(&self) -> Option<Lasting> {
+        if let Kind::Part(lasting) = self.kind { Some(lasting) } else { None }
+    }
+
+    /// What it takes while it waits, in bytes.
+    fn weight(&self) -> usize {
+        self.id.len() + self.bytes.len()
+    }
+
+    fn answer_weight(&self) -> usize {
+        if self.part().is_none() { self.weight() } else { 0 }
+    }
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The workload's next request waits for the response.
+    UnderWay,
+    /// Another one was sent since. Its response is passed on all the same.
+    Overdue,
+    /// It was answered and lasts. Logs have a number that have not ended.
+    Begun(usize),
+}
+
+/// A request that has no response yet, or lasts.
+#[derive(Debug)]
+struct Open {
+    id: String,
+    asked: Asked,
+    progress: Progress,
+}
+
+impl Open {
+    fn has_begun(&self) -> bool {
+        matches!(self.progress, Progress::Begun(_))
+    }
+
+    fn is(&self, lasting: Lasting, id: &str) -> bool {
+        self.has_begun() && self.asked == Asked::Lasting(lasting) && self.id == id
+    }
+}
+
+/// What waits for one workload, and what it has asked.
+#[derive(Debug)]
+pub struct Mailbox {
+    /// What the agent puts before each id of this generation.
+    prefix: String,
+    /// Answers a hello or ends the session, so it comes before all else.
+    first: Option<Vec<u8>>,
+    waiting: VecDeque<Frame>,
+    bytes: usize,
+    /// How much of that is answers, other than log lines and events.
+    answer_bytes: usize,
+    /// In the order in which they were asked.
+    open: Vec<Open>,
+}
+
+/// A workload follows as many events and logs as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMany;
+
+impl Mailbox {
+    /// Nothing is asked. Ids get this `prefix`.
+    pub fn new(prefix: String) -> Self {
+        Self { prefix, first: None, waiting: VecDeque::new(), bytes: 0, answer_bytes: 0, open: Vec::new() }
+    }
+
+    /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is to be cancelled of it at
+    /// the server.
+    pub fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
+        let before = std::mem::replace(self, Self::new(prefix));
+        let lasting = before.open.iter().filter_map(|open| match open.asked {
+            Asked::Lasting(lasting) => Some(before.cancel(lasting, &open.id)),
+            _ => None,
+        });
+        let cancels = lasting.collect();
+        (before.prefix, cancels)
+    }
+
+    /// The id as the workload wrote it, if it is of this generation.
+    pub fn own_id<'i>(&self, id: &'i str) -> Option<&'i str> {
+        id.strip_prefix(&self.prefix)
+    }
+
+    /// The id for the server.
+    pub fn full_id(&self, own_id: &str) -> String {
+        format!("{}{own_id}", self.prefix)
+    }
+
+    // ------------------------------------------------------- what is asked
+
+    /// Whether the workload has to wait before its next request, for a response or until it has read some.
+    pub fn must_wait(&self, next: &RequestContent) -> bool {
+        self.is_under_way() || self.answer_bytes >= UNREAD_BYTES && !next.is_cancel()
+    }
+
+    /// Whether a request has no response yet.
+    pub fn is_under_way(&self) -> bool {
+        self.open.iter().any(|open| open.progress == Progress::UnderWay)
+    }
+
+    /// A request is about to be sent.
+    ///
+    /// # Errors
+    /// [`TooMany`] when it would last and [`OPEN`] do.
+    pub fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), TooMany> {
+        let asked = Asked::of(content);
+        let lasts = |open: &Open| matches!(open.asked, Asked::Lasting(_));
+        let lasting = self.open.iter().filter(|open| lasts(open)).count();
+        if matches!(asked, Asked::Lasting(_)) {
+            if lasting >= OPEN {
+                return Err(TooMany);
+            }
+        } else if self.open.len() - lasting >= UNANSWERED
+            && let Some(oldest) = self.open.iter().position(|open| !lasts(open))
+        {
+            self.open.remove(oldest);
+        }
+        self.wait_no_longer();
+        self.open.push(Open { id, asked, progress: Progress::UnderWay });
+        Ok(())
+    }
+
+    /// The next request does not wait for the response to the one before.
+    pub fn wait_no_longer(&mut self) {
+        let under_way = self.open.iter_mut().filter(|open| open.progress == Progress::UnderWay);
+        under_way.for_each(|open| open.progress = Progress::Overdue);
+    }
+
+    /// The connection to the server is lost, and with it what lasts. What was not sent `waits` for the next one; all else
+    /// is answered.
+    pub fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
+        for open in std::mem::take(&mut self.open) {
+            if open.has_begun() {
+                continue;
+            }
+            if waits(&self.full_id(&open.id)) {
+                self.open.push(open);
+                continue;
+            }
+            let content = match open.asked {
+                // The server ended it with the connection.
+                Asked::Cancel(Lasting::Logs) => ResponseContent::LogsCancelAccepted,
+                Asked::Cancel(Lasting::Events) => ResponseContent::EventsCancelAccepted,
+                _ => ResponseContent::Error(LOST.to_owned()),
+            };
+            self.push_own(open.id, content);
+        }
+    }
+
+    /// Notes what a response means. Returns whether it is for the workload.
+    fn is_expected(&mut self, Frame { id, kind, .. }: &Frame) -> bool {
+        let answered = self
+            .open
+            .iter()
+            .position(|open| !open.has_begun() && open.id == *id && kind.answers(open.asked))
+            .map(|index| self.open.remove(index));
+        match *kind {
+            Kind::State | Kind::Logs(_) => {
+                if let Some(Open { id, asked: asked @ Asked::Lasting(lasting), .. }) = answered {
+                    self.open.retain(|open| !open.is(lasting, &id)); // It takes the place of an earlier one.
+                    let logs = if let Kind::Logs(logs) = *kind { logs } else { 0 };
+                    if lasting == Lasting::Events || logs > 0 {
+                        self.open.push(Open { id, asked, progress: Progress::Begun(logs) });
+                    }
+                }
+                true
+            }
+            Kind::Part(lasting) => self.open.iter().any(|open| open.is(lasting, id)),
+            Kind::Stops => {
+                let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id)) else { return false };
+                match &mut self.open[index].progress {
+                    Progress::Begun(logs @ 2..) => *logs -= 1,
+                    _ => _ = self.open.remove(index),
+                }
+                true
+            }
+            Kind::Cancelled(lasting) => {
+                self.open.retain(|open| !open.is(lasting, id));
+                answered.is_some() // It may be our own.
+            }
+            Kind::Refused | Kind::Updated => true,
+        }
+    }
+
+    // ------------------------------------------------------- what waits
+
+    /// Puts a response of the server. When there is no room, log lines and events are dropped with the request that they
+    /// belong to, and for other answers the oldest ones make room. Returns what is to be cancelled at the server.
+    pub fn put(&mut self, frame: Frame) -> Vec<Request> {
+        if self.is_expected(&frame) { self.make_room(frame) } else { Vec::new() }
+    }
+
+    /// Puts a response of the agent to a request that the server does not have.
+    pub fn put_own(&mut self, frame: Frame) -> Vec<Request> {
+        self.make_room(frame)
+    }
+
+    fn make_room(&mut self, frame: Frame) -> Vec<Request> {
+        let mut cancels = Vec::new();
+        if let Some(lasting) = frame.part()
+            && !self.has_room(frame.weight())
+        {
+            cancels.extend(self.end(lasting, frame.id));
+            return cancels;
+        }
+        while !self.has_room(frame.weight())
+            && let Some(oldest) = self.pop_waiting()
+        {
+            cancels.extend(oldest.part().and_then(|lasting| self.end(lasting, oldest.id)));
+        }
+        self.push(frame);
+        cancels
+    }
+
+    /// Puts what comes before everything else. After the end of a session nothing else comes.
+    pub fn put_first(&mut self, message: ToWorkload) {
+        if matches!(message, ToWorkload::Closed { .. }) {
+            self.clear();
+        }
+        self.first = frame(message).ok(); // These are short.
+    }
+
+    /// The bytes of the next message. Responses come only after a hello of the workload.
+    pub fn pop(&mut self, greeted: bool) -> Option<Vec<u8>> {
+        let first = self.first.take();
+        first.or_else(|| if greeted { self.pop_waiting().map(|frame| frame.bytes) } else { None })
+    }
+
+    /// Whether [`Self::pop`] would return something.
+    pub fn has_any(&self, greeted: bool) -> bool {
+        self.first.is_some() || greeted && !self.waiting.is_empty()
+    }
+
+    /// Forgets what waits.
+    pub fn clear(&mut self) {
+        (self.first, self.waiting) = (None, VecDeque::new());
+        (self.bytes, self.answer_bytes) = (0, 0);
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.waiting.is_empty() || self.waiting.len() < WAITING && self.bytes + bytes <= WAITING_BYTES
+    }
+
+    fn push(&mut self, frame: Frame) {
+        self.bytes += frame.weight();
+        self.answer_bytes += frame.answer_weight();
+        self.waiting.push_back(frame);
+    }
+
+    /// Of what is short.
+    fn push_own(&mut self, id: String, content: ResponseContent) {
+        Frame::new(Response { id, content }).into_iter().for_each(|frame| self.push(frame));
+    }
+
+    fn pop_waiting(&mut self) -> Option<Frame> {
+        let frame = self.waiting.pop_front()?;
+        self.bytes -= frame.weight();
+        self.answer_bytes -= frame.answer_weight();
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new(); // Gives the room of a burst back.
+        }
+        Some(frame)
+    }
+
+    /// Ends what the workload did not read, and tells it.
+    fn end(&mut self, lasting: Lasting, id: String) -> Option<Request> {
+        let index = self.open.iter().position(|open| open.is(lasting, &id))?;
+        self.open.remove(index);
+        let cancel = self.cancel(lasting, &id);
+        let content = match lasting {
+            Lasting::Logs => ResponseContent::LogsCancelAccepted,
+            Lasting::Events => ResponseContent::Error(EVENTS_LOST.to_owned()),
+        };
+        self.push_own(id, content);
+        Some(cancel)
+    }
+
+    fn cancel(&self, lasting: Lasting, id: &str) -> Request {
+        Request { id: self.full_id(id), content: lasting.cancel() }
+    }
+
+    /// The workload has requested events and logs with this id, and got the first response.
+    #[cfg(test)]
+    pub fn follow(&mut self, id: &str) {
+        for lasting in [Lasting::Logs, Lasting::Events] {
+            self.open.push(Open { id: id.to_owned(), asked: Asked::Lasting(lasting), progress: Progress::Begun(1) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ReadState};
+    use crate::model::names::InstanceName;
+    use crate::model::node::Node;
+    use crate::wire::delimited::workload_side::read_message;
+
+    fn said(id: &str, content: ResponseContent) -> Response {
+        Response { id: id.to_owned(), content }
+    }
+
+    fn lines(id: &str, bytes: usize) -> Response {
+        let instance = InstanceName::with_id("w", "1", "A");
+        said(id, ResponseContent::LogEntries(vec![LogEntry { instance, message: "x".repeat(bytes) }]))
+    }
+
+    fn event(id: &str) -> Response {
+        said(id, ResponseContent::CompleteState { state: Node::empty(), altered: Some(AlteredFields::default()) })
+    }
+
+    fn first(id: &str) -> Response {
+        said(id, ResponseContent::CompleteState { state: Node::empty(), altered: None })
+    }
+
+    fn refusal(id: &str) -> Response {
+        said(id, ResponseContent::Error("no".to_owned()))
+    }
+
+    fn accepted(id: &str, names: &[&str]) -> Response {
+        let instances = names.iter().map(|name| InstanceName::with_id(name, "1", "A"));
+        said(id, ResponseContent::LogsAccepted(instances.collect()))
+    }
+
+    fn stop(id: &str, name: &str) -> Response {
+        said(id, ResponseContent::LogsStop(InstanceName::with_id(name, "1", "A")))
+    }
+
+    fn cancel(id: &str, content: RequestContent) -> Request {
+        Request { id: format!("w@1@{id}"), content }
+    }
+
+    fn logs() -> RequestContent {
+        RequestContent::Logs(LogsRequest::default())
+    }
+
+    fn read_state(subscribe: bool) -> RequestContent {
+        RequestContent::CompleteState(ReadState { masks: vec![], subscribe })
+    }
+
+    fn mailbox() -> Mailbox {
+        Mailbox::new("w@1@".to_owned())
+    }
+
+    /// One of a workload that follows these.
+    fn following(ids: &[&str]) -> Mailbox {
+        let mut mailbox = mailbox();
+        ids.iter().for_each(|id| mailbox.follow(id));
+        mailbox
+    }
+
+    fn ask(mailbox: &mut Mailbox, id: &str, content: &RequestContent) {
+        mailbox.ask(id.to_owned(), content).unwrap();
+    }
+
+    fn put(mailbox: &mut Mailbox, response: Response) -> Vec<Request> {
+        mailbox.put(Frame::new(response).unwrap())
+    }
+
+    fn read(frame: &[u8]) -> ToWorkload {
+        let prefix = frame.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        read_message(&frame[prefix..]).unwrap()
+    }
+
+    fn full_of(response: &Response) -> Mailbox {
+        let mut mailbox = following(&[&response.id]);
+        for _ in 0..WAITING {
+            assert_eq!(put(&mut mailbox, response.clone()), []);
+        }
+        mailbox
+    }
+
+    fn all(mailbox: &mut Mailbox) -> Vec<Response> {
+        std::iter::from_fn(|| mailbox.pop(true))
+            .map(|frame| match read(&frame) {
+                ToWorkload::Response(response) => response,
+                other => panic!("an answer is expected, not {other:?}"),
+            })
+            .collect()
+    }
+
+    // [utest->swdd~agent-uses-bounded-channels~1]
+    #[test]
+    fn one_request_is_under_way_until_its_answer_and_not_until_what_the_same_id_says_besides() {
+        let instance = || InstanceName::with_id("w", "1", "A");
+        let update =
+            RequestContent::UpdateState(crate::model::messages::UpdateState { new_state: None, masks: vec![] });
+        let updated = || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] };
+        for (asked, beside, answer) in [
+            (read_state(false), event("a").content, first("a").content),
+            (read_state(false), lines("a", 1).content, refusal("a").content),
+            (read_state(false), ResponseContent::LogsCancelAccepted, first("a").content),
+            (read_state(true), updated(), first("a").content),
+            (logs(), ResponseContent::LogsStop(instance()), accepted("a", &["w"]).content),
+            (logs(), first("a").content, refusal("a").content),
+            (update, event("a").content, updated()),
+            (RequestContent::LogsCancel, first("a").content, ResponseContent::LogsCancelAccepted),
+            (RequestContent::EventsCancel, ResponseContent::LogsCancelAccepted, ResponseContent::EventsCancelAccepted),
+        ] {
+            let mut mailbox = following(&["a"]);
+            ask(&mut mailbox, "a", &asked);
+            put(&mut mailbox, said("a", beside.clone()));
+            put(&mut mailbox, said("b", answer.clone()));
+            assert!(mailbox.is_under_way() && mailbox.must_wait(&RequestContent::LogsCancel), "{beside:?}");
+            put(&mut mailbox, said("a", answer.clone()));
+            assert!(!mailbox.is_under_way(), "{answer:?}");
+            assert!(all(&mut mailbox).contains(&said("a", answer)));
+        }
+    }
+
+    #[test]
+    fn an_overdue_request_does_not_delay_the_next_ones_and_its_answer_is_passed_on() {
+        let mut mailbox = mailbox();
+        for id in ["a", "b"] {
+            ask(&mut mailbox, id, &read_state(false));
+        }
+        put(&mut mailbox, first("b"));
+        assert!(!mailbox.is_under_way());
+        put(&mut mailbox, first("a"));
+        assert_eq!(all(&mut mailbox), [first("b"), first("a")]);
+        for number in 0..3 * UNANSWERED {
+            ask(&mut mailbox, &number.to_string(), &read_state(false));
+        }
+        assert_eq!(mailbox.open.len(), UNANSWERED, "a server that answers nothing costs bounded room");
+    }
+
+    #[test]
+    fn a_workload_that_has_not_read_its_answers_has_to_wait_but_may_cancel() {
+        let mut mailbox = mailbox();
+        put(&mut mailbox, said("a", ResponseContent::Error("x".repeat(UNREAD_BYTES))));
+        assert!(mailbox.must_wait(&read_state(false)) && !mailbox.must_wait(&RequestContent::EventsCancel));
+        all(&mut mailbox);
+        assert!(!mailbox.must_wait(&read_state(false)));
+    }
+
+    // [utest->swdd~agent-handles-control-interface-input-pipe-not-read~1]
+    #[test]
+    fn log_lines_without_room_are_dropped_and_their_request_is_cancelled_once() {
+        for bytes in [1, WAITING_BYTES / 4] {
+            let mut mailbox = following(&["a", "b"]);
+            let mut cancels = Vec::new();
+            for _ in 0..2 * WAITING {
+                cancels.extend(put(&mut mailbox, lines("a", bytes)));
+            }
+            assert_eq!(cancels, [cancel("a", RequestContent::LogsCancel)], "lines of {bytes} bytes");
+            let accepted_by_us = said("a", ResponseContent::LogsCancelAccepted);
+            assert_eq!(all(&mut mailbox).pop(), Some(accepted_by_us.clone()), "the workload is told");
+            put(&mut mailbox, lines("a", 1));
+            put(&mut mailbox, accepted_by_us);
+            assert_eq!(all(&mut mailbox), [], "late lines of what is cancelled, and the answer to us");
+            put(&mut mailbox, lines("b", 1));
+            mailbox.follow("a");
+            put(&mut mailbox, lines("a", 1));
+            assert_eq!(all(&mut mailbox), [lines("b", 1), lines("a", 1)]);
+        }
+    }
+
+    #[test]
+    fn an_event_without_room_ends_its_subscription_and_the_workload_is_told() {
+        let mut mailbox = full_of(&lines("l", 1));
+        mailbox.follow("e");
+        assert_eq!(put(&mut mailbox, event("e")), [cancel("e", RequestContent::EventsCancel)]);
+        assert_eq!(put(&mut mailbox, event("e")), []);
+        let told = all(&mut mailbox).pop().unwrap();
+        assert_eq!(told, said("e", ResponseContent::Error(EVENTS_LOST.to_owned())));
+        ask(&mut mailbox, "e", &read_state(true));
+        put(&mut mailbox, event("e"));
+        assert_eq!(all(&mut mailbox), [], "it came before the first answer, so it belongs to the earlier one");
+        put(&mut mailbox, first("e"));
+        put(&mut mailbox, event("e"));
+        assert_eq!(all(&mut mailbox), [first("e"), event("e")]);
+    }
+
+    #[test]
+    fn an_answer_without_room_takes_that_of_the_oldest() {
+        let mut mailbox = full_of(&refusal("old"));
+        assert_eq!(put(&mut mailbox, refusal("new")), []);
+        let kept = all(&mut mailbox);
+        assert_eq!((kept.len(), kept.last()), (WAITING, Some(&refusal("new"))));
+        assert_eq!((mailbox.bytes, mailbox.answer_bytes), (0, 0));
+
+        let mut mailbox = full_of(&event("e"));
+        assert_eq!(put(&mut mailbox, refusal("new")), [cancel("e", RequestContent::EventsCancel)]);
+        assert!(all(&mut mailbox).contains(&refusal("new")));
+    }
+
+    #[test]
+    fn a_new_generation_cancels_what_the_one_before_asked_and_gets_nothing_of_it() {
+        let mut mailbox = following(&["begun"]);
+        ask(&mut mailbox, "asked", &logs());
+        ask(&mut mailbox, "once", &read_state(false));
+        put(&mut mailbox, event("begun"));
+        let cancels = ["begun", "asked"].map(|id| cancel(id, RequestContent::LogsCancel));
+        let (before, mut cancelled) = mailbox.begin("w@2@".to_owned());
+        assert_eq!(cancelled.remove(1), cancel("begun", RequestContent::EventsCancel));
+        assert_eq!((&*before, &cancelled[..]), ("w@1@", &cancels[..]));
+        assert_eq!(all(&mut mailbox), []);
+        assert!(!mailbox.is_under_way() && mailbox.own_id("w@1@begun").is_none());
+        assert_eq!(mailbox.own_id("w@2@begun@x"), Some("begun@x"));
+        for unasked in [event("begun"), stop("l", "w"), said("l", ResponseContent::LogsCancelAccepted)] {
+            assert_eq!(put(&mut mailbox, unasked), []);
+        }
+        assert_eq!(all(&mut mailbox), [], "nobody has asked for these");
+    }
+
+    #[test]
+    fn one_id_may_stand_for_everything_that_a_program_asks() {
+        let mut mailbox = mailbox();
+        ask(&mut mailbox, "1", &read_state(true));
+        put(&mut mailbox, first("1"));
+        for (content, answer) in
+            [(read_state(false), first("1")), (logs(), refusal("1")), (read_state(true), refusal("1"))]
+        {
+            ask(&mut mailbox, "1", &content);
+            put(&mut mailbox, answer);
+            put(&mut mailbox, event("1"));
+        }
+        assert_eq!(all(&mut mailbox).len(), 7, "the earlier subscription goes on when the later one is refused");
+    }
+
+    #[test]
+    fn what_one_workload_follows_is_bounded_and_what_ends_makes_room() {
+        let mut mailbox = mailbox();
+        for number in 0..2 * OPEN {
+            let id = number.to_string();
+            ask(&mut mailbox, &id, &logs());
+            put(&mut mailbox, accepted(&id, &["w", "v", "w"])); // One that is named twice ends once.
+            put(&mut mailbox, stop(&id, "w"));
+            put(&mut mailbox, lines(&id, 1));
+            put(&mut mailbox, stop(&id, "v"));
+            ask(&mut mailbox, &id, &logs());
+            put(&mut mailbox, accepted(&id, &[]));
+            ask(&mut mailbox, &id, &read_state(true));
+            put(&mut mailbox, refusal(&id));
+            assert_eq!(all(&mut mailbox).len(), 6, "{id}");
+        }
+        for number in 0..OPEN {
+            ask(&mut mailbox, &number.to_string(), &read_state(true));
+        }
+        assert_eq!(mailbox.ask("more".to_owned(), &read_state(true)), Err(TooMany));
+        assert_eq!(mailbox.ask("0".to_owned(), &RequestContent::EventsCancel), Ok(()), "what ends one always passes");
+        put(&mut mailbox, first("0"));
+        put(&mut mailbox, said("0", ResponseContent::EventsCancelAccepted));
+        ask(&mut mailbox, "more", &read_state(true));
+    }
+
+    #[test]
+    fn with_the_connection_all_is_over_but_what_was_not_sent() {
+        let mut mailbox = following(&["begun"]);
+        for (id, content) in [
+            ("read", read_state(false)),
+            ("logs", RequestContent::LogsCancel),
+            ("events", RequestContent::EventsCancel),
+            ("waits", logs()),
+        ] {
+            ask(&mut mailbox, id, &content);
+        }
+        mailbox.connection_lost(|id| id == "w@1@waits");
+        let expected = [
+            said("read", ResponseContent::Error(LOST.to_owned())),
+            said("logs", ResponseContent::LogsCancelAccepted),
+            said("events", ResponseContent::EventsCancelAccepted),
+        ];
+        assert_eq!(all(&mut mailbox), expected);
+        put(&mut mailbox, event("begun"));
+        assert_eq!(all(&mut mailbox), []);
+        assert!(mailbox.is_under_way());
+        mailbox.connection_lost(|_| false);
+        assert_eq!(all(&mut mailbox), [said("waits", ResponseContent::Error(LOST.to_owned()))]);
+    }
+
+    #[test]
+    fn a_message_above_the_limit_waits_alone() {
+        let mut mailbox = following(&["a"]);
+        let large = lines("a", WAITING_BYTES + 1);
+        assert_eq!(put(&mut mailbox, large.clone()), []);
+        assert_eq!(put(&mut mailbox, lines("a", 1)), [cancel("a", RequestContent::LogsCancel)]);
+        assert_eq!(all(&mut mailbox), [large, said("a", ResponseContent::LogsCancelAccepted)]);
+    }
+
+    #[test]
+    fn nothing_comes_before_the_answer_to_the_hello() {
+        let mut mailbox = mailbox();
+        put(&mut mailbox, refusal("a"));
+        assert!(!mailbox.has_any(false) && mailbox.has_any(true));
+        assert_eq!(mailbox.pop(false), None);
+        mailbox.put_first(ToWorkload::Accepted);
+        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Accepted));
+        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Response(refusal("a"))));
+        put(&mut mailbox, refusal("b"));
+        mailbox.put_first(ToWorkload::Closed { reason: "r".to_owned() });
+        assert_eq!(mailbox.pop(true).as_deref().map(read), Some(ToWorkload::Closed { reason: "r".to_owned() }));
+        assert_eq!(mailbox.pop(true), None);
+    }
+}
