@@ -2,7 +2,7 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::cluster::free_port;
 use crate::support::control_client::folder;
@@ -17,6 +17,55 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(path).expect("the page is there");
     let fence = format!("```{language}\n");
     text.split(&fence).skip(1).filter_map(|block| Some(block.split_once("\n```")?.0.to_owned() + "\n")).collect()
+}
+
+/// The pages of `docs/` and those beside it.
+fn pages() -> Vec<PathBuf> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages: Vec<PathBuf> =
+        ["README.md", "SECURITY.md", "CONTRIBUTING.md"].map(|name| top.join(name)).into_iter().collect();
+    let mut folders = vec![top.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).expect("it can be read").flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// What a heading is called in a link.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = kept.chars().filter(|it| it.is_alphanumeric() || [' ', '-', '_'].contains(it));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn each_link_of_a_page_leads_to_a_file_and_a_heading_that_exist() {
+    let mut checked = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("it can be read");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target =
+                if file.is_empty() { page.clone() } else { page.parent().expect("it is in a folder").join(file) };
+            assert!(target.exists(), "{}: '{link}' leads to no file", page.display());
+            if !heading.is_empty() {
+                let target = std::fs::read_to_string(&target).expect("it can be read");
+                let found = target.lines().any(|line| line.starts_with('#') && anchor(line) == heading);
+                assert!(found, "{}: '{link}' leads to no heading", page.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "{checked}");
 }
 
 #[test]
