@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::cluster::free_port;
 use crate::support::control_client::folder;
 use crate::support::process::{clean_command, exit_code};
-use crate::support::{Cluster, ControlClient, LIMIT, Process};
+use crate::support::{Cluster, ControlClient, LIMIT, Process, wait_until};
 use ankaios_lite::model::messages::ResponseContent;
 use ankaios_lite::model::node::Node;
 
@@ -102,4 +102,46 @@ fn the_page_on_tls_connected_before_the_server_listened() {
     let status = script.wait(LIMIT).map(exit_code);
     assert_eq!(status, Some(0), "{}{}", script.stdout(), script.stderr());
     assert!(script.stdout().starts_with("agent_A "), "{}", script.stdout());
+}
+
+/// The certificates and the settings of the page, with paths, ports and the address of this test.
+#[test]
+fn the_settings_of_getting_started_connect_two_nodes() {
+    let cluster = Cluster::prepare();
+    let (home, port) = (cluster.folder().join("home"), free_port().to_string());
+    let logs = cluster.folder().join("logs");
+    let here = |text: &str| {
+        let text = text.replace("/etc/ankaios/certs", &home.display().to_string()).replace("25551", &port);
+        let text = text.replace("192.0.2.1", "127.0.0.1").replace("0.0.0.0", "127.0.0.1");
+        let text = text.replace("/run/ankaios/ank.sock", &home.join("ank.sock").display().to_string());
+        let text = text.replace("/run/ankaios-agent", &cluster.run_folder().display().to_string());
+        let text = text.replace("/etc/ankaios/state.yaml", &home.join("state.yaml").display().to_string());
+        text.replace("/var/lib/ankaios", &home.display().to_string())
+    };
+    std::fs::write(home.join("state.yaml"), "apiVersion: v1\nworkloads: {}\n").expect("own folder is writable");
+    let shell = blocks("getting-started.md", "sh");
+    let certificates = shell.iter().find(|block| block.contains("openssl")).expect("the page makes certificates");
+    let mut openssl = clean_command("bash", &home);
+    openssl.env("PATH", "/usr/bin:/bin").args(["-e", "-c", certificates]).current_dir(&home);
+    assert!(openssl.output().is_ok_and(|output| output.status.success()), "the certificates are made");
+    let settings = blocks("getting-started.md", "toml");
+    let started: Vec<Process> = [("ank-server", 0), ("ank-agent", 1), ("ank-agent", 2)]
+        .into_iter()
+        .map(|(name, block)| {
+            let path = home.join(format!("{block}.conf"));
+            std::fs::write(&path, here(&settings[block])).expect("own folder is writable");
+            let program = Path::new(env!("CARGO_BIN_EXE_ank")).with_file_name(name);
+            let mut command = clean_command(&program, &home);
+            command.arg("-x").arg(path).env("PATH", cluster.engine.bin());
+            command.env("FAKE_ENGINE_DIR", cluster.engine.state());
+            Process::start(&mut command, &logs, &format!("{name}-{block}"))
+        })
+        .collect();
+    wait_until("both agents are connected", || {
+        let mut ank = cluster.bare_ank_command();
+        ank.args(["-s", &format!("unix://{}", home.join("ank.sock").display()), "get", "agents"]);
+        let table = cluster.finish(ank, "").stdout;
+        ["front ", "rear "].iter().all(|name| table.lines().any(|line| line.starts_with(name)))
+    });
+    assert_eq!(started.len(), 3);
 }
