@@ -40,6 +40,9 @@ need fuse-overlayfs have fuse-overlayfs
 # The checks of the scripts and of the tags, the client in another language, network faults and certificates in tests.
 need shellcheck have shellcheck
 need iproute2 have ip
+# The broker of docs/examples/mqtt, and its clients.
+need mosquitto first_file /usr/sbin/mosquitto /usr/bin/mosquitto
+need mosquitto-clients have mosquitto_pub
 need git have git
 need openssl have openssl
 need python3 have python3

@@ -246,8 +246,11 @@ fn packages_are_made_of_files_that_exist() {
     }
 }
 
-/// Whether an asset is a file, or stands for some: `<folder>/*.<ending>`.
+/// Whether an asset is a file, or stands for some: `<folder>/*.<ending>`, or all below `<folder>/**/*`.
 fn names_files(source: &str) -> bool {
+    if let Some(folder) = source.strip_suffix("/**/*") {
+        return !files_below(&top().join(folder)).is_empty();
+    }
     let Some((folder, ending)) = source.split_once("/*") else { return top().join(source).is_file() };
     let mut files = fs::read_dir(top().join(folder)).expect("it can be read").flatten();
     files.any(|file| file.path().is_file() && file.file_name().to_string_lossy().ends_with(ending))

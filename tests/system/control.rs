@@ -23,12 +23,13 @@ const ALL: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterM
 const AGENTS_ONLY: &str = "{allowRules: [{type: StateRule, operation: Read, filterMasks: [agents]}]}";
 
 /// Folders of the machine that a program with shared libraries needs.
-const LIBRARIES: [&str; 3] = ["/usr", "/lib", "/lib64"];
+pub fn libraries() -> Vec<PathBuf> {
+    ["/usr", "/lib", "/lib64"].map(PathBuf::from).into_iter().filter(|folder| folder.exists()).collect()
+}
 
 /// The manifest of a workload that runs `command` and sees the machine's libraries and `folders`.
 fn client(name: &str, access: &str, folders: &[PathBuf], command: &[&str]) -> String {
-    let libraries = LIBRARIES.iter().map(PathBuf::from).filter(|folder| folder.exists());
-    let mut all: Vec<PathBuf> = libraries.chain(folders.iter().cloned()).collect();
+    let mut all: Vec<PathBuf> = libraries().into_iter().chain(folders.iter().cloned()).collect();
     all.dedup();
     let volumes: Vec<String> = all.iter().map(|folder| format!("'--volume={0}:{0}:ro'", folder.display())).collect();
     let command: Vec<String> = command.iter().map(|part| format!("'{part}'")).collect();
@@ -103,8 +104,9 @@ fn python_sdk_is_denied_what_no_rule_allows() {
 
 // --------------------------------------------------------------------- Rust
 
-/// The program of tests/sdk_rust. It is kept in the cache, so only the first build takes minutes.
-fn rust_program() -> PathBuf {
+/// A program with the SDK: the package in `folder` of the repository. Both of them share what they are made of, in the
+/// cache, so only the first build takes minutes.
+pub fn rust_program(folder: &str, name: &str) -> PathBuf {
     let target = cache().join("sdk-rust");
     std::fs::create_dir_all(&target).expect("the cache folder is writable");
     // The SDK generates code with the protobuf compiler, which the tools for Python's gRPC bring along.
@@ -117,16 +119,16 @@ fn rust_program() -> PathBuf {
         std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     }
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(repository("tests/sdk_rust/Cargo.toml"));
+    build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(repository(folder).join("Cargo.toml"));
     build.arg("--target-dir").arg(&target).env("PROTOC", &compiler);
-    succeeded("cargo build of tests/sdk_rust", build.output());
-    target.join("debug/sdk-workload")
+    succeeded(&format!("cargo build of {folder}"), build.output());
+    target.join("debug").join(name)
 }
 
 // [stest->swdd~agent-forward-responses-to-control-interface-pipe~1]
 #[test]
 fn rust_sdk_makes_every_call() {
-    let program = rust_program();
+    let program = rust_program("tests/sdk_rust", "sdk-workload");
     let podman = Podman::new();
     let cluster = cluster_with_modes(&podman);
     let folder = program.parent().expect("it is in a folder").to_owned();

@@ -11,6 +11,7 @@ mod support;
 
 mod changes_of_mode;
 mod control;
+mod examples;
 mod guarded_updates;
 mod lifecycle;
 mod podman;
