@@ -168,34 +168,6 @@ pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
 /// Further memory, as a multiple of the message's own bytes. States of people take three to five times their bytes; a
 /// message of tiny parts would take a hundred times.
 pub const DECODED_FACTOR: usize = 8;
-/// Requests that wait: for hooks, for earlier responses to the same peer, or because their requester has used up its
-/// [`REQUEST_TIME_SHARE`]. More are refused.
-pub const REQUESTS_WAITING: usize = 512;
-/// What requests that wait take in memory, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// Waiting requests of one agent or one connection of a commander. They keep their places in the inbox, so the
-/// connection of a commander with as many is read no further.
-pub const REQUESTS_WAITING_OF_STREAM: usize = REQUESTS_WAITING / 4;
-/// What they take in memory then, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_OF_STREAM_BYTES: usize = REQUESTS_WAITING_BYTES / 2;
-/// One part in so many of [`REQUESTS_WAITING`] and [`REQUESTS_WAITING_BYTES`] is kept for small requests on connections
-/// without other waiting requests.
-pub const REQUESTS_WAITING_FIRST: usize = 4;
-const _: () = assert!(REQUESTS_WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
-const _: () = assert!(REQUESTS_WAITING_OF_STREAM < REQUESTS_WAITING - REQUESTS_WAITING / REQUESTS_WAITING_FIRST);
-/// Waiting requests of one workload. Our agents pass on at most [`CONTROL_REQUESTS`], other implementations all.
-pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
-/// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
-const _: () = assert!(CONTROL_REQUESTS < REQUESTS_WAITING_OF_WORKLOAD);
-const _: () = assert!(REQUESTS_WAITING_OF_WORKLOAD_BYTES < REQUESTS_WAITING_OF_STREAM_BYTES);
-/// Time of the server's thread in each [`REQUEST_TIME_PERIOD`] for the requests of one workload, one agent, or one
-/// connection of a commander. Further ones wait until no others wait. Reads and updates take milliseconds.
-pub const REQUEST_TIME_SHARE: Duration = Duration::from_millis(100);
-/// Period of [`REQUEST_TIME_SHARE`], and the most that is remembered of what a requester took beyond its share: one
-/// update of thousands of workloads does not delay its sender for minutes.
-pub const REQUEST_TIME_PERIOD: Duration = Duration::from_secs(1);
-const _: () = assert!(REQUEST_TIME_SHARE.as_millis() * 2 <= REQUEST_TIME_PERIOD.as_millis());
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.

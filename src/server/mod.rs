@@ -55,7 +55,6 @@ use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
 use settings::ModeSettings;
-use shares::Shares;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
 use std::sync::Arc;
@@ -125,8 +124,6 @@ pub struct ServerLoop {
     usage: UsageReads,
     /// Updates that came before the server switched the mode by itself.
     overtaken: Overtaken,
-    /// How long the server has worked for each requester.
-    shares: Shares,
     updates: UpdateCounts,
     metrics: Option<Receiver<NumbersRequest>>,
     hooks: Option<MutatingHooks>,

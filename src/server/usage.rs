@@ -215,10 +215,10 @@ impl ServerLoop {
         loop {
             let begin = self.now();
             let Self { usage, peers, room, .. } = self;
-            let has_room = |peer| peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
+            let has_room = |peer| peers.has_room_for_answer(peer, false, &room.0);
             let Some(read) = usage.take_ready(begin, has_room) else { return };
             self.respond_to_usage_read(&read);
-            self.shares.charge(&read.requester, begin, self.now());
+            self.waiting.charge(&read.requester, begin, self.now());
         }
     }
 
