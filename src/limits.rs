@@ -176,13 +176,6 @@ pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
 pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 /// Log collections of one workload among them. Each may be of many workloads.
 pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
-/// Event subscriptions of one stream, in bytes, and its log collections likewise: room for some that name each of 5,000
-/// workloads.
-pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
-/// Those of one workload, in bytes, and its log collections likewise.
-pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
-/// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
-pub const LASTING_REQUEST_PART: usize = 32;
 /// Longest id of a request, in bytes. It is stored, and sent to agents behind the names of a stream and a workload.
 pub const REQUEST_ID_MAX: usize = 1024;
 /// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
@@ -193,24 +186,6 @@ pub const READ_MASKS_PARTS_MAX: usize = 50_000;
 /// Parts of all field masks of one request, each mask counted once: a dozen masks for each of 5,000 workloads. Each
 /// part may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
-/// Parts of all changed paths of one event: a dozen fields of each of 5,000 workloads. The paths to many fields of a
-/// deep config take far more memory than the update that changes them.
-pub const CHANGES_PARTS_MAX: usize = 250_000;
-/// Steps to send one change to all subscriptions of one workload, or of one stream of a commander. A step takes some
-/// ten nanoseconds of the server's thread, for example the lookup of a key.
-pub const EVENT_STEPS_MAX: usize = 8_000_000;
-/// The same for all subscribers together: a third of a second. A dozen programs with different masks need as much when
-/// 5,000 workloads are new.
-pub const EVENTS_STEPS_MAX: usize = 4 * EVENT_STEPS_MAX;
-/// Steps for each part of a path in an event: it is copied, sorted in, read and encoded.
-pub const EVENT_PART_STEPS: usize = 32;
-/// Steps for each value and each key that is read and encoded.
-pub const EVENT_NODE_STEPS: usize = 8;
-/// Bytes of a text that are read and encoded in one step.
-pub const EVENT_STEP_BYTES: usize = 64;
-/// Bytes of an encoded event that are sent to one subscriber in one step.
-pub const EVENT_SENT_STEP_BYTES: usize = 16;
-const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX);
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
 /// further events.
 pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
@@ -220,25 +195,6 @@ pub const AUTHORIZER_STEPS_MAX: usize = 2_000_000;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
 /// key. Each of them costs again for each field.
 pub const MASKS_OVERLAP_MAX: usize = 16;
-/// States of instances that one agent reports and the server does not want, in bytes of their names,
-/// [`STRAY_STATE_ENTRY`] and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
-pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
-/// The same for all agents together: few enough that a response with all of them fits into [`FOREIGN_MESSAGE_MAX`].
-/// Those of the agent that is gone longest are forgotten first; an agent that comes back reports its own again.
-pub const STRAYS_BYTES: usize = 4 * STRAY_STATES_BYTES;
-const _: () = assert!(STRAYS_BYTES <= FOREIGN_MESSAGE_MAX);
-/// What the state of an instance takes beside the names and the text, about.
-pub const STRAY_STATE_ENTRY: usize = 256;
-/// Additional info stored of such an instance, in bytes.
-pub const STRAY_INFO_MAX: usize = 256;
-/// Instances of one workload among those of one agent: containers of a few earlier forms may be left. Each is compared
-/// with all known deletes.
-pub const STRAYS_OF_WORKLOAD: usize = 16;
-/// States of instances that were wanted and whose end their agent has not reported, in bytes as above: 5,000 workloads
-/// of one agent that are replaced twice. What an agent leaves beyond that counts as removed.
-pub const FORMER_STATES_BYTES: usize = 10 * 1024 * 1024;
-/// Instances of one workload among those: updates that follow each other faster than its agent carries them out.
-pub const FORMER_OF_WORKLOAD: usize = 256;
 /// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
@@ -252,10 +208,6 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads repeats it.
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
-pub const USAGE_READS_OF_STREAM: usize = 16;
-/// Those of one workload among them. Our agents forward no more; others have no bound.
-pub const USAGE_READS_OF_WORKLOAD: usize = CONTROL_REQUESTS;
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());

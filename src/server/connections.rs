@@ -4,8 +4,9 @@
 
 use super::ServerLoop;
 use super::events::Changes;
+use super::lasting::Kind;
 use super::peers::{Agent, Peer, PeerClass};
-use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
+use super::unwanted::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -70,7 +71,6 @@ impl ServerLoop {
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
         let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
         let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
-        self.workloads.strays.agent_connected(&name);
         self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(&changes);
@@ -90,13 +90,17 @@ impl ServerLoop {
         let _source = log_source(name.clone());
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
+        let never_wanted = self.workloads.unwanted.agent_gone(name);
+        if !never_wanted.is_empty() {
+            self.take_states(None, never_wanted.into_iter().map(removed).collect());
+        }
         let mut lost = self.workloads.states.set_agent_disconnected(name);
         self.keep_shown(&mut lost);
         self.judge_lost(name);
         let unknown = ExecutionState::plain(Phase::AgentDisconnected);
         let reports: Vec<WorkloadState> =
             lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
-        if !self.subscriptions.is_empty() {
+        if self.is_observed() {
             let mut changes = Changes::default();
             changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
             let lost = lost.into_iter().map(|(instance, state)| (instance, Some(state)));
@@ -106,16 +110,14 @@ impl ServerLoop {
         self.peers.broadcast_states(&reports, None);
         // Nothing waits for what is not known to run.
         self.relieve_deletes(reports.iter().map(|report| &report.instance));
-        self.workloads.strays.agent_disconnected(name);
-        self.forget_surplus();
     }
 
     /// Removes a stream and its requests, except for logs.
     fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(id)?;
-        self.subscriptions.remove_peer(id);
+        self.end_lasting(|kind, key, _| kind != Kind::Logs && key.peer == id);
+        self.end_usage_of_peer(id);
         self.waiting.remove_peer(id);
-        self.usage.remove_peer(id);
         if !self.waiting.is_empty() {
             self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
         }
@@ -163,25 +165,24 @@ impl ServerLoop {
         states.retain_mut(|WorkloadState { instance, state }| {
             agent.unconfirmed.remove(instance);
             if state.phase == Phase::Removed {
-                workloads.strays.remove(instance);
+                workloads.unwanted.remove(instance);
                 return true;
             }
             if workloads.is_wanted(instance) {
                 return true;
             }
-            state.cut_info(STRAY_INFO_MAX);
-            workloads.strays.report(instance)
+            state.cut_info(UNWANTED_INFO_MAX);
+            workloads.unwanted.report(instance)
         });
         if states.len() < all {
             log::warn!(
                 "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
-                 {STRAYS_OF_WORKLOAD} of one workload.",
+                 {NEVER_WANTED_OF_WORKLOAD} of one workload.",
                 all - states.len()
             );
         }
         let failures = self.new_failures(&states);
         self.take_states(Some(id), states);
-        self.forget_surplus();
         failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
@@ -193,17 +194,6 @@ impl ServerLoop {
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.workloads.states.get(instance).is_some());
         self.states_reported(id, name, gone.into_iter().map(removed).collect());
-    }
-
-    /// Agents of ever new names must not fill the memory with states of instances that nobody wants.
-    fn forget_surplus(&mut self) {
-        while let Some((name, instances)) = self.workloads.strays.take_surplus() {
-            log::warn!(
-                "Forgetting {} states of workloads that '{name}', which is disconnected, should not have.",
-                instances.len()
-            );
-            self.take_states(None, instances.into_iter().map(removed).collect());
-        }
     }
 
     /// Stores states that the agent with the stream `from` may report, and passes them on.
@@ -224,11 +214,7 @@ impl ServerLoop {
             }
         }
         self.judge(&states);
-        if !self.subscriptions.is_empty() {
-            let mut changes = Changes::default();
-            changes.states(old, &self.workloads.states);
-            self.publish(&changes);
-        }
+        self.publish_states(old);
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
@@ -278,9 +264,10 @@ impl ServerLoop {
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));
-        if !self.subscriptions.is_empty() {
+        let after = agent.attributes.clone();
+        if self.is_observed() {
             let mut changes = Changes::default();
-            changes.agent(name, Some(&before), Some(&agent.attributes));
+            changes.agent(name, Some(&before), Some(&after));
             self.publish(&changes);
         }
     }

@@ -13,7 +13,8 @@ mod dependencies;
 mod essential;
 mod events;
 mod guarded;
-mod log_campaigns;
+mod lasting;
+mod logs;
 pub mod metrics;
 mod modes;
 pub mod mutating_hooks;
@@ -24,12 +25,11 @@ mod prepare;
 mod requester;
 mod requests;
 pub mod settings;
-mod shares;
 pub mod state_store;
 pub mod state_view;
-mod strays;
 mod templates;
 mod timings;
+mod unwanted;
 mod update;
 mod usage;
 mod waiting_requests;
@@ -45,9 +45,9 @@ use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use essential::Overtaken;
-use events::Subscriptions;
+use events::CpuTime;
 use guarded::GuardedUpdates;
-use log_campaigns::LogCampaigns;
+use lasting::LastingRequests;
 use metrics::{NumbersRequest, UpdateCounts};
 use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
@@ -59,10 +59,10 @@ use state_store::{StateStore, Stored};
 use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use timings::Timings;
 use update::{StateChange, UpdateError};
-use usage::UsageReads;
+use usage::Samples;
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
 
@@ -118,10 +118,9 @@ pub struct ServerLoop {
     deletes: Deletes,
     peers: Peers,
     rights: Rights,
-    subscriptions: Subscriptions,
-    log_campaigns: LogCampaigns,
+    lasting: LastingRequests,
     waiting: WaitingRequests,
-    usage: UsageReads,
+    samples: Samples,
     /// Updates that came before the server switched the mode by itself.
     overtaken: Overtaken,
     updates: UpdateCounts,
@@ -135,6 +134,9 @@ pub struct ServerLoop {
     /// When instances were accepted and started.
     timings: Timings,
     time: Time,
+    cpu: CpuTime,
+    /// The CPU time when the present event began.
+    begun: Duration,
     room: RoomWaker,
 }
 
@@ -234,12 +236,13 @@ impl ServerLoop {
         let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
         self.set_clock(clock.clone());
+        self.set_cpu_time(CpuTime::of_thread());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
             pulse.turn();
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
-            let usage_due = self.usage.until().map_or_else(never, |at| clock.alarm(at));
+            let usage_due = self.usage_until().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
@@ -283,6 +286,7 @@ impl ServerLoop {
 
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
+        self.begun = (self.cpu.0)();
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);
@@ -327,11 +331,11 @@ impl ServerLoop {
     }
 
     /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
-    pub fn wrong_strays(&self) -> BTreeSet<String> {
+    pub fn wrong_unwanted(&self) -> BTreeSet<String> {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
-        let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
-        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_stray).collect();
-        self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
+        let is_unwanted = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
+        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_unwanted).collect();
+        self.workloads.unwanted.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
     }
 
     /// Whether the server itself shows this instance, which no agent has got yet.
@@ -357,12 +361,14 @@ impl ServerLoop {
 
     /// Whether a request is served with events.
     pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.subscriptions.contains(&RequestKey { peer, id: id.to_owned() })
+        self.lasting.of(Kind::Events).any(|(key, _)| key.peer == peer && key.id == id)
     }
 
     /// Event subscriptions of each stream.
     pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
-        self.subscriptions.by_peer()
+        let mut counts = BTreeMap::new();
+        self.lasting.of(Kind::Events).for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
+        counts
     }
 }
 
@@ -374,6 +380,6 @@ pub use guarded::SeenUpdate;
 use {
     crate::model::names::InstanceName,
     crate::wire::peer::PeerId,
-    requester::RequestKey,
+    lasting::Kind,
     std::collections::{BTreeMap, BTreeSet},
 };

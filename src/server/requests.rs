@@ -4,6 +4,7 @@
 
 use super::ServerLoop;
 use super::events::Changes;
+use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
@@ -148,7 +149,7 @@ impl ServerLoop {
             }
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
-                self.subscriptions.remove(key);
+                self.lasting.remove(Kind::Events, key);
                 self.peers.respond(key, ResponseContent::EventsCancelAccepted);
             }
             RequestContent::Logs(logs) => self.logs(requester, key, logs),
@@ -163,8 +164,7 @@ impl ServerLoop {
             Err(error) => return self.peers.refuse(key, error),
         };
         if read.subscribe {
-            let owner = self.rights.owner(requester);
-            if let Err(error) = self.subscriptions.add(requester, key, masks.clone(), owner) {
+            if let Err(error) = self.subscribe(requester, key, masks.clone()) {
                 return self.peers.refuse(key, error);
             }
         }

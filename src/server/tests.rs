@@ -11,10 +11,11 @@ mod masks;
 mod modes;
 mod peers;
 mod rights;
-mod strays;
+mod unwanted;
 mod updates;
 mod usage;
 
+use super::lasting::Kind;
 use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -50,7 +51,7 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert_eq!((self.server.wrong_strays().len(), self.server.timings_agree()), (0, true));
+            assert_eq!((self.server.wrong_unwanted().len(), self.server.timings_agree()), (0, true));
         }
     }
 }

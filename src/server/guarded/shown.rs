@@ -8,7 +8,6 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::InstanceName;
 use crate::server::ServerLoop;
 use crate::server::connections::removed;
-use crate::server::events::Changes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -177,11 +176,7 @@ impl ServerLoop {
         });
         let now: Vec<WorkloadState> = now.collect();
         self.peers.broadcast_to_clis(&now);
-        if !self.subscriptions.is_empty() {
-            let mut changes = Changes::default();
-            changes.states(old, &self.workloads.states);
-            self.publish(&changes);
-        }
+        self.publish_states(old);
     }
 
     /// States that are not shown otherwise any more are as agents reported them, and an instance that no agent has is

@@ -249,7 +249,9 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
     for number in 0..10 {
         cluster.send_request(agent, format!("greedy@{number}"), refused_update());
     }
+    cluster.server.set_clock(clock.clone()); // To be put among those that wait takes no time.
     cluster.send_request(agent, "modest@1", refused_update());
+    cluster.server.set_clock(BusyClock(clock.clone()));
     cluster.take(agent);
     cluster.server.on_event(ServerEvent::Room);
     assert_eq!(answers(cluster.take(agent)).1, ["modest@1"]);

@@ -1,9 +1,7 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
 use super::*;
-use crate::limits::{
-    PEER_ANSWERS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_READS_OF_WORKLOAD, USAGE_WAIT_MAX,
-};
+use crate::limits::{CONTROL_REQUESTS, PEER_ANSWERS_BYTES, USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
@@ -60,7 +58,7 @@ impl Rig {
 
     fn pass(&mut self, time: Duration) {
         self.clock.advance(time);
-        if self.cluster.server.usage.until().is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock)) {
+        if self.cluster.server.usage_until().is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock)) {
             self.cluster.server.on_event(ServerEvent::UsageDue);
         }
     }
@@ -111,7 +109,7 @@ fn a_read_waits_for_all_agents_that_its_masks_reach() {
     assert_eq!(rig.responses(), []);
     rig.respond(0, 1, sample("a", 3));
     assert_eq!(rig.responses(), [answer("1", &[("A", &shown("a", 3)), ("B", &shown("b", 7))])]);
-    assert_eq!(rig.cluster.server.usage.until(), None, "no timer without a read");
+    assert_eq!(rig.cluster.server.usage_until(), None, "no timer without a read");
     rig.ask("2", &["usage.B.sampledUsec", "usage.C"]);
     assert_eq!((rig.requested(0), rig.requested(1)), (vec![], vec![3]));
     rig.respond(1, 3, sample("b", 7));
@@ -265,16 +263,16 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
         rig.ask(id, &["usage.A", "desiredState.configs"]);
     }
     rig.pass(USAGE_WAIT_MAX);
-    assert_eq!(rig.cluster.server.usage.until(), None, "no timer for what waits for room only");
+    assert_eq!(rig.cluster.server.usage_until(), None, "no timer for what waits for room only");
     for id in ["1", "2", "3"] {
         let ids: Vec<String> = rig.responses().into_iter().map(|(id, _)| id).collect();
         assert_eq!(ids, [id], "one at a time");
         rig.cluster.server.on_event(ServerEvent::Room);
     }
-    for number in 0..=USAGE_READS_OF_WORKLOAD {
+    for number in 0..=CONTROL_REQUESTS {
         rig.cluster.send_request(rig.agents[1], format!("b@{number}"), read(&["usage.A"], false));
     }
-    let refused = |message: &FromServer| matches!(message, FromServer::Response(Response { id, .. }) if *id == format!("b@{USAGE_READS_OF_WORKLOAD}"));
+    let refused = |message: &FromServer| matches!(message, FromServer::Response(Response { id, .. }) if *id == format!("b@{CONTROL_REQUESTS}"));
     assert_eq!(rig.cluster.take(rig.agents[1]).iter().filter(|message| refused(message)).count(), 1);
     let without = "{desiredState: {workloads: {b: {controlInterfaceAccess: {allowRules: []}}}}}";
     rig.cluster.update(without, &["desiredState.workloads.b.controlInterfaceAccess"]).unwrap();
@@ -282,27 +280,31 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
     let answers =
         rig.cluster.take(rig.agents[1]).into_iter().filter(|message| matches!(message, FromServer::Response(_)));
     let denied: Vec<String> = answers.map(|message| response(message).1).collect();
-    assert_eq!(denied.len(), USAGE_READS_OF_WORKLOAD);
+    assert_eq!(denied.len(), CONTROL_REQUESTS);
     assert!(denied.iter().all(|text| text.contains("Access denied")), "{denied:?}");
 }
 
 #[test]
 fn sixteen_reads_of_a_stream_wait_and_they_end_with_it() {
     let mut rig = Rig::new();
-    for number in 0..USAGE_READS_OF_STREAM {
+    for number in 0..16 {
         rig.ask(&number.to_string(), &["usage.A"]);
     }
     rig.ask("more", &["usage.A"]);
-    assert_eq!(rig.responses(), [("more".to_owned(), "Too many requests for usage".to_owned())]);
+    let [(id, refused)] = &rig.responses()[..] else { panic!("one is refused") };
+    assert!(
+        id == "more" && refused.starts_with("Too many requests for usage of this connection, at most 16"),
+        "{refused}"
+    );
     let other = rig.cluster.commander();
     rig.cluster.send_request(other, "other", read(&["usage.A"], false));
     assert_eq!(rig.requested(0), [1]);
     rig.cluster.close(rig.commander);
-    assert_eq!(rig.cluster.server.usage.sizes(), [1, 1]);
+    assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [1, 1]);
     rig.cluster.close(other);
-    assert_eq!(rig.cluster.server.usage.until(), None);
+    assert_eq!(rig.cluster.server.usage_until(), None);
     rig.cluster.server.on_event(ServerEvent::UsageDue);
-    assert_eq!(rig.cluster.server.usage.sizes(), [0, 0]);
+    assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [0, 0]);
 }
 
 #[test]
