@@ -90,16 +90,22 @@ impl ServerLoop {
         let _source = log_source(name.clone());
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
-        let never_wanted = self.workloads.unwanted.agent_gone(name);
-        if !never_wanted.is_empty() {
-            self.take_states(None, never_wanted.into_iter().map(removed).collect());
-        }
         let mut lost = self.workloads.states.set_agent_disconnected(name);
         self.keep_shown(&mut lost);
         self.judge_lost(name);
-        let unknown = ExecutionState::plain(Phase::AgentDisconnected);
-        let reports: Vec<WorkloadState> =
-            lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
+        let never_wanted = self.workloads.unwanted.agent_gone(name);
+        for instance in &never_wanted {
+            self.workloads.states.remove(instance);
+            self.timings.remove(instance);
+            self.deletes.forget_stopping(instance);
+            self.deletes.forget_sent(instance);
+        }
+        let report = |(instance, _): &(InstanceName, ExecutionState)| {
+            let is_gone = never_wanted.contains(instance);
+            let phase = if is_gone { Phase::Removed } else { Phase::AgentDisconnected };
+            WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
+        };
+        let reports: Vec<WorkloadState> = lost.iter().map(report).collect();
         if self.is_observed() {
             let mut changes = Changes::default();
             changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
@@ -107,6 +113,7 @@ impl ServerLoop {
             changes.states(lost.collect(), &self.workloads.states);
             self.publish(&changes);
         }
+        never_wanted.iter().for_each(|instance| self.end_requests_of_gone(instance));
         self.peers.broadcast_states(&reports, None);
         // Nothing waits for what is not known to run.
         self.relieve_deletes(reports.iter().map(|report| &report.instance));

@@ -202,20 +202,21 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
         let wanted = 1;
         assert_eq!(count, NEVER_WANTED + wanted);
         // What is wanted or known is taken all the same.
+        let [first, second] = [0, 1].map(|index| strange(round * 100_000 + index));
         cluster
-            .report(agent, &[(&a(), Phase::Running), (&strange(0), Phase::Succeeded), (&strange(1), Phase::Removed)]);
+            .report(agent, &[(&a(), Phase::Running), (&first, Phase::Succeeded), (&second, Phase::Removed)]);
         assert_eq!(cluster.phase(&a()), Some(Phase::Running));
-        assert_eq!(cluster.phase(&strange(0)), Some(Phase::Succeeded));
-        assert_eq!(cluster.phase(&strange(1)), None);
+        assert_eq!(cluster.phase(&first), Some(Phase::Succeeded));
+        assert_eq!(cluster.phase(&second), None);
         cluster.take_all();
-        cluster.report(agent, &[(&strange(1), Phase::Running), (&strange(999_999_999), Phase::Running)]);
-        assert_eq!(cluster.phase(&strange(1)), Some(Phase::Running), "one is gone, so there is room for one");
+        cluster.report(agent, &[(&second, Phase::Running), (&strange(999_999_999), Phase::Running)]);
+        assert_eq!(cluster.phase(&second), Some(Phase::Running), "one is gone, so there is room for one");
         assert_eq!(
             cluster.take(witness),
-            [FromServer::WorkloadStates(vec![state(&strange(1), Phase::Running)])],
+            [FromServer::WorkloadStates(vec![state(&second, Phase::Running)])],
             "what is not stored is not passed on"
         );
-        // A new connection starts with what is there already.
+        // A new connection begins anew.
         cluster.close(agent);
         agent = cluster.settled_agent("agent_A");
     }
@@ -341,7 +342,7 @@ fn hostile_texts_are_only_texts() {
     let mut cluster = Cluster::default();
     let name = "x".repeat(63);
     let agent = cluster.settled_agent(&name);
-    let strange = InstanceName::with_id("..\n\u{0}@", &"i".repeat(100_000), &name);
+    let strange = InstanceName::with_id("..\n\u{0}@", &"i".repeat(300), &name);
     cluster.report(agent, &[(&strange, Phase::Running)]);
     assert_eq!(cluster.phase(&strange), Some(Phase::Running));
     assert!(cluster.read(&["workloadStates.*.*.*.state"]).contains("Running"));
