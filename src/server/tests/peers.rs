@@ -203,8 +203,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
         assert_eq!(count, NEVER_WANTED + wanted);
         // What is wanted or known is taken all the same.
         let [first, second] = [0, 1].map(|index| strange(round * 100_000 + index));
-        cluster
-            .report(agent, &[(&a(), Phase::Running), (&first, Phase::Succeeded), (&second, Phase::Removed)]);
+        cluster.report(agent, &[(&a(), Phase::Running), (&first, Phase::Succeeded), (&second, Phase::Removed)]);
         assert_eq!(cluster.phase(&a()), Some(Phase::Running));
         assert_eq!(cluster.phase(&first), Some(Phase::Succeeded));
         assert_eq!(cluster.phase(&second), None);

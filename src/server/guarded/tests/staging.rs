@@ -332,7 +332,7 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
         (vec!["1 REPLACED".to_owned(), "2 STAGING".to_owned()], vec!["prepare db,new".to_owned()])
     );
     rig.wait(DEADLINE * 2);
-    assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is not judged");
+    assert_eq!(rig.phases()[1], "2 STAGING", "what is about to be replaced is healthy");
     rig.report_info(&instance("web", "1", ""), Phase::FailedExecFailed, "Exit code: '1'");
     assert_eq!(
         (rig.phases()[1].clone(), rig.desired()),
@@ -343,17 +343,40 @@ fn a_request_that_joins_waits_with_it_and_what_was_carried_out_before_is_judged_
 }
 
 #[test]
-fn a_workload_that_is_set_to_what_is_in_force_is_judged_on() {
+fn what_was_switched_is_judged_on_while_its_successor_is_staged() {
     let mut rig = rig();
     rig.apply(&[&db("2")]).unwrap();
     rig.prepared(prepared(&db_instance("2")));
     rig.report(&db_instance("1"), Phase::Removed);
     rig.apply(&[&db("3")]).unwrap();
-    rig.wait(DEADLINE * 2);
+    rig.wait(DEADLINE / 2);
     rig.apply(&[&db("2")]).unwrap();
     assert_eq!((rig.phases().pop(), rig.read(3, "waitsFor")), (Some("3 TRIAL".to_owned()), r#"["db"]"#.to_owned()));
-    rig.wait(DEADLINE);
-    assert_eq!(rig.desired(), ["db 1", "web 1"]);
+    rig.apply(&[&db("4")]).unwrap();
+    rig.wait(DEADLINE / 2);
+    assert_eq!((rig.desired(), rig.read(4, "phase")), (vec!["db 1".into(), "web 1".into()], "UNDONE".to_owned()));
+}
+
+#[test]
+fn requests_again_and_again_do_not_postpone_the_verdict_about_what_was_switched() {
+    for is_staged in [true, false] {
+        let mut rig = rig();
+        rig.apply(&[&db("2")]).unwrap();
+        rig.prepared(prepared(&db_instance("2")));
+        rig.report(&db_instance("1"), Phase::Removed);
+        let mut seconds = 0;
+        while rig.desired()[0] != "db 1" {
+            seconds += 1;
+            assert!(seconds <= DEADLINE.as_secs(), "{is_staged}");
+            // Either the same workload, whose successors are staged, or another one beside it.
+            let image = seconds.to_string();
+            let beside = workload("beside", &image, "", ", configs: {}");
+            let request = if is_staged { db(&format!("2{image}")) } else { format!("{}, {beside}", db("2")) };
+            let masks = ["desiredState.workloads.db", "desiredState.workloads.beside"];
+            rig.apply_masks(&[&request], if is_staged { &masks[..1] } else { &masks }).unwrap();
+            rig.wait(Duration::from_secs(1));
+        }
+    }
 }
 
 #[test]
