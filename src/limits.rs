@@ -178,8 +178,6 @@ pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
 /// Longest id of a request, in bytes. It is stored, and sent to agents behind the names of a stream and a workload.
 pub const REQUEST_ID_MAX: usize = 1024;
-/// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
-pub const LOG_TIME_MAX: usize = 64;
 /// Parts of all field masks of one read or subscription, equal masks counted each time: two masks for each of 5,000
 /// workloads. More is refused before it is decoded.
 pub const READ_MASKS_PARTS_MAX: usize = 50_000;
@@ -408,11 +406,6 @@ pub const CONTROL_LEFTOVER_MAX: usize = 2 * PIPE_CONTENT_MAX;
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
-/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
-pub const MODES_OF_WORKLOAD: usize = 64;
-/// Workloads of a chain of deletes that are followed to find out whether they wait for each other. A circle over agents
-/// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
-pub const DELETE_CIRCLE_MAX: usize = 100;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.
@@ -432,9 +425,6 @@ pub const YAML_CONFIG_MAX: usize = FOREIGN_MESSAGE_MAX;
 pub const YAML_MANIFEST_MAX: usize = 20 * 1024 * 1024;
 /// The same for files that `ank` reads: whatever fits into a message.
 pub const YAML_FILE_MAX: usize = MESSAGE_MAX;
-/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
-/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
-pub const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
 /// A YAML text of this many bytes after its aliases is read while no other such text is.
 pub const YAML_ALONE_FROM: usize = 256 * 1024;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -515,15 +505,6 @@ pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 /// Starts of the server and losses of agents after which an update has failed: it may be their reason.
 pub const UPDATE_LOSSES: u32 = 3;
-/// How often the age of an instance that is being staged is shown.
-pub const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
-
-// --------------------------------------------------------------- persistence
-
-/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
-pub const STORED_DEPTH_MAX: usize = 256;
-/// Pause before a state that could not be stored is stored again. A full disk seldom improves at once.
-pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
 // ---------------------------------------------------------------- templates
 
@@ -546,32 +527,8 @@ pub const TEMPLATE_START_SHARE: usize = 4;
 const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
 /// Bytes of config values that are copied or compared in one step.
 pub const TEMPLATE_STEP_BYTES: usize = 1024;
-/// Bytes of a template outside of tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
-pub const TEMPLATE_RAW_BYTES: usize = 16;
-/// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
-pub const TEMPLATE_TAG_INSIDE: usize = 3;
-/// Steps to compile a tag, beside its length.
-pub const TEMPLATE_TAG_STEPS: usize = 3;
-/// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
-pub const TEMPLATE_TAG_BYTES: usize = 256;
-/// Bytes searched for the end of a comment in one step; each takes 68 ns.
-pub const TEMPLATE_COMMENT_BYTES: usize = 14;
-/// Bytes searched for the last bracket in one step; each takes 2.4 ns.
-pub const TEMPLATE_BRACKET_BYTES: usize = 400;
-/// Blocks around a path that cost one step: the path is followed from the outermost one, 30 ns for each.
-pub const TEMPLATE_LEVELS: usize = 16;
-/// Parts of a path that cost one step; each takes 29 ns.
-pub const TEMPLATE_PATH_PARTS: usize = 16;
-/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
-pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
-/// Bytes that are rendered in one step; a list takes some 10 ns for each.
-pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
 /// Config values that the templates of one workload can name, in bytes. The template engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
-pub const TEMPLATE_VALUE_ENTRY: usize = 64;
-/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
-pub const TEMPLATE_VALUE_MAP: usize = 640;
 /// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
 pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
@@ -601,8 +558,6 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 pub const HOOK_TIMEOUT_S: u16 = 10;
 /// Time from SIGTERM to SIGKILL for a hook.
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
-/// Standard error kept of a hook, in bytes. It becomes part of a response.
-pub const HOOK_ERROR_MAX: usize = 4 * 1024;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines

@@ -148,7 +148,7 @@ impl ServerLoop {
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
-            rights.end(&stopped.instance, workloads, |instance| guarded.is_own(instance));
+            rights.end(&stopped.instance, workloads, |instance| guarded.is_placeholder(instance));
             guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
@@ -173,7 +173,7 @@ impl ServerLoop {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
             let state = workloads.first_state(instance);
-            if guarded.begins(instance) {
+            if guarded.end_placeholder(instance) {
                 new_instances.push((instance.clone(), workloads.states.set(instance, state)));
             } else if workloads.states.set_initial(instance, state) {
                 new_instances.push((instance.clone(), None));
@@ -210,8 +210,8 @@ impl ServerLoop {
             self.deletes.forget_stopping(&instance);
             if let Some(state) = self.workloads.states.remove(&instance) {
                 self.timings.remove(&instance);
-                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_own(instance));
-                self.guarded.show_no_more(&instance);
+                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_placeholder(instance));
+                self.guarded.end_placeholder(&instance);
                 finished.push((instance, state));
             }
         }

@@ -69,7 +69,7 @@ impl ServerLoop {
         let mut changes = Changes::default();
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
-        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
+        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_placeholder(one);
         let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
         self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
         self.judge_connected(&name, capabilities.prepares);
@@ -91,7 +91,7 @@ impl ServerLoop {
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
         let mut lost = self.workloads.states.set_agent_disconnected(name);
-        self.keep_shown(&mut lost);
+        self.keep_placeholders(&mut lost);
         self.judge_lost(name);
         let never_wanted = self.workloads.unwanted.agent_gone(name);
         for instance in &never_wanted {
@@ -210,8 +210,8 @@ impl ServerLoop {
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
             self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
-            let shown = self.guarded.as_shown(instance, state);
-            old.push((instance.clone(), self.workloads.states.set(instance, shown)));
+            self.guarded.reported(instance);
+            old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
                 // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.

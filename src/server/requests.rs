@@ -9,7 +9,7 @@ use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
 use super::update::{UpdateError, requested_change};
-use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX};
+use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::Phase;
 use crate::model::field_path;
 use crate::model::mask_tree::MaskTree;
@@ -21,6 +21,9 @@ use crate::wire::peer::PeerId;
 use crate::wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+
+/// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
+const LOG_TIME_MAX: usize = 64;
 
 /// The error when too many requests of a requester wait.
 const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
@@ -109,17 +112,6 @@ impl ServerLoop {
         self.waiting.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
         true
-    }
-
-    /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
-    #[cfg(test)]
-    pub fn serve_all_waiting(&mut self) {
-        loop {
-            while self.serve_waiting() {}
-            self.on_event(super::ServerEvent::Room);
-            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
-            self.on_event(super::ServerEvent::Hooks(outcome));
-        }
     }
 
     /// Our agents deny by themselves what this denies.

@@ -287,6 +287,26 @@ mod tests {
     }
 
     #[test]
+    fn others_wait_for_one_request_at_most_however_many_always_keep_the_server_busy() {
+        let (mut waiting, mut now) = (WaitingRequests::default(), SystemClock.now());
+        let greedy: Vec<Requester> = (1..=24).map(|peer| requester(peer, None)).collect();
+        greedy.iter().for_each(|one| assert!(add(&mut waiting, one, "first", update(0))));
+        for round in 0..1_000 {
+            let modest = requester(1_000 + round, None);
+            for content in [read(), update(0)] {
+                assert!(!must_wait(&waiting, &modest, &content, now), "{round}");
+            }
+            let (next, ..) = waiting.next(now, |_| true).expect("all of them wait again and again");
+            now = work(&mut waiting, &next, now, 1_000);
+            assert!(add(&mut waiting, &next, "again", update(0)));
+            // Whoever has to wait for room in its outbox is next as soon as it has that, after the first round.
+            assert!(add(&mut waiting, &modest, "modest", read()));
+            let others = |waiting: &mut WaitingRequests| waiting.next(now, |peer| peer.0 >= 1_000);
+            assert_eq!(others(&mut waiting).map(|(requester, ..)| requester), Some(modest));
+        }
+    }
+
+    #[test]
     fn an_update_larger_than_all_that_may_wait_waits_alone() {
         let mut waiting = WaitingRequests::default();
         assert!(add(&mut waiting, &requester(1, None), "x", update(WAITING_BYTES)));

@@ -24,7 +24,6 @@ use crate::model::workload::Workload;
 use crate::platform::logging::utc;
 use crate::server::update::UpdateError;
 use serde::{Deserialize, Serialize};
-use shown::Shown;
 use staging::Staging;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -143,8 +142,8 @@ pub struct GuardedUpdates {
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// States that are shown otherwise than agents report them.
-    shown: BTreeMap<InstanceName, Shown>,
+    /// Instances that are staged and whose state is the server's own.
+    placeholders: BTreeSet<InstanceName>,
     /// What each connected agent was sent to prepare; without empty lists.
     lists: BTreeMap<Name, Vec<AddedWorkload>>,
     /// Agents that cannot prepare and whose updates were warned of.
@@ -284,22 +283,6 @@ impl GuardedUpdates {
     }
 }
 
-/// An update as tests and the simulation inspect it.
-#[cfg(test)]
-#[derive(Debug, Clone)]
-pub struct SeenUpdate {
-    /// How far it is.
-    pub phase: UpdatePhase,
-    /// Its workloads.
-    pub names: BTreeSet<Name>,
-    /// Workloads and agents.
-    pub waits_for: Vec<String>,
-    /// Workloads whose new form is not in force.
-    pub pending: BTreeSet<Name>,
-    /// What was desired before.
-    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
-}
-
 /// The block `update` of a workload, if it has one.
 fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
     // Most texts name no update and need not be read.
@@ -309,4 +292,4 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -331,7 +331,7 @@ impl ServerLoop {
             }
         }
         for instance in touched.filter_map(|it| it.old.as_ref()) {
-            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_own(instance)) {
+            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_placeholder(instance)) {
                 ends.push(removed(instance.clone()));
                 ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }

@@ -9,8 +9,6 @@ use crate::model::node::{Entries, Node};
 use crate::server::ServerLoop;
 use crate::server::state_view::entries;
 use std::collections::BTreeMap;
-#[cfg(test)]
-use {super::SeenUpdate, crate::model::execution_state::WorkloadState};
 
 /// What of a stored update is read beside what it waits for and what was before.
 const SHOWN: [&str; 8] = ["phase", "reason", "accepted", "ended", "losses", "workloads", "configs", "replacedBy"];
@@ -22,7 +20,7 @@ impl ServerLoop {
         entries(wanted, &self.updates(), UpdateView::node).unwrap_or_default()
     }
 
-    fn updates(&self) -> BTreeMap<String, UpdateView<'_>> {
+    pub(super) fn updates(&self) -> BTreeMap<String, UpdateView<'_>> {
         let guarded = &self.guarded;
         let view = |record, open| UpdateView { server: self, record, open };
         let ended = guarded.ended.iter().map(|ended| view(&ended.record, None));
@@ -31,35 +29,11 @@ impl ServerLoop {
     }
 }
 
-#[cfg(test)]
-impl ServerLoop {
-    /// All updates by number.
-    pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
-        let seen = |UpdateView { record, open, .. }: &UpdateView<'_>| {
-            let workloads = &record.unit.workloads;
-            let ways_back = workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
-            SeenUpdate {
-                phase: record.phase,
-                names: workloads.keys().cloned().collect(),
-                waits_for: UpdateView { server: self, record, open: *open }.waits_for(),
-                pending: open.iter().flat_map(|open| open.staging.pending.keys().cloned()).collect(),
-                ways_back: ways_back.collect(),
-            }
-        };
-        self.updates().values().map(|view| (view.record.number, seen(view))).collect()
-    }
-
-    /// All states as agents know them.
-    pub fn reported_states(&self) -> Vec<WorkloadState> {
-        self.guarded.as_reported(self.workloads.states.reports())
-    }
-}
-
 /// One update, to be read.
-struct UpdateView<'s> {
-    server: &'s ServerLoop,
-    record: &'s Record,
-    open: Option<&'s Open>,
+pub(super) struct UpdateView<'s> {
+    pub server: &'s ServerLoop,
+    pub record: &'s Record,
+    pub open: Option<&'s Open>,
 }
 
 impl UpdateView<'_> {
@@ -87,7 +61,7 @@ impl UpdateView<'_> {
         node
     }
 
-    fn waits_for(&self) -> Vec<String> {
+    pub fn waits_for(&self) -> Vec<String> {
         let Some(open) = self.open else { return Vec::new() };
         if !open.is_staging() {
             return open.trial.waits_for();
