@@ -85,6 +85,14 @@ fn no_async_runtime_is_locked() {
     report(&async_crates(&fs::read_to_string(top().join("Cargo.lock")).unwrap()));
 }
 
+/// Cargo.toml names the build script. An empty one at the top would be no error, and look as if it were the one.
+#[test]
+fn the_only_build_script_is_the_one_that_cargo_toml_names() {
+    let manifest = fs::read_to_string(top().join("Cargo.toml")).unwrap();
+    assert!(manifest.lines().any(|line| line == "build = \"proto/build.rs\""), "another build script");
+    assert!(!top().join("build.rs").exists(), "build.rs at the top is never run: remove it");
+}
+
 #[track_caller]
 fn report(violations: &[String]) {
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));

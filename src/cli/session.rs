@@ -45,6 +45,9 @@ pub trait ServerLink {
     /// No response in time, no connection, or the server's refusal.
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError>;
 
+    /// As [`Self::update_state`], to what was there before a guarded update.
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError>;
+
     /// Returns the next states that the server broadcast, in order; `None` when `until` passed first.
     ///
     /// # Errors
@@ -262,6 +265,17 @@ impl Session {
         drop(self.requests);
         let _ = threads::join_all(self.threads, STOP_DEADLINE); // The program ends anyway.
     }
+
+    fn change_state(&mut self, content: RequestContent) -> Result<Accepted, CommandError> {
+        match self.request(content)? {
+            ResponseContent::UpdateStateSuccess { added, deleted } => {
+                let earlier = std::mem::take(&mut self.kept);
+                Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
+            }
+            ResponseContent::Error(text) => Err(CommandError::Refused(text)),
+            _ => Err(CommandError::Unexpected),
+        }
+    }
 }
 
 impl ServerLink for Session {
@@ -270,15 +284,11 @@ impl ServerLink for Session {
     }
 
     fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError> {
-        let update = UpdateState { new_state: Some(Ok(new_state)), masks };
-        match self.request(RequestContent::UpdateState(update))? {
-            ResponseContent::UpdateStateSuccess { added, deleted } => {
-                let earlier = std::mem::take(&mut self.kept);
-                Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
-            }
-            ResponseContent::Error(text) => Err(CommandError::Refused(text)),
-            _ => Err(CommandError::Unexpected),
-        }
+        self.change_state(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new_state)), masks }))
+    }
+
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError> {
+        self.change_state(RequestContent::RollBack(update))
     }
 
     fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {

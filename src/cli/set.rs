@@ -7,7 +7,7 @@ use super::error::{CliError, CommandError};
 use super::output::Output;
 use super::state_input::{self, StateInput};
 use super::update::{Update, read_file};
-use crate::model::field_path::parts;
+use crate::model::field_path::{parts, value_at};
 use crate::model::node::Node;
 
 /// Parts of the state that can be changed.
@@ -60,7 +60,7 @@ fn is_given(state: &Node, mask: &str) -> bool {
     let path = parts(mask);
     let parent = &path[..path.len() - 1];
     let emptied = !parent.is_empty() && state.at(parent).is_some_and(|node| node.is_empty_container());
-    emptied || state.at(&path).is_some()
+    emptied || value_at(state, &path).is_some()
 }
 
 #[cfg(test)]

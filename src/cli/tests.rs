@@ -117,6 +117,10 @@ impl ServerLink for ScriptedServer {
         }
     }
 
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError> {
+        self.update_state(Node::Number(update), Vec::new())
+    }
+
     fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {
         match self.steps.pop_front() {
             Some(Step::Broadcast(states)) => Ok(Some(states)),

@@ -34,6 +34,8 @@ pub struct Update {
     pub force: bool,
     /// Put back what was there when it fails.
     pub rollback: bool,
+    /// Instead of all that: what was there before this guarded update, of which the masks are the names.
+    pub rollback_of: Option<u64>,
     /// What is printed first when the server has accepted it; may be empty.
     pub accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
@@ -67,22 +69,26 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     /// that fail and a wait that was given up are no errors but exit codes.
     pub fn update_and_wait(
         &mut self,
-        Update { new_state, mut masks, deleted: typed, force, rollback, accepted: text, .. }: Update,
+        Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. }: Update,
     ) -> Result<ExitCode, CliError> {
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let objects = if rollback { Some(Objects { before: self.read(&masks)?, masks: masks.clone() }) } else { None };
         if force {
             masks.extend(guarded::masks_to_forget(self.link, &masks)?);
         }
+        let send = |link: &mut L, masks| match rollback_of {
+            Some(update) => link.roll_back(update),
+            None => link.update_state(new_state, masks),
+        };
         if self.waiting.no_wait && !rollback {
-            self.link.update_state(new_state, masks)?;
+            send(self.link, masks)?;
             return Ok(ExitCode::Success);
         }
         let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
         let open = guarded::open_about(&before, &masks);
-        let accepted = self.link.update_state(new_state, masks)?;
+        let accepted = send(self.link, masks)?;
         self.warn_of_unknown(&before, &typed);
         if !text.is_empty() {
             self.output.status(&text)?;

@@ -9,8 +9,7 @@ use super::session::ServerLink;
 use super::table::{Table, TooWide, one_line};
 use super::update::guarded::{phase, updates, waits_for};
 use super::update::{Context, Update};
-use crate::model::fields::{Kind, WORKLOAD, omit_empty};
-use crate::model::guarded_update::{UpdatePhase, definition_hash};
+use crate::model::guarded_update::UpdatePhase;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
 
@@ -71,72 +70,66 @@ fn info(update: &Node) -> String {
     }
 }
 
-/// Sends what was there before update `id`, or before the newest that can be rolled back, and waits.
-///
-/// # Errors
-/// There is no such update, something was changed since, the server refused or did not respond.
+/// Has the server bring back what was there before update `id`, or before the newest that can be rolled back, and waits.
 pub fn roll_back<L: ServerLink, C: Clock>(
     id: Option<u64>,
     context: &mut Context<'_, '_, L, C>,
 ) -> Result<ExitCode, CliError> {
     let state = read(context.link)?;
-    let (id, update) = choose(id, &updates(&state))?;
-    if phase(update) == Some(UpdatePhase::Undone) {
-        let text = format!("update {id} was undone: what was there before it is in force");
-        return Err(CommandError::input(text, "'ank apply --force' tries it again").into());
-    }
-    let Some(before) = update.get("before") else {
-        let text = format!("the server does not keep any more what was there before update {id}");
-        return Err(CommandError::input(text, "apply a manifest with what you want").into());
+    let updates = updates(&state);
+    let (id, update) = match id {
+        Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
+            CommandError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
+        })?,
+        None => choose(&updates)?,
     };
-    let objects = |part: &'static str| entries(update.get(part)).map(move |(name, object)| (part, name, object));
-    let objects: Vec<(&str, &str, &Node)> = objects("configs").chain(objects("workloads")).collect();
-    if objects.is_empty() {
-        let text = format!("nothing of update {id} is left: {}", info(update));
-        return Err(
-            CommandError::input(text.trim_end_matches(": "), "'ank get updates' lists all that are kept").into()
-        );
-    }
-    let masks: Vec<String> = objects.iter().map(|(part, name, _)| format!("desiredState.{part}.{name}")).collect();
-    let now = context.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
-    for (part, name, object) in objects {
-        let after = object.get("after").and_then(Node::as_text).map(str::to_owned);
-        if hash(&now, part, name) != after {
-            let kind = part.trim_end_matches('s');
-            let text = format!("{kind} '{name}' was changed after update {id}");
-            return Err(CommandError::input(text, "apply a manifest with what you want; nothing was changed").into());
-        }
-    }
-    context.output.status(&format!("Rolling back update {id}."))?;
-    let new_state = Node::map([("desiredState", before.clone())]);
-    context.update_and_wait(Update { new_state, masks, ..Update::default() })
+    context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
+    let masks = ["configs", "workloads"]
+        .into_iter()
+        .flat_map(|part| entries(update.get(part)).map(move |(name, _)| format!("desiredState.{part}.{name}")));
+    context.update_and_wait(Update { masks: masks.collect(), rollback_of: Some(id), ..Update::default() })
 }
 
-/// The update with this number, or the newest that is open, or else the newest that is in force.
-fn choose<'u>(id: Option<u64>, updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CommandError> {
+/// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
+/// mean that one, and the one before it is none that they expect.
+fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CommandError> {
+    use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
         updates.iter().rev().find(|(_, update)| phase(update).is_some_and(wanted)).copied()
     };
-    let found = match id {
-        Some(id) => updates.iter().find(|(found, _)| *found == id).copied(),
-        None => newest(UpdatePhase::is_open)
-            .or_else(|| newest(|phase| matches!(phase, UpdatePhase::Good | UpdatePhase::Kept))),
-    };
-    found.ok_or_else(|| match id {
-        Some(id) => CommandError::input(format!("update {id} does not exist"), "'ank get updates' lists them"),
-        None => {
-            CommandError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+    if let Some(open) = newest(UpdatePhase::is_open) {
+        return Ok(open);
+    }
+    let in_force = newest(|phase| matches!(phase, Good | Kept));
+    match newest(|phase| !matches!(phase, Replaced | Withdrawn)).filter(|(_, it)| phase(it) == Some(Undone)) {
+        Some((id, _)) => {
+            let hint = match in_force {
+                Some((earlier, update)) => {
+                    format!(
+                        "'ank rollback {earlier}' sets {} back to what was there before update {earlier}",
+                        objects(update)
+                    )
+                }
+                None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
+            };
+            let text = format!("the newest update, {id}, was undone: what was there before it is in force");
+            Err(CommandError::input(text, hint))
         }
-    })
+        None => in_force.ok_or_else(|| {
+            CommandError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+        }),
+    }
 }
 
-/// The hash of an object of the desired state; `None` when it does not exist.
-fn hash(state: &Node, part: &str, name: &str) -> Option<String> {
-    let mut definition = state.at(&["desiredState", part, name])?.clone();
-    if part == "workloads" {
-        omit_empty(&mut definition, Kind::Object(&WORKLOAD));
-    }
-    Some(definition_hash(&definition))
+/// All workloads and configs that an update changes.
+fn objects(update: &Node) -> String {
+    let kind = |part: &str, kind: &str| {
+        let names: Vec<String> = entries(update.get(part)).map(|(name, _)| format!("'{}'", one_line(name))).collect();
+        let plural = if names.len() == 1 { "" } else { "s" };
+        (!names.is_empty()).then(|| format!("{kind}{plural} {}", names.join(", ")))
+    };
+    let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")].into_iter().flatten().collect();
+    if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") }
 }
 
 #[cfg(test)]

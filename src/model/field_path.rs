@@ -26,7 +26,8 @@ pub struct FieldNotFound {
 /// Makes `tree` agree with `new` at each of `masks`, one after the other: replaces the whole node when `new` has one
 /// there, removes it otherwise.
 ///
-/// `*` is an ordinary key here. Missing maps on the way are created only when there is something to put there. What
+/// `*` is an ordinary key here. In `new` the index of an entry leads into a list, as in Eclipse Ankaios; in `tree` nothing
+/// does, so it becomes a key there where there was nothing. Missing maps on the way are created only when there is something to put there. What
 /// several masks lead to is copied once, however they overlap.
 ///
 /// # Errors
@@ -44,9 +45,11 @@ pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'
         }
         let path = parts(mask);
         let (last, parents) = path.split_last().ok_or_else(failed)?;
-        let exists = new.at(&path).is_some();
-        if is_below(&put, new, &path) {
-            if !matches!(new.at(parents), Some(Node::Map(_))) {
+        let exists = value_at(new, &path).is_some();
+        if let Some(whole) = place_above(&put, new, &path) {
+            // What was put is as in `new`: a list in it is one.
+            let parent = value_at(new, &path[..whole]).and_then(|node| node.at(parents.get(whole..)?));
+            if parents.len() >= whole && !matches!(parent, Some(Node::Map(_))) {
                 return Err(failed());
             }
             continue;
@@ -66,8 +69,8 @@ pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'
     }
     for path in &put {
         if let Some((last, parents)) = path.split_last()
-            && !is_below(&put, new, parents)
-            && let (Some(Node::Map(entries)), Some(node)) = (tree.at_mut(parents), new.at(path))
+            && place_above(&put, new, parents).is_none()
+            && let (Some(Node::Map(entries)), Some(node)) = (tree.at_mut(parents), value_at(new, path))
         {
             entries.insert((*last).to_owned(), node.clone());
         }
@@ -75,15 +78,29 @@ pub fn apply<'m>(tree: &mut Node, new: &Node, masks: impl IntoIterator<Item = &'
     Ok(())
 }
 
-/// Whether `path` leads to or through one of the places in `put`, all of which exist in `new`.
-fn is_below(put: &HashSet<Vec<&str>>, new: &Node, path: &[&str]) -> bool {
-    let mut node = Some(new);
-    (1..=path.len())
-        .map_while(|length| {
-            node = node.and_then(|node| node.get(path[length - 1]));
-            node.map(|_| put.contains(&path[..length]))
-        })
-        .any(|is_put| is_put)
+/// How many parts of `path` lead to the first of the places in `put`, all of which exist in `new`, that it leads to or
+/// through.
+fn place_above(put: &HashSet<Vec<&str>>, new: &Node, path: &[&str]) -> Option<usize> {
+    let mut node = new;
+    for length in 1..=path.len() {
+        node = child(node, path[length - 1])?;
+        if put.contains(&path[..length]) {
+            return Some(length);
+        }
+    }
+    None
+}
+
+/// What a new state has at a path, which may lead into lists by index.
+pub fn value_at<'n>(new: &'n Node, path: &[&str]) -> Option<&'n Node> {
+    path.iter().try_fold(new, |node, key| child(node, key))
+}
+
+fn child<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    match node {
+        Node::List(entries) => entries.get(key.parse::<usize>().ok()?),
+        _ => node.get(key),
+    }
 }
 
 #[cfg(test)]
@@ -94,7 +111,7 @@ pub(crate) mod tests {
     pub(crate) fn apply_one(tree: &mut Node, new: &Node, mask: &str) -> Option<()> {
         let path = parts(mask);
         let (last, parents) = path.split_last().filter(|_| !mask.is_empty())?;
-        let value = new.at(&path);
+        let value = value_at(new, &path);
         let mut place = tree;
         for key in parents {
             let entries = place.as_map_mut()?;
@@ -112,7 +129,10 @@ pub(crate) mod tests {
         if depth == 0 || random.usize(..5) == 0 {
             return Node::text(random.u8(..3).to_string());
         }
-        let keys = ["a", "b", "c"].into_iter().filter(|_| random.usize(..3) > 0).collect::<Vec<_>>();
+        if random.usize(..6) == 0 {
+            return Node::List((0..random.usize(..3)).map(|_| random_tree(random, depth - 1)).collect());
+        }
+        let keys = ["a", "b", "0"].into_iter().filter(|_| random.usize(..3) > 0).collect::<Vec<_>>();
         Node::map(keys.into_iter().map(|key| (key, random_tree(random, depth - 1))))
     }
 
@@ -121,11 +141,12 @@ pub(crate) mod tests {
     fn masks_that_overlap_lead_to_the_same_as_one_after_the_other() {
         let mut random = fastrand::Rng::with_seed(5);
         let (mut applied, mut refused) = (0, 0);
-        for round in 0..20_000 {
+        for round in 0..40_000 {
             let (old, new) = (random_tree(&mut random, 4), random_tree(&mut random, 4));
             let mask = |random: &mut fastrand::Rng| {
-                let parts: Vec<&str> =
-                    (0..=random.usize(..4)).map(|_| *random.choice(["a", "b", "c"].as_slice()).unwrap()).collect();
+                let parts: Vec<&str> = (0..=random.usize(..4))
+                    .map(|_| *random.choice(["a", "b", "0", "1", "00"].as_slice()).unwrap())
+                    .collect();
                 parts.join(".")
             };
             let masks: Vec<String> = (0..=random.usize(..5)).map(|_| mask(&mut random)).collect();

@@ -167,7 +167,7 @@ impl MemorySize for RequestContent {
             }
             Self::CompleteState(read) => read.masks.memory_bytes(),
             Self::Logs(logs) => logs.memory_bytes(),
-            Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
+            Self::RollBack(_) | Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
         }
     }
 }

@@ -213,6 +213,8 @@ pub struct Request {
 pub enum RequestContent {
     /// Change the desired state.
     UpdateState(UpdateState),
+    /// Change the desired state to what it was before the guarded update of this number.
+    RollBack(u64),
     /// Read the state.
     CompleteState(ReadState),
     /// Collect logs.
@@ -230,6 +232,11 @@ impl RequestContent {
     #[must_use]
     pub fn is_cancel(&self) -> bool {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
+    }
+
+    /// Whether it changes the desired state.
+    pub fn is_update(&self) -> bool {
+        matches!(self, Self::UpdateState(_) | Self::RollBack(_))
     }
 }
 

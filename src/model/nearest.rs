@@ -3,13 +3,16 @@
 //! Thread: none, plain functions.
 
 /// The candidate that is most similar to `name`, if one is similar enough to be meant.
-#[must_use]
 pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = name.to_lowercase();
     candidates
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= candidate.chars().count().max(3) / 3)
+        .filter(|(distance, candidate)| {
+            // Two names of one letter have nothing in common.
+            let length = candidate.chars().count();
+            *distance <= length.max(3) / 3 && *distance < length
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -32,5 +35,6 @@ mod tests {
         ] {
             assert_eq!(nearest(name, known), expected, "{name:?}");
         }
+        assert_eq!(nearest("B", ["A"]), None, "one letter");
     }
 }

@@ -8,7 +8,7 @@ use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
-use super::update::{UpdateError, requested_change};
+use super::update::{StateChange, UpdateError, requested_change};
 use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::Phase;
 use crate::model::field_path;
@@ -95,7 +95,7 @@ impl ServerLoop {
                 self.serve(requester, &key, content);
             }
             _ if !self.waiting.hooks_work() => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT),
-            RequestContent::UpdateState(_) => self.peers.refuse_or_drop(&key, UpdateError::TooManyWait.answer()),
+            _ if content.is_update() => self.peers.refuse_or_drop(&key, UpdateError::TooManyWait.answer()),
             _ => self.peers.refuse_or_drop(&key, UpdateError::TooManyWait),
         }
     }
@@ -130,6 +130,10 @@ impl ServerLoop {
         }
         match content {
             RequestContent::UpdateState(update) => self.update_state(requester, key, update),
+            RequestContent::RollBack(number) => {
+                let change = self.change_before(number, requester);
+                self.change_state(requester, key, change, false);
+            }
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(requester, key, &read),
             RequestContent::Missing => self.peers.refuse(key, "The Request does not contain any content"),
             // What lasts longer than its response must be found again by its id.
@@ -174,13 +178,26 @@ impl ServerLoop {
     // ---------------------------------------------------------------- updates
 
     fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
-        let _source = log_source(self.peers.source_of(requester));
         let again = self.failed_at_start(&update.masks);
         let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
-        let prepared = requested_change(self.view(), update, requester.agent().is_none()).and_then(|mut change| {
+        let change = requested_change(self.view(), update, requester.agent().is_none()).map(|mut change| {
             again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-            Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? })
+            change
         });
+        self.change_state(requester, key, change, writes_mode);
+    }
+
+    /// Checks a change, has the hooks look at it, and carries it out.
+    fn change_state(
+        &mut self,
+        requester: &Requester,
+        key: &RequestKey,
+        change: Result<StateChange, UpdateError>,
+        writes_mode: bool,
+    ) {
+        let _source = log_source(self.peers.source_of(requester));
+        let prepared = change
+            .and_then(|change| Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? }));
         let plan = prepared.as_ref().ok().filter(|_| self.hooks.is_some()).and_then(PreparedUpdate::for_hooks);
         match (prepared, &self.hooks, plan) {
             (Ok(prepared), Some(hooks), Some(plan)) => {

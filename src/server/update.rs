@@ -149,6 +149,9 @@ pub enum UpdateError {
         /// Why it was undone.
         reason: String,
     },
+    /// What was there before a guarded update cannot come into force again.
+    #[error("{0}")]
+    NoRollback(String),
     /// So many guarded updates are open that one more cannot be judged.
     #[error("{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back")]
     TooManyOpen,

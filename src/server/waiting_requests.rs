@@ -61,10 +61,6 @@ fn has_large_answer(content: &RequestContent) -> bool {
     !content.is_cancel() && *content != RequestContent::Missing
 }
 
-fn is_update(content: &RequestContent) -> bool {
-    matches!(content, RequestContent::UpdateState(_))
-}
-
 impl WaitingRequests {
     // ------------------------------------------------------------------- rests
 
@@ -103,18 +99,18 @@ impl WaitingRequests {
         !content.is_cancel() && self.rests(requester, now) != (false, false)
             || self.waits_for_hooks(requester, content)
             || self.queue.iter().any(|waiting| waiting.requester == *requester)
-            || has_hooks && is_update(content) && self.queue.iter().any(|waiting| is_update(&waiting.content))
+            || has_hooks && content.is_update() && self.queue.iter().any(|waiting| waiting.content.is_update())
             || has_large_answer(content) && !has_room()
     }
 
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
-        self.with_hooks.as_ref().is_some_and(|(first, ..)| is_update(content) || first == requester)
+        self.with_hooks.as_ref().is_some_and(|(first, ..)| content.is_update() || first == requester)
     }
 
     /// The update that the hooks have, and those that wait.
     pub fn updates(&self) -> impl Iterator<Item = &RequestKey> {
         let first = self.with_hooks.iter().map(|(_, key, _)| key);
-        first.chain(self.queue.iter().filter(|waiting| is_update(&waiting.content)).map(|waiting| &waiting.key))
+        first.chain(self.queue.iter().filter(|waiting| waiting.content.is_update()).map(|waiting| &waiting.key))
     }
 
     /// Whether hooks work on an update.
@@ -195,7 +191,7 @@ impl WaitingRequests {
     /// A stream has ended. Its updates are carried out all the same, as if the response was lost; its other requests need
     /// no response any more.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        self.queue.retain(|waiting| waiting.key.peer != peer || is_update(&waiting.content));
+        self.queue.retain(|waiting| waiting.key.peer != peer || waiting.content.is_update());
     }
 
     pub fn is_empty(&self) -> bool {

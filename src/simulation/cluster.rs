@@ -536,10 +536,16 @@ impl Cluster {
             }
             _ => true,
         };
-        let RequestContent::UpdateState(update) = &request.content else {
-            return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
+        let update = match &request.content {
+            RequestContent::UpdateState(update) => Some(update.clone()),
+            // Only commanders ask for it here.
+            RequestContent::RollBack(number) => {
+                let known = self.server.as_ref().zip(self.guards.as_ref());
+                known.and_then(|(server, guards)| guards.rollback_of(*number, server))
+            }
+            _ => return self.tell_server(PeerEvent::Message { peer, message, room: Room::default() }),
         };
-        let update = (heard && allowed).then(|| update.clone());
+        let update = update.filter(|_| heard && allowed);
         if update.as_ref().is_some_and(modes::writes_mode) {
             self.own_switches.client_wrote();
         }

@@ -39,6 +39,8 @@ pub struct Disturbances {
     pub guards: u32,
     /// Kills of the server that leave a newest stored state which cannot be read.
     pub damages: u32,
+    /// Requests of commanders that are a rollback of a guarded update.
+    pub rollbacks: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
@@ -46,7 +48,7 @@ pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storm
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 4] = ["prepares", "modes", "guards", "damages"];
+pub const LATEST: [&str; 5] = ["prepares", "modes", "guards", "damages", "rollbacks"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -88,11 +90,13 @@ impl Disturbances {
             modes: up_to(&mut fastrand::Rng::with_seed(seed.rotate_left(32)), 60),
             guards: 0,
             damages: 0,
+            rollbacks: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
         disturbances.guards = up_to(&mut newer, 80);
         disturbances.damages = up_to(&mut newer, 50);
+        disturbances.rollbacks = up_to(&mut newer, 30);
         disturbances
     }
 
@@ -107,7 +111,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 30] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 31] {
         let Self {
             engine,
             slow_network,
@@ -129,6 +133,7 @@ impl Disturbances {
             modes,
             guards,
             damages,
+            rollbacks,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -161,6 +166,7 @@ impl Disturbances {
             ("modes", modes),
             ("guards", guards),
             ("damages", damages),
+            ("rollbacks", rollbacks),
         ]
     }
 }

@@ -7,9 +7,11 @@ use super::life::RUNTIMES;
 use super::manual_clock::ManualClock;
 use super::modes;
 use super::wishes::Before;
+use crate::model::complete_state::Rendering;
 use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
-use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::messages::{AddedWorkload, PreparedInstance, UpdateState};
 use crate::model::names::{InstanceName, Name};
+use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
@@ -24,6 +26,8 @@ pub struct Guards {
     updates: BTreeMap<u64, SeenUpdate>,
     /// What each name of an open update was before the first of the updates that it is a part of.
     ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
+    /// What each update made of its names.
+    after: BTreeMap<u64, BTreeMap<Name, Option<Arc<Workload>>>>,
     /// Agents that prepare nothing, where conditions mean nothing.
     foreign: BTreeSet<Name>,
     /// Instances whose conditions held when their agents reported them last, on their present connections.
@@ -76,6 +80,8 @@ impl Guards {
                     let way_back = || before.desired().workloads.get(name).cloned();
                     self.ways_back.entry(name.clone()).or_insert_with(way_back);
                 }
+                let after = |name: &Name| (name.clone(), view.desired.workloads.get(name).cloned());
+                self.after.insert(*number, update.names.iter().map(after).collect());
             }
             let was_open = earlier.get(number).is_none_or(|earlier| earlier.phase.is_open());
             if update.phase == UpdatePhase::Undone && was_open {
@@ -108,6 +114,26 @@ impl Guards {
         let pending = pending(server);
         self.permitted.retain(|instance| pending.contains(&instance.workload));
         None
+    }
+
+    /// What a rollback of an update asks for. `None`: it has to be refused, since something is not as the update left it.
+    pub fn rollback_of(&self, number: u64, server: &ServerLoop) -> Option<UpdateState> {
+        let update = self.updates.get(&number)?;
+        let (mut wished, mut masks) = (server.view().desired.clone(), Vec::new());
+        let after = self.after.get(&number)?;
+        for name in &update.names {
+            if wished.workloads.get(name) != after.get(name)?.as_ref() {
+                return None;
+            }
+            let known = if update.phase.is_open() { &self.ways_back } else { &update.ways_back };
+            match known.get(name)? {
+                Some(before) => _ = wished.workloads.insert(name.clone(), before.clone()),
+                None => _ = wished.workloads.remove(name),
+            }
+            masks.push(format!("desiredState.workloads.{name}"));
+        }
+        let tree = Node::map([("desiredState", wished.node(Rendering::Sparse))]);
+        (!masks.is_empty()).then_some(UpdateState { new_state: Some(Ok(tree)), masks })
     }
 
     /// Whether the new form of a workload has a condition under which it may come into force, and its agent has not

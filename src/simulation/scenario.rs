@@ -19,6 +19,7 @@ use crate::model::node::Node;
 use crate::model::runtime_config::RuntimeConfig;
 use crate::model::workload::{AddCondition, ConfigItem, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
+use crate::server::ServerLoop;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,6 +244,9 @@ impl Scenario {
     }
 
     fn commander_acts(&mut self) {
+        if self.happens(self.disturbances.rollbacks) {
+            return self.commander_rolls_back();
+        }
         let Some((update, desired)) = self.next_update() else { return };
         let update = RequestContent::UpdateState(update);
         let repeated = self.random.u8(0..10) == 0;
@@ -269,6 +273,17 @@ impl Scenario {
                     .violations
                     .push(format!("the same update has two different answers: {answer:?}, {again:?}"));
             }
+        }
+    }
+
+    /// Any update; most have something that was changed since.
+    fn commander_rolls_back(&mut self) {
+        let updates = self.cluster.server.as_ref().map(ServerLoop::seen_updates).unwrap_or_default();
+        let number = updates.keys().rev().nth(self.random.usize(..3)).copied().unwrap_or(1);
+        let answer = self.cluster.ask(RequestContent::RollBack(number));
+        self.cluster.trace.line(|| format!("commander: rolls back update {number}: {answer:?}"));
+        if let (Some(Ok(())), Some(server)) = (answer, &self.cluster.server) {
+            self.past.push(server.view().desired.clone());
         }
     }
 

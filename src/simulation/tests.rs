@@ -38,7 +38,7 @@ const FOUND_LESS: [(u64, &str); 11] = [
     (3011153, ""),
     (3013823, ""),
 ];
-/// Seeds that have found something with all kinds of faults but `damages`.
+/// Seeds that have found something with all kinds of faults but `damages` and `rollbacks`.
 const FOUND_LAST: [u64; 26] = [
     5600108, 5601525, 5601546, 5603447, 5603982, 5607148, 5607919, 5611148, 5711018, 5714632, 6201632, 6207407,
     6220063, 6221132, 6233195, 6262316, 6271199, 6273304, 6457832, 6460441, 6499960, 6570323, 6573981, 6629158,
@@ -74,7 +74,7 @@ fn found_without(seed: u64) -> LeftOut {
     let newer = if FOUND.contains(&seed) { NEWER.as_slice() } else { &[] };
     let newest = if !newer.is_empty() || FOUND_SINCE.contains(&seed) { NEWEST.as_slice() } else { &[] };
     let latest = latest.into_iter().filter(|_| !newest.is_empty());
-    let last = FOUND_LAST.contains(&seed).then_some(&"damages");
+    let last = if FOUND_LAST.contains(&seed) { ["damages", "rollbacks"].as_slice() } else { &[] };
     let older = newer.iter().chain(newest).chain(last).map(|name| (*name).to_owned());
     LeftOut { faults: older.chain(latest).collect(), ..LeftOut::default() }
 }

@@ -153,12 +153,15 @@ fn settings_are_understood_as_they_are_and_with_every_comment_in_use() {
     let folder = scratch::folder("settings");
     let run_folder = folder.path().join("run");
     fs::create_dir(&run_folder).expect("own folder is writable");
+    fs::write(run_folder.join("my-hook"), "").expect("own folder is writable");
     let path = |name: &str| folder.path().join(name);
     let here = |text: String| {
-        // Certificates are not there, and the agent's folder only on a device.
+        // Certificates are not there, and the folders only on a device.
         let needs_them = |line: &&str| line.contains("_pem") || line.starts_with("commander_names");
         let kept = text.lines().filter(|line| !needs_them(line)).map(|line| format!("{line}\n"));
-        kept.collect::<String>().replace("/run/ankaios-agent", run_folder.to_str().expect("text"))
+        let here = run_folder.to_str().expect("text");
+        let folders = ["/run/ankaios-agent", "/var/lib/ankaios", "/usr/libexec/ankaios/hooks"];
+        folders.iter().fold(kept.collect(), |text: String, folder| text.replace(folder, here))
     };
     for text in [text(delivered("ank-server.conf")), everything_in_use("ank-server.conf")] {
         fs::write(path("ank-server.conf"), here(text)).expect("own folder is writable");

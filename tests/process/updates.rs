@@ -33,6 +33,7 @@ fn assert_ended(output: &Output, code: i32, stderr: &str) {
     assert_eq!((output.code, output.stderr.as_str()), (code, stderr), "{}", output.stdout);
 }
 
+// [stest->swdd~server-rolls-back-updates~1]
 #[test]
 fn a_good_update_is_waited_for_listed_and_rolled_back() {
     let mut cluster = Cluster::prepare();
@@ -46,12 +47,14 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
     assert_eq!(updates(&cluster), (vec![row("1", "GOOD", "extra, web")], String::new()));
 
     let stdout = cluster.ank(&["rollback"]).success();
-    assert!(stdout.starts_with("Rolling back update 1.\nSuccessfully applied the manifest(s).\n"), "{stdout}");
+    let named = "Rolling back update 1: workloads 'extra', 'web'.\n";
+    assert!(stdout.starts_with(&format!("{named}Successfully applied the manifest(s).\n")), "{stdout}");
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);
-    let refused = "error: Failed to roll back: 'Command failed: 'workload 'extra' was changed after update 1''\n\
-                   hint: apply a manifest with what you want; nothing was changed\n";
+    let refused = "error: Failed to roll back: 'Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
+                   was changed after update 1''''\n\
+                   hint: nothing was changed; correct what the server names and try again\n";
     assert_ended(&again, 1, refused);
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
 }
@@ -86,8 +89,9 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_ended(
         &none,
         1,
-        "error: Failed to roll back: 'Command failed: 'there is no update to roll back''\n\
-         hint: none in 'ank get updates' is open, GOOD or KEPT\n",
+        "error: Failed to roll back: 'Command failed: 'the newest update, 3, was undone: what was there before it is in \
+         force''\n\
+         hint: no update in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
 

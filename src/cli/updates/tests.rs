@@ -84,112 +84,77 @@ fn texts_of_the_server_cannot_act_on_the_terminal() {
     assert!(!played.out.chars().any(crate::model::shown_text::acts_on_terminal), "{:?}", played.out);
 }
 
-const WEB: &str = "desiredState.workloads.web";
-const PORT: &str = "desiredState.configs.port";
-
-/// The desired state as update 2 left it: `web` changed, `gone` deleted, `port` added.
-fn desired(web: &str) -> Node {
-    let web = with(texts(&[("agent", "A"), ("runtime", "podman"), ("runtimeConfig", web)]), [("tags", Node::empty())]);
-    let desired = [("workloads", Node::map([("web", web)])), ("configs", texts(&[("port", "80")]))];
-    Node::map([("desiredState", Node::map(desired))])
-}
-
-/// Update `phase` with what was there before.
+/// Update `phase` of workload `web` and config `port`.
 fn update(phase: &str) -> Node {
-    let hash = |part: &str, name: &str| texts(&[("after", &hash(&desired("new"), part, name).unwrap())]);
-    let workloads = Node::map([("web", hash("workloads", "web")), ("gone", Node::empty())]);
-    with(
-        texts(&[("phase", phase)]),
-        [
-            ("workloads", workloads),
-            ("configs", Node::map([("port", hash("configs", "port"))])),
-            ("before", texts(&[("apiVersion", "v1")])),
-        ],
-    )
+    with(texts(&[("phase", phase)]), [("workloads", names(&["web"])), ("configs", names(&["port"]))])
 }
 
-/// Rolls back; gives the masks of the update that was sent.
-fn rolled_back(id: Option<u64>, steps: Vec<Step>) -> (Option<Vec<String>>, Played<ExitCode>) {
+/// Rolls back; gives the numbers that were sent.
+fn rolled_back(id: Option<u64>, steps: Vec<Step>) -> (Vec<Node>, Played<ExitCode>) {
     let played = play(None, steps, |link, clock, output| {
         let waiting = Waiting { no_wait: true, ..Waiting::default() };
         roll_back(id, &mut Context { link, clock, output, waiting })
     });
-    (played.server.updates.first().map(|(_, masks)| masks.clone()), played)
-}
-
-fn all_known() -> Step {
-    known(&[("1", update("KEPT")), ("2", update("GOOD")), ("3", update("UNDONE")), ("4", texts(&[("phase", "GOOD")]))])
+    (played.server.updates.iter().map(|(sent, _)| sent.clone()).collect(), played)
 }
 
 #[test]
-fn a_rollback_sends_what_was_there_before_with_all_names() {
-    let steps = vec![all_known(), Step::State(desired("new")), Step::Accept(accepted(&["web.1.A"], &["web.2.A"]))];
-    let (masks, played) = rolled_back(Some(2), steps);
-    assert_eq!((played.result.unwrap(), played.err.as_str()), (ExitCode::Success, ""));
-    assert_eq!(played.out, "Rolling back update 2.\n");
-    let expected = [PORT, "desiredState.workloads.gone", WEB].map(str::to_owned);
-    assert_eq!(masks.as_deref(), Some(&expected[..]));
-    let before = Node::map([("desiredState", texts(&[("apiVersion", "v1")]))]);
-    assert_eq!(played.server.updates[0].0, before);
-    assert_eq!(played.server.reads[1], expected);
-}
-
-#[test]
-fn what_was_changed_since_is_not_rolled_back() {
-    let mut gone_is_back = desired("new");
-    let workloads = gone_is_back.at_mut(&["desiredState", "workloads"]).unwrap().as_map_mut().unwrap();
-    workloads.insert("gone".to_owned(), texts(&[("agent", "A")]));
-    let mut other_port = desired("new");
-    *other_port.at_mut(&["desiredState", "configs", "port"]).unwrap() = Node::text("81");
-    for (now, name) in [
-        (desired("other"), "workload 'web'"),
-        (gone_is_back, "workload 'gone'"),
-        (other_port, "config 'port'"),
-        (Node::empty(), "config 'port'"),
+fn a_rollback_names_what_it_sets_back_and_is_one_request() {
+    let one = with(texts(&[("phase", "UNDONE")]), [("workloads", names(&["a\x1b[2J", "b"]))]);
+    for (id, sent, named) in [
+        (None, 2, "workload 'web' and config 'port'"),
+        (Some(1), 1, "workload 'web' and config 'port'"),
+        (Some(3), 3, "workloads 'a\u{fffd}[2J', 'b'"), // The server refuses it.
+        (Some(4), 4, "nothing"),
     ] {
-        let (masks, played) = rolled_back(Some(2), vec![all_known(), Step::State(now)]);
-        let error = played.result.unwrap_err();
-        assert_eq!(error.to_string(), format!("Command failed: '{name} was changed after update 2'"));
-        assert_eq!((masks, played.out.as_str()), (None, ""));
+        let replaced = texts(&[("phase", "REPLACED")]);
+        let all = [("1", update("KEPT")), ("2", update("TRIAL")), ("3", one.clone()), ("4", replaced)];
+        let (requests, played) = rolled_back(id, vec![known(&all), Step::Accept(accepted(&["web.1.A"], &["web.2.A"]))]);
+        assert_eq!((played.result.unwrap(), played.err.as_str()), (ExitCode::Success, ""));
+        assert_eq!(requests, [Node::Number(sent)]);
+        assert_eq!(played.out, format!("Rolling back update {sent}: {named}.\n"));
     }
 }
 
 #[test]
-fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force() {
-    let update = |phase: &str| texts(&[("phase", phase)]);
-    let chosen = |id, phases: &[(u64, &str)]| {
-        let updates: Vec<(u64, Node)> = phases.iter().map(|(id, phase)| (*id, update(phase))).collect();
-        let updates: Vec<(u64, &Node)> = updates.iter().map(|(id, update)| (*id, update)).collect();
-        choose(id, &updates).map(|(id, _)| id).map_err(|error| error.to_string())
-    };
-    for (id, phases, expected) in [
-        (None, &[(1, "TRIAL"), (2, "STAGING"), (3, "GOOD")][..], Ok(2)),
-        (None, &[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], Ok(2)),
-        (None, &[(1, "KEPT"), (2, "GOOD")], Ok(2)),
-        (None, &[(1, "UNDONE"), (2, "REPLACED")], Err("there is no update to roll back")),
-        (None, &[], Err("there is no update to roll back")),
-        (Some(1), &[(1, "STUCK"), (2, "GOOD")], Ok(1)),
-        (Some(7), &[(1, "GOOD")], Err("update 7 does not exist")),
+fn what_the_server_refuses_is_an_error() {
+    let steps = vec![known(&[("1", update("GOOD"))]), Step::Refuse("Update rejected: 'config 'port' was changed'")];
+    let error = rolled_back(None, steps).1.result.unwrap_err();
+    let text = "SetState failed with: 'Update rejected: 'config 'port' was changed''";
+    assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
+}
+
+/// Who has just read that an update failed and was undone means that one, and not the one before it.
+#[test]
+fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_was_undone() {
+    let undone = |id: u64| Err(format!("the newest update, {id}, was undone: what was there before it is in force"));
+    let none = || Err("there is no update to roll back".to_owned());
+    for (phases, expected) in [
+        (&[(1, "TRIAL"), (2, "STAGING"), (3, "UNDONE")][..], Ok(2)),
+        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], Ok(2)),
+        (&[(1, "KEPT"), (2, "GOOD")], Ok(2)),
+        (&[(9, "GOOD"), (10, "UNDONE")], undone(10)),
+        (&[(1, "GOOD"), (2, "UNDONE"), (3, "WITHDRAWN"), (4, "REPLACED")], undone(2)),
+        (&[(1, "UNDONE")], undone(1)),
+        (&[(2, "REPLACED")], none()),
+        (&[], none()),
     ] {
-        assert_eq!(chosen(id, phases), expected.map_err(str::to_owned), "{phases:?}");
+        let updates: Vec<(String, Node)> = phases.iter().map(|(id, phase)| (id.to_string(), update(phase))).collect();
+        let updates: Vec<(&str, Node)> = updates.iter().map(|(id, update)| (id.as_str(), update.clone())).collect();
+        let (requests, played) = rolled_back(None, vec![known(&updates), Step::Accept(accepted(&[], &[]))]);
+        let result = played.result.map(|_| requests.first().and_then(Node::as_number).unwrap());
+        let error = expected.map_err(|text| format!("Command failed: '{text}'"));
+        assert_eq!(result.map_err(|error| error.to_string()), error, "{phases:?}");
     }
-}
-
-/// Without masks the request would be one for the whole state.
-#[test]
-fn an_update_that_another_one_has_taken_over_is_not_rolled_back() {
-    let before = Node::map([("apiVersion", Node::text("v1"))]);
-    let replaced = with(texts(&[("phase", "REPLACED"), ("replacedBy", "9")]), [("before", before)]);
-    let (masks, played) = rolled_back(Some(2), vec![known(&[("2", replaced)]), Step::State(Node::empty())]);
-    let error = played.result.unwrap_err();
-    assert_eq!(error.to_string(), "Command failed: 'nothing of update 2 is left: part of update 9'");
-    assert_eq!(masks, None);
+    let updates = [("9", update("GOOD")), ("10", update("UNDONE"))];
+    let hint = rolled_back(None, vec![known(&updates)]).1.result.unwrap_err().hint();
+    let earlier = "'ank rollback 9' sets workload 'web' and config 'port' back to what was there before update 9";
+    assert_eq!(hint.as_deref(), Some(earlier));
 }
 
 #[test]
-fn an_update_whose_way_back_is_not_kept_any_more_is_an_error() {
-    let (masks, played) = rolled_back(Some(4), vec![all_known()]);
-    let error = played.result.unwrap_err().to_string();
-    assert_eq!(error, "Command failed: 'the server does not keep any more what was there before update 4'");
-    assert_eq!(masks, None);
+fn an_update_that_does_not_exist_is_an_error() {
+    let (requests, played) = rolled_back(Some(7), vec![known(&[("1", update("GOOD"))])]);
+    assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'update 7 does not exist'");
+    assert_eq!(requests, []);
 }

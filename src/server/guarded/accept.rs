@@ -86,12 +86,18 @@ impl ServerLoop {
 
     /// A workload may decide only about what it may write: if its request fails, all of the update is put back.
     fn check_joined(&self, requester: &Requester, unit: &Unit, joined: &[u64]) -> Result<(), UpdateError> {
-        let Some(number) = joined.last().filter(|_| requester.agent().is_some()) else { return Ok(()) };
+        match joined.last() {
+            Some(number) if !self.may_write(requester, unit) => Err(UpdateError::PartOfOther { number: *number }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `requester` may write all that `unit` is about.
+    pub(super) fn may_write(&self, requester: &Requester, unit: &Unit) -> bool {
         let workloads = unit.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
         let configs = unit.configs.keys().map(|key| format!("desiredState.configs.{key}"));
-        let update = UpdateState { new_state: None, masks: workloads.chain(configs).collect() };
-        let allowed = self.rights.authorize(requester, &RequestContent::UpdateState(update));
-        allowed.map_err(|_| UpdateError::PartOfOther { number: *number })
+        let update = || UpdateState { new_state: None, masks: workloads.chain(configs).collect() };
+        requester.agent().is_none() || self.rights.authorize(requester, &RequestContent::UpdateState(update())).is_ok()
     }
 
     /// Whether a change of workloads is to be guarded although it concerns no open update.

@@ -4,6 +4,7 @@ mod bounds;
 mod joins;
 mod modes;
 mod restarts;
+mod rollback;
 mod staging;
 mod undo;
 

@@ -42,11 +42,6 @@ impl Form {
         definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
     }
 
-    /// The hash by which clients recognise the desired definition.
-    fn desired_hash(&self) -> Option<String> {
-        self.desired.as_ref().map(|desired| definition_hash(&workload_node(desired, Rendering::Sparse)))
-    }
-
     /// Whether users, and the agent, get the same.
     fn is_like(&self, other: &Self) -> bool {
         self.desired == other.desired && self.effective == other.effective
@@ -111,7 +106,12 @@ pub struct Unit {
     pub configs: BTreeMap<String, TouchedConfig>,
 }
 
-fn config_hash(item: &ConfigItem) -> String {
+/// The hash by which the definition of a workload is recognised; `None` when there is none.
+pub(super) fn desired_hash(desired: Option<&Arc<Workload>>) -> Option<String> {
+    desired.map(|desired| definition_hash(&workload_node(desired, Rendering::Sparse)))
+}
+
+pub(super) fn config_hash(item: &ConfigItem) -> String {
     definition_hash(&config_node(item))
 }
 
@@ -160,7 +160,7 @@ impl Unit {
                 ..TouchedWorkload::default()
             });
             touched.new = after.instance().cloned();
-            (touched.after, touched.print) = (after.desired_hash(), after.print());
+            (touched.after, touched.print) = (desired_hash(after.desired.as_ref()), after.print());
         }
         for (key, (before, after)) in &touch.configs {
             let known = self.configs.get(key);

@@ -3,7 +3,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::trial::{Failure, LATE};
-use super::unit::Unit;
+use super::unit::{Unit, config_hash, desired_hash};
 use super::{GuardedUpdates, Open, Record};
 use crate::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
 use crate::model::cycles::find_cycle;
@@ -17,6 +17,7 @@ use crate::server::ServerLoop;
 use crate::server::connections::removed;
 use crate::server::plan::Difference;
 use crate::server::prepare::PreparedUpdate;
+use crate::server::requester::Requester;
 use crate::server::templates::RenderError;
 use crate::server::update::{StateChange, UpdateError};
 use std::time::Instant;
@@ -286,6 +287,45 @@ impl ServerLoop {
             Some((late, _)) => format!("{late}: waits for {} to stop", others.join(", ")),
             None => why.to_owned(),
         }
+    }
+
+    /// What leads back to the desired state before update `number`, for a requester that may write all of it.
+    ///
+    /// # Errors
+    /// [`UpdateError::NoRollback`].
+    // [impl->swdd~server-rolls-back-updates~1]
+    pub(in crate::server) fn change_before(
+        &self,
+        number: u64,
+        requester: &Requester,
+    ) -> Result<StateChange, UpdateError> {
+        let refused = |reason: String| Err(UpdateError::NoRollback(reason));
+        let open = self.guarded.open.get(&number).map(|open| &open.record);
+        let ended = || self.guarded.ended.iter().map(|ended| &ended.record).find(|record| record.number == number);
+        let Some(record) = open.or_else(ended) else { return refused(format!("update {number} does not exist")) };
+        let unit = &record.unit;
+        if !self.may_write(requester, unit) {
+            return refused(format!("update {number} is also about what this workload may not write"));
+        }
+        if record.phase == UpdatePhase::Undone {
+            return refused(format!("update {number} was undone: what was there before it is in force"));
+        }
+        if let Some(successor) = &record.replaced_by {
+            return refused(format!("nothing of update {number} is left: it is a part of update {successor}"));
+        }
+        if record.has_lost_way_back || unit.is_empty() {
+            return refused(format!("the server does not keep any more what was there before update {number}"));
+        }
+        let desired = &self.workloads.desired;
+        let changed = |name: &&Name| desired_hash(desired.workloads.get(*name)) != unit.workloads[*name].after;
+        if let Some(name) = unit.workloads.keys().find(changed) {
+            return refused(format!("workload '{name}' was changed after update {number}"));
+        }
+        let changed = |key: &&String| desired.configs.get(*key).map(config_hash) != unit.configs[*key].after;
+        if let Some(key) = unit.configs.keys().find(changed) {
+            return refused(format!("config '{key}' was changed after update {number}"));
+        }
+        Ok(self.way_back(unit))
     }
 
     /// What leads back to the desired state before `unit`.

@@ -127,6 +127,8 @@ struct Client {
     id: String,
     masks: Vec<String>,
     copy: Node,
+    /// Lists that were told as removed when they became empty: they are told once more when they go.
+    emptied: BTreeSet<String>,
 }
 
 impl Client {
@@ -144,13 +146,18 @@ impl Client {
         for text in &altered.added {
             let before = filled(below(&before, &split(text)));
             assert_eq!(before, Leaves::new(), "'{text}' is told as added and was there");
+            self.emptied.remove(text);
         }
         for text in &altered.updated {
             let (old, new) = (below(&before, &split(text)), below(fresh, &split(text)));
             assert!(old != new && !old.is_empty() && !new.is_empty(), "'{text}' is told as updated: {old:?}, {new:?}");
         }
         for text in &altered.removed {
-            assert_ne!(below(&before, &split(text)), Leaves::new(), "'{text}' is told as removed and was not there");
+            let was_there = self.emptied.remove(text) || !below(&before, &split(text)).is_empty();
+            assert!(was_there, "'{text}' is told as removed and was not there");
+            if everything.get(&split(text)).is_some_and(|now| now == EMPTY[0]) {
+                self.emptied.insert(text.clone());
+            }
             assert_eq!(below(fresh, &split(text)), Leaves::new(), "'{text}' is told as removed and is there");
         }
         let told: Vec<Path> = altered.added.iter().chain(&altered.updated).map(|text| split(text)).collect();
@@ -316,7 +323,7 @@ impl Run {
             ] if may_ask != Some(false) => state,
             other => panic!("{other:?}, {may_ask:?}"),
         };
-        self.clients.push(Client { peer, id, masks, copy: state.clone() });
+        self.clients.push(Client { peer, id, masks, copy: state.clone(), emptied: BTreeSet::new() });
     }
 
     /// Whether a client may read: a workload does so by its rules, on the agent that it is for. `None` when it is for
@@ -506,6 +513,8 @@ fn random_mask(random: &mut Random, reading: bool) -> String {
     };
     let state = one_of(random, &["desiredState", "desiredState", "desiredState", "effectiveState"]);
     let path = match random.u8(..if reading { 10 } else { 7 }) {
+        // Into a list of the new state, and a field that only a map has.
+        0 if !reading && random.bool() => format!("{state}.configs.k2.{}", one_of(random, &["0", "1", "1.x", "0.x"])),
         0 => format!("{state}.configs.k3.{}", one_of(random, &["x", "y.z"])),
         1 => format!("{state}.configs.{key}"),
         2 => format!("{state}.apiVersion"),
@@ -606,7 +615,11 @@ fn random_configs(random: &mut Random) -> Node {
         items.push(("k1", Node::text(one_of(random, &["1", "2"]))));
     }
     if random.bool() {
-        items.push(("k2", Node::List((0..random.usize(..3)).map(|index| Node::text(index.to_string())).collect())));
+        let entry = |index: usize| match index {
+            1 => Node::map([("x", Node::text("1"))]),
+            _ => Node::text(index.to_string()),
+        };
+        items.push(("k2", Node::List((0..random.usize(..3)).map(entry).collect())));
     }
     if random.bool() {
         let mut inner = vec![("x", Node::text(one_of(random, &["1", "2"])))];

@@ -58,6 +58,7 @@ fn kinds() -> Vec<Kind> {
         same(|_| update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.other"])),
         same(|_| RequestContent::UpdateState(UpdateState { new_state: Some(Err("x".to_owned())), masks: vec![] })),
         same(|_| RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),
+        same(|number| RequestContent::RollBack(number as u64)),
         same(|_| read(&["desiredState.workloads.t0"], false)),
         same(|_| read(&["desiredState.workloads.t0"], true)),
         same(|_| read(&[], false)),
@@ -77,6 +78,7 @@ fn number_of(content: &RequestContent) -> usize {
         RequestContent::LogsCancel => 3,
         RequestContent::EventsCancel => 4,
         RequestContent::Missing => 5,
+        RequestContent::RollBack(_) => 6,
     }
 }
 
@@ -112,7 +114,7 @@ fn flood(cluster: &mut Cluster, agent: PeerId, mut send: impl FnMut(&mut Cluster
             }
         }
     }
-    assert_eq!(sent, (0..6).collect());
+    assert_eq!(sent, (0..7).collect());
 }
 
 /// Each of these sources has caused as many lines as it may, and no other line was written.

@@ -120,6 +120,7 @@ fn messages_to_the_server_arrive_unchanged() {
         ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 42, free_memory: u64::MAX }),
         request(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree)), masks: vec!["m".into()] })),
         request(RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),
+        request(RequestContent::RollBack(7)),
         request(RequestContent::CompleteState(ReadState { masks: vec!["m".into()], subscribe: true })),
         request(RequestContent::Logs(logs)),
         request(RequestContent::LogsCancel),

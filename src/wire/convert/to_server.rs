@@ -153,6 +153,10 @@ fn write_prepared(prepared: PreparedInstance) -> grpc_api::PreparedInstance {
 #[must_use]
 pub fn read_request(request: base::Request) -> Request {
     let content = match request.RequestContent {
+        // Whatever else it has: its sender needs the rights for this only.
+        Some(WireContent::UpdateStateRequest(base::UpdateStateRequest { rollbackOf: Some(number), .. })) => {
+            RequestContent::RollBack(number)
+        }
         Some(WireContent::UpdateStateRequest(update)) => {
             let parts = if update.updateMask.is_empty() { Parts::NewWhole } else { Parts::New };
             let tree = |bytes: Vec<u8>| tree::read_state(&bytes, parts).map_err(|error| error.to_string());
@@ -177,6 +181,10 @@ pub fn write_request(request: Request) -> base::Request {
             // A state that could not be read never leaves this program again.
             newState: update.new_state.and_then(Result::ok).map(|new| tree::write_state(&new)),
             updateMask: update.masks,
+            ..Default::default()
+        })),
+        RequestContent::RollBack(number) => Some(WireContent::UpdateStateRequest(base::UpdateStateRequest {
+            rollbackOf: Some(number),
             ..Default::default()
         })),
         RequestContent::CompleteState(read) => Some(WireContent::CompleteStateRequest(base::CompleteStateRequest {

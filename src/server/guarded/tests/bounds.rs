@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
+use crate::model::messages::RequestContent;
 use crate::server::tests::update;
 
 /// A workload that may write these fields.
@@ -16,8 +17,13 @@ pub fn ask(rig: &mut Rig, id: &str, workloads: &[&str]) -> String {
     let masks: Vec<String> = names.map(|name| format!("desiredState.workloads.{name}")).collect();
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", workloads.join(", "));
+    ask_for(rig, id, update(&state, &masks))
+}
+
+/// What a workload is answered.
+pub fn ask_for(rig: &mut Rig, id: &str, content: RequestContent) -> String {
     rig.cluster.take_all();
-    rig.cluster.send_request(rig.a, id, update(&state, &masks));
+    rig.cluster.send_request(rig.a, id, content);
     format!("{:?}", rig.cluster.take(rig.a))
 }
 
