@@ -13,8 +13,8 @@
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
 //!   guarded/      updates that are staged, judged and rolled back as a whole
 //! agent/          plans in, containers running, states out
-//!   agent_manager.rs, runtime_manager.rs     what is wanted, and what follows from it
-//!   workload_scheduler.rs                    changes wait here for the workloads that they depend on
+//!   agent_manager.rs                         messages in, states out
+//!   runtime_manager.rs                       one record per workload: what is wanted, what it waits for, what it has
 //!   wish_slot.rs                             what the scheduler wants of one control loop
 //!   workload_control_loop.rs                 all containers of one workload
 //!   state_checker.rs, probes/                what becomes of them

@@ -9,11 +9,10 @@
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
-use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
+use super::runtime_manager::{Change, Existing, Hello, RuntimeManager, WorkloadThreads};
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
-use super::workload_scheduler::Change;
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -25,7 +24,7 @@ use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::Instant;
 
@@ -48,19 +47,6 @@ impl EarlierCalls for PreviousChildren {
     }
 }
 
-/// A hello that waits for listings.
-#[derive(Debug, Default)]
-struct PendingHello {
-    /// The workloads of the hello.
-    greeted: BTreeMap<Name, AddedWorkload>,
-    /// Those wanted after the plans that came since.
-    wanted: BTreeMap<Name, AddedWorkload>,
-    /// The newest delete of each workload in those plans, with its dependencies.
-    deleted: BTreeMap<Name, DeletedWorkload>,
-    /// All instances that they delete.
-    gone: BTreeSet<InstanceName>,
-}
-
 /// All decisions of an agent.
 pub struct AgentManager<C: Clock, T> {
     agent: Name,
@@ -74,7 +60,8 @@ pub struct AgentManager<C: Clock, T> {
     load: LoadSampler,
     load_due: Instant,
     found: Vec<Existing>,
-    pending_hello: Option<PendingHello>,
+    /// A hello that waits for listings.
+    pending_hello: Option<Hello>,
     /// Whether a hello has ever come; no listing is requested before.
     greeted: bool,
     /// Whether a hello has come on the present connection.
@@ -172,10 +159,9 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.runtime.threads()
     }
 
-    /// How much there is of what grows and shrinks: workloads, operations that wait, names that they wait for,
-    /// workloads that may not run, those with conditions of the node, and those that are prepared.
+    /// How many workloads there are, operations that wait, names that they wait for, and workloads with conditions.
     #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 5] {
+    pub fn sizes(&self) -> [usize; 4] {
         self.runtime.sizes()
     }
 
@@ -261,7 +247,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::Prepared(report) => {
-                let reports = self.runtime.prepared(report, &self.store);
+                let reports = self.runtime.prepared(report, &mut self.store);
                 self.report(reports);
             }
             SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
@@ -302,11 +288,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn overview(&self) -> Overview {
-        let of_one = |(instance, runtime): (InstanceName, Name)| {
-            let state = self.store.get(&instance).map(|state| state.phase.state());
-            WorkloadOverview { instance, runtime, state }
+        let of_one = |AddedWorkload { instance, workload }: &AddedWorkload| {
+            let state = self.store.get(instance).map(|state| state.phase.state());
+            WorkloadOverview { instance: instance.clone(), runtime: workload.runtime.clone(), state }
         };
-        let workloads = self.runtime.effective().into_values().map(of_one).collect();
+        let workloads = self.runtime.wanted().map(of_one).collect();
         Overview { connected: self.connected, workloads }
     }
 
@@ -315,11 +301,11 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
         info!("Received the server hello with '{}' added workloads.", added.len());
         let wanted = added.into_iter().filter(is_acceptable);
-        let greeted: BTreeMap<Name, _> = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
+        let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
         (self.greeted, self.connected) = (true, true);
         self.load_due = self.clock.now() + LOAD_INTERVAL;
         self.report_load();
-        self.pending_hello = Some(PendingHello { wanted: greeted.clone(), greeted, ..PendingHello::default() });
+        self.pending_hello = Some(Hello { wanted, ..Hello::default() });
         self.runtime.session_begins();
         let dropped = self.store.drop_stale();
         self.runtime.listings.on_hello();
@@ -354,20 +340,20 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     /// Acts on the hello: on the first one when all engines have listed their containers or had time enough for it; a
-    /// later listing concerns the workloads of its engine only. Until then only unchanged running workloads go on.
+    /// later listing concerns the workloads of its engine only. Until then only unchanged running workloads go on, which
+    /// are watched at once.
     fn finish_hello(&mut self) {
         if self.runtime.listings.hold_up_hello(self.clock.now()) {
-            return self.resume_running();
+            let Some(hello) = &self.pending_hello else { return };
+            let reports = self.runtime.resume_running(hello, &mut self.found);
+            return self.report(reports);
         }
-        let Some(hello) = self.pending_hello.take() else { return };
+        let Some(Hello { wanted, deleted, gone }) = self.pending_hello.take() else { return };
         let found = std::mem::take(&mut self.found);
-        let (wanted, later, gone) = self.split_plans(hello, &found);
-        let (changes, reports) = self.runtime.hello(wanted, found);
-        self.report_adopted(reports, &later);
-        self.submit(changes);
-        self.submit(later);
-        let reports = self.runtime.forget_unwanted_conditions(&mut self.store);
+        let reports = self.runtime.take_existing(&wanted, found);
         self.report(reports);
+        let changes = self.runtime.hello(wanted, deleted);
+        self.submit(changes);
         for instance in gone {
             if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
                 self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
@@ -378,24 +364,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report_all();
     }
 
-    /// Stores the states of what was taken over. What goes on only until `later` ends it is shown as stopping from the
-    /// start: nothing may start because it still runs.
-    fn report_adopted(&mut self, reports: Vec<WorkloadState>, later: &[Change]) {
-        let ending: BTreeSet<&InstanceName> =
-            later.iter().filter_map(|change| change.deleted.as_ref()).map(|deleted| &deleted.instance).collect();
-        let (adopted, others): (Vec<_>, Vec<_>) =
-            reports.into_iter().partition(|report| ending.contains(&report.instance));
-        for WorkloadState { instance, state } in adopted {
-            self.store.set_own(&instance, state); // Shown again when the end is taken back.
-        }
-        let known = ending.into_iter().filter(|instance| self.store.get(instance).is_some());
-        let stopping: Vec<WorkloadState> = known
-            .map(|instance| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::StoppingWaitingToStop)))
-            .collect();
-        self.report(stopping);
-        self.report(others);
-    }
-
     /// The instances that wait behind their predecessors and have not been reported.
     fn waiting_unreported(&self) -> Vec<InstanceName> {
         let waiting = self.runtime.waits_behind_another();
@@ -403,48 +371,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn report_waiting(&mut self, instances: Vec<InstanceName>) {
-        let waiting = instances.iter().map(|instance| self.runtime.waiting_to_start(instance)).collect();
+        let waiting = instances.iter().filter_map(|instance| self.runtime.waits_to_start(instance)).collect();
         self.report(waiting);
-    }
-
-    /// Unchanged running workloads are watched at once, without waiting for other engines. What a plan has changed
-    /// since the hello waits with the rest.
-    fn resume_running(&mut self) {
-        let Some(PendingHello { greeted, wanted, deleted, .. }) = &self.pending_hello else { return };
-        let unchanged = wanted.iter().filter(|(name, added)| {
-            greeted.get(*name) == Some(*added) && !deleted.contains_key(*name) // In both: deleted and added again.
-        });
-        let reports = self.runtime.resume_running(unchanged.map(|(_, added)| added), &mut self.found);
-        self.report(reports);
     }
 
     /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
     fn report_all(&mut self) {
         self.all_reported = self.runtime.listings.are_known();
         self.uplink.resynchronise(self.store.own(), self.all_reported);
-    }
-
-    /// Splits a hello and the later plans: the workloads of the hello that are wanted or go on, the changes that
-    /// follow, the instances that are gone. A container is first taken over as in the hello, since its update or delete
-    /// may have to wait for others. Nothing is started that a plan has deleted.
-    fn split_plans(
-        &self,
-        hello: PendingHello,
-        found: &[Existing],
-    ) -> (Vec<AddedWorkload>, Vec<Change>, BTreeSet<InstanceName>) {
-        let PendingHello { mut greeted, mut wanted, deleted, gone } = hello;
-        let mut later = Vec::new();
-        for (name, mut deleted) in deleted {
-            let before = greeted.remove(&name).filter(|before| self.runtime.has_already(before, found));
-            let Some(before) = before else { continue };
-            if deleted.instance != before.instance && wanted.get(&name) == Some(&before) {
-                continue; // Replaced, and wanted again as it was.
-            }
-            // The newest plan may name an instance that was never started.
-            deleted.instance.clone_from(&before.instance);
-            later.push(Change::replace(deleted, wanted.insert(name, before)));
-        }
-        (wanted.into_values().collect(), later, gone)
     }
 
     // ------------------------------------------------------- plans and states
@@ -458,10 +392,10 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
         if let Some(hello) = &mut self.pending_hello {
             // Nothing was started yet, so the plan changes what is wanted.
-            for deleted in plan.deleted {
-                hello.wanted.remove(&deleted.instance.workload);
-                hello.gone.insert(deleted.instance.clone());
-                hello.deleted.insert(deleted.instance.workload.clone(), deleted);
+            for DeletedWorkload { instance, dependencies } in plan.deleted {
+                hello.wanted.remove(&instance.workload);
+                hello.deleted.insert(instance.workload.clone(), dependencies);
+                hello.gone.insert(instance);
             }
             hello.wanted.extend(plan.added.into_iter().map(|added| (added.instance.workload.clone(), added)));
             return;
@@ -480,7 +414,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
 
     fn states_changed(&mut self, workloads: BTreeSet<Name>) {
         for workload in workloads {
-            let reports = self.runtime.state_changed(&workload, &self.store);
+            let reports = self.runtime.state_changed(&workload, &mut self.store);
             self.report(reports);
         }
     }
@@ -494,14 +428,14 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             let shown = self.store.set_own(&instance, state);
             let phase = shown.phase;
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
-            reports.extend(self.runtime.state_changed(&instance.workload, &self.store));
+            reports.extend(self.runtime.state_changed(&instance.workload, &mut self.store));
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this it would be shown as running.
                 let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
                 reports.push_back(WorkloadState::new(instance, waits));
-            } else if phase == Phase::Removed && self.runtime.waits_to_start(&instance) {
-                // The same instance will come back; without this it would be shown nowhere until then.
-                reports.push_back(self.runtime.waiting_to_start(&instance));
+            } else if phase == Phase::Removed {
+                // The same instance may come back; without this it would be shown nowhere until then.
+                reports.extend(self.runtime.waits_to_start(&instance));
             }
         }
         self.report_status();

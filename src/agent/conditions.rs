@@ -1,6 +1,6 @@
 //! Activations and preconditions: which workloads may not run on this node at the moment, and why.
 //!
-//! Thread: `scheduler`, which owns them. What follows for the workloads is in `runtime_manager/withhold.rs`.
+//! Thread: `scheduler`, which owns them. What follows for the workloads is in `runtime_manager.rs`.
 
 use super::probes::paths::{self, PathProbes};
 use super::probes::short_info;
@@ -174,9 +174,9 @@ impl Conditions {
         self.workloads.remove(name);
     }
 
-    /// Forgets the workloads that are not among those `wanted`.
-    pub fn retain(&mut self, wanted: &BTreeSet<Name>) {
-        self.workloads.retain(|name, _| wanted.contains(name));
+    /// Forgets the workloads that are not wanted.
+    pub fn retain(&mut self, is_wanted: impl Fn(&Name) -> bool) {
+        self.workloads.retain(|name, _| is_wanted(name));
     }
 
     /// Evaluates all preconditions again, what is staged, and activations whose paths did not answer.

@@ -13,11 +13,14 @@ use crate::limits::{PREPARING_PATHS_WAIT, STACK_WORKLOAD};
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
 use crate::platform::logging::log_source;
+use crate::platform::private_folder::PrivateFolder;
 use crate::platform::sync::EventFd;
 use crate::platform::threads;
-use crate::runtime::{CallWatch, ContainerId, NewContainer, RuntimeConnector, RuntimeError, containerd};
+use crate::runtime::exit_watch::main_process;
+use crate::runtime::{CallWatch, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::bounded;
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -51,8 +54,10 @@ pub enum CallStep {
     Init(PreparedContainer),
     /// Creates and starts a container.
     Run,
-    /// Starts this one.
+    /// Starts this one, which was prepared.
     Start(ContainerId),
+    /// Starts this one, which has ended.
+    StartAgain(ContainerId),
 }
 
 /// What a call has reached.
@@ -62,8 +67,8 @@ pub enum CallDone {
     Image,
     /// This container waits to be started.
     Prepared(PreparedContainer),
-    /// This one was started.
-    Started(ContainerId),
+    /// This one was started, with its main process where that is known.
+    Started(ContainerId, Option<MainProcess>),
 }
 
 /// How a call ended. `NotStarted`: the engine was not called.
@@ -117,7 +122,12 @@ impl EngineCall {
     pub fn run(mut self) {
         let _source = log_source(self.new.instance.workload.clone());
         let mut watch = Cancel(self.cancel.take());
+        self.ready_pid_file();
         let (limit, new) = (self.context.create_timeout, self.new.clone());
+        let started = |id: ContainerId| {
+            let process = new.pid_file.as_deref().and_then(|path| main_process(path, &id));
+            CallDone::Started(id, process)
+        };
         let result = match &self.step {
             CallStep::Image => self.connector.prepare_image(&new.workload, limit, &mut watch).map(|()| CallDone::Image),
             CallStep::Create => self.create(&new, &mut watch).map(CallDone::Prepared),
@@ -125,10 +135,26 @@ impl EngineCall {
                 let container = container.clone();
                 self.init(container, &new, &mut watch).map(CallDone::Prepared)
             }
-            CallStep::Run => self.connector.create(&new, limit, &mut watch).map(CallDone::Started),
-            CallStep::Start(id) => self.connector.start(id, &new, limit, &mut watch).map(CallDone::Started),
+            CallStep::Run => self.connector.create(&new, limit, &mut watch).map(started),
+            CallStep::Start(id) | CallStep::StartAgain(id) => {
+                self.connector.start(id, &new, limit, &mut watch).map(started)
+            }
         };
         (self.reply)(Called { number: self.number, result, connector: self.connector });
+    }
+
+    /// Makes the folder of the file with the pid, and removes what an earlier start has written there: the file is about
+    /// this one, or is not there.
+    fn ready_pid_file(&mut self) {
+        let Some(path) = &self.new.pid_file else { return };
+        let made = path.parent().map(PrivateFolder::open).transpose();
+        let removed = match self.step {
+            CallStep::Run | CallStep::Create | CallStep::StartAgain(_) => fs::remove_file(path),
+            CallStep::Image | CallStep::Init(_) | CallStep::Start(_) => Ok(()), // An `init` has written it.
+        };
+        if made.is_err() || removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+            self.new.pid_file = None;
+        }
     }
 
     fn create(&mut self, new: &NewContainer, watch: &mut dyn CallWatch) -> Result<PreparedContainer, RuntimeError> {

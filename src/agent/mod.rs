@@ -2,9 +2,9 @@
 //!
 //! Thread: `main` starts and ends; see the files for the threads.
 //!
-//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which makes a
-//! wish of it; [`workload_scheduler`] keeps that until its dependencies are met, [`preparation`] prepares its start
-//! meanwhile; [`workload_control_loop`] runs the engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
+//! Follow one workload: [`uplink`] receives it, [`agent_manager`] passes it to [`runtime_manager`], which keeps it until its
+//! dependencies are met and makes a wish of it then; [`workload_control_loop`] prepares its start meanwhile, and runs the
+//! engine; [`state_checker`] sees what becomes of it; its states go back through [`workload_state_store`] and
 //! [`uplink_outbox`] to the server. Its requests to the cluster, and their responses, go through [`control_interface`].
 
 pub mod agent_manager;
@@ -22,7 +22,6 @@ pub mod request_queue;
 pub mod resources;
 pub mod runtime_manager;
 pub mod settings;
-pub mod staging;
 pub mod start_slots;
 pub mod state_checker;
 pub mod uplink;
@@ -31,7 +30,6 @@ pub mod usage;
 pub mod wish_slot;
 pub mod workload_control_loop;
 pub mod workload_files;
-pub mod workload_scheduler;
 pub mod workload_state_store;
 
 use crate::limits::{AGENT_STOP_DEADLINE, CONNECT_MAX, SCHEDULER_INBOX, STACK_LARGE, WATCH_INBOX};
@@ -124,9 +122,9 @@ impl Agent {
             let sampler = UsageSampler::new(Path::new("/"), checkers);
             threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
         }
+        let facts = NodeFacts::new(settings.tags.clone());
         let runtime =
-            RuntimeManager::new(context, fastrand::Rng::new(), NamedThreads, settings.rerun, settings.prepare)
-                .on_node(NodeFacts::new(settings.tags.clone()));
+            RuntimeManager::new(context, fastrand::Rng::new(), NamedThreads, settings.rerun, settings.prepare, facts);
         let load = LoadSampler::new(Path::new("/proc"));
         let name = settings.name.as_str().into();
         let manager =

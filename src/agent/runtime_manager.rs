@@ -1,17 +1,18 @@
-//! Turns what the server wants into wishes for control loops.
+//! Keeps one record of each workload, what the server wants of it and what it has, and turns that into wishes for its control
+//! loop as soon as other workloads let it.
 //!
 //! Thread: `scheduler`, which owns it.
-//! Owns: the last wish of each control loop, the engines, the changes that wait.
-//! Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits), states to report.
+//! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits),
+//! states to report.
+//! Costs: a state change looks only at the workloads that wait for that one; how many others wait does not matter.
 
-use super::conditions::Conditions;
+use super::conditions::{Conditions, NodeFacts};
 use super::control_interface;
 use super::events::{PreparationReport, SchedulerEvent};
+use super::probes::short_info;
 use super::settings::RerunFinished;
-use super::staging::Staging;
 use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{Connector, Engines, LoopContext, WorkloadControlLoop};
-use super::workload_scheduler::{Change, Decision, Order, WorkloadScheduler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
@@ -19,24 +20,25 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
-use crate::model::workload::Workload;
+use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::runtime::{ContainerId, ListedContainer};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
+use next::Staging;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 mod existing;
 mod listings;
-mod preparing;
-mod staged;
-mod withhold;
+mod next;
 
+pub use existing::Hello;
 use listings::Listings;
-pub use preparing::COPIED_FILES;
+pub use next::COPIED_FILES;
 
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);
@@ -75,6 +77,42 @@ impl<C: Clock> WorkloadThreads<C> for NamedThreads {
     }
 }
 
+/// What is wanted of one workload from now on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub name: Name,
+    /// What is to run of it. It waits for its dependencies.
+    pub new: Option<AddedWorkload>,
+    /// What has to go first, and what others must have reached before it goes.
+    pub deleted: Option<DeletedWorkload>,
+}
+
+/// All about one workload.
+#[derive(Default)]
+struct Record {
+    wanted: Option<AddedWorkload>,
+    /// What others must have reached before what there is may go.
+    stop_after: BTreeMap<String, DeleteCondition>,
+    waits: Waits,
+    /// By whose states it is decided about again.
+    waits_for: BTreeSet<String>,
+    /// Why it may not run whatever its dependencies do.
+    withheld: Option<String>,
+    /// How far it is prepared, as it is shown while it waits.
+    note: String,
+    object: Option<WorkloadObject>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    #[default]
+    No,
+    /// What there is runs on until others let it stop, or until its successor is staged.
+    ToStop,
+    /// Nothing is wanted of its control loop.
+    ToStart,
+}
+
 /// A control loop and its last wish.
 // [impl->swdd~agent-stores-running-workload~1]
 struct WorkloadObject {
@@ -94,19 +132,45 @@ struct WorkloadObject {
     prepared: Option<PreparationReport>,
 }
 
-impl WorkloadObject {
-    fn runs(&self, added: &AddedWorkload) -> bool {
-        !self.ending && self.instance == added.instance && self.workload.as_ref() == Some(&added.workload)
+impl Record {
+    fn live(&self) -> Option<&WorkloadObject> {
+        self.object.as_ref().filter(|object| !object.ending)
     }
 
-    fn is_started_again_for(&self, added: &AddedWorkload) -> bool {
-        self.start_again_for.as_ref() == Some(added)
+    fn runs(&self, AddedWorkload { instance, workload }: &AddedWorkload) -> bool {
+        self.live().is_some_and(|object| object.instance == *instance && object.workload.as_ref() == Some(workload))
+    }
+
+    /// Whether the container of an earlier life is started again for what is wanted.
+    fn starts_again(&self) -> bool {
+        let object = self.live().filter(|object| object.start_again_for.is_some());
+        object.is_some_and(|object| object.start_again_for == self.wanted)
+    }
+
+    /// What is wanted and was not ordered yet.
+    fn waiting(&self) -> Option<&AddedWorkload> {
+        self.wanted.as_ref().filter(|_| self.waits != Waits::No)
+    }
+
+    fn accounts_for(&self, instance: &InstanceName) -> bool {
+        self.object.as_ref().is_some_and(|object| object.wishes.accounts_for(instance))
+    }
+
+    fn waits_to_stop(&self) -> bool {
+        self.waits == Waits::ToStop
+    }
+
+    /// What is shown of `instance`, which waits to be started.
+    fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
+        let parts = self.withheld.as_deref().into_iter().chain(Some(&*self.note).filter(|note| !note.is_empty()));
+        let info = short_info(parts.collect::<Vec<_>>().join("; "));
+        WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
     }
 }
 
 /// All workloads of this agent.
 pub struct RuntimeManager<C: Clock, T> {
-    /// Which of them have listed their containers since the start of the agent.
+    /// Which engines have listed their containers since the start of the agent.
     pub listings: Listings,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
@@ -115,12 +179,15 @@ pub struct RuntimeManager<C: Clock, T> {
     random: fastrand::Rng,
     threads: T,
     rerun: RerunFinished,
-    objects: BTreeMap<Name, WorkloadObject>,
-    scheduler: WorkloadScheduler,
+    records: BTreeMap<Name, Record>,
+    /// The workloads that wait for another one, by the name of that one.
+    waiters: BTreeMap<String, BTreeSet<Name>>,
     loops_started: u64,
     /// How far starts are prepared, when a workload does not say it.
     prepare_level: PrepareLevel,
     staging: Staging,
+    /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
+    unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
     touched: BTreeSet<Name>,
     /// What an earlier agent has prepared and no control loop has yet.
@@ -133,46 +200,44 @@ fn removed(instance: &InstanceName) -> WorkloadState {
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// No workload yet.
-    #[must_use]
     pub fn new(
         context: LoopContext<C>,
         random: fastrand::Rng,
         threads: T,
         rerun: RerunFinished,
         prepare_level: PrepareLevel,
+        facts: NodeFacts,
     ) -> Self {
         Self {
             listings: Listings::new(&context.engines),
             unstarted: BTreeMap::new(),
             staging: Staging::default(),
+            unstaged: BTreeMap::new(),
             prepare_level,
             touched: BTreeSet::new(),
             found: BTreeMap::new(),
             context,
-            conditions: Conditions::default(),
+            conditions: Conditions::new(facts),
             random,
             threads,
             rerun,
-            objects: BTreeMap::new(),
-            scheduler: WorkloadScheduler::default(),
+            records: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             loops_started: 0,
         }
     }
 
-    /// See `AgentManager::sizes`.
+    /// How many records there are, of what waits, what is waited for, and of workloads with conditions.
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 5] {
-        let [waiting, waiters] = self.scheduler.sizes();
-        [self.objects.len(), waiting, waiters, self.scheduler.withheld.len(), self.conditions.len()]
+    pub fn sizes(&self) -> [usize; 4] {
+        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
+        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), self.conditions.len()]
     }
 
-    /// The enabled engines.
-    #[must_use]
     pub fn engines(&self) -> &Engines {
         &self.context.engines
     }
 
-    /// The threads of the control loops.
     pub fn threads(&mut self) -> &mut T {
         &mut self.threads
     }
@@ -187,223 +252,314 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// The changes of a plan, deletes first.
     // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
     // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
-    #[must_use]
     pub fn changes(plan: WorkloadPlan) -> Vec<Change> {
-        let names = plan.added.iter().map(|added| added.instance.workload.clone());
-        let mut added: BTreeMap<Name, AddedWorkload> = names.zip(plan.added.iter().cloned()).collect();
+        let mut added: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
+        let order: Vec<Name> = plan.added.iter().map(|added| added.instance.workload.clone()).collect();
+        added.extend(order.iter().cloned().zip(plan.added));
         // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
         // [impl->swdd~agent-deletes-workload~1]
-        let deleted = plan.deleted.into_iter();
-        let mut changes: Vec<Change> = deleted
-            .map(|deleted| {
-                let new = added.remove(&deleted.instance.workload);
-                Change::replace(deleted, new)
-            })
-            .collect();
+        let deleted = plan.deleted.into_iter().map(|deleted| (deleted.instance.workload.clone(), Some(deleted)));
         // [impl->swdd~agent-added-creates-workload~1]
-        changes.extend(plan.added.into_iter().filter_map(|new| added.remove(&new.instance.workload)).map(Change::run));
-        changes
-    }
-
-    // -------------------------------------------------------- changes to loops
-
-    fn live(&self, name: &str) -> Option<&WorkloadObject> {
-        self.objects.get(name).filter(|object| !object.ending)
+        let all = deleted.collect::<Vec<_>>().into_iter().chain(order.into_iter().map(|name| (name, None)));
+        let change = |(name, deleted): (Name, Option<DeletedWorkload>)| {
+            let new = added.remove(&name);
+            (new.is_some() || deleted.is_some()).then_some(Change { name, new, deleted })
+        };
+        all.filter_map(change).collect()
     }
 
     /// Takes in what is wanted now and does what may be done already. Returns states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
-    pub fn submit(&mut self, change: Change, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        if change.deleted.is_some() && change.new.as_ref().is_some_and(|new| self.is_withheld_as_it_is(new)) {
-            return Vec::new(); // The server does not know that it is withheld, and repeats what is wanted.
-        }
-        let _source = log_source(change.name.clone());
-        let replaced = self.scheduler.take(&change.name);
-        self.touched.insert(change.name.clone());
-        if replaced.as_ref().is_none_or(|replaced| replaced.new != change.new) {
-            let _ = self.scheduler.note(&change.name, String::new()); // It is decided about, which reports it.
-        }
-        match &change.new {
-            Some(added) => self.note_wanted(added),
-            None => self.note_unwanted(&change.name),
-        }
-        let is_new = replaced.as_ref().is_none_or(|replaced| replaced.new != change.new);
+    // [impl->swdd~agent-update-on-add-known-workload~1]
+    // [impl->swdd~agent-add-on-update-missing-workload~1]
+    pub fn submit(
+        &mut self,
+        Change { name, new, deleted }: Change,
+        store: &mut WorkloadStateStore,
+    ) -> Vec<WorkloadState> {
+        let _source = log_source(name.clone());
+        let record = self.records.entry(name.clone()).or_default();
+        let waited = record.waiting().map(|added| added.instance.clone());
+        let is_new = record.wanted != new;
+        record.wanted.clone_from(&new);
         if is_new {
-            self.scheduler.unstaged.remove(&change.name);
+            record.note.clear();
+            self.unstaged.remove(&name);
         }
-        let mut reports = self.gone(&change, replaced.as_ref());
-        if let Some(change) = self.refine(change, replaced, store, &mut reports) {
-            if is_new && self.is_to_be_staged(&change) {
-                self.scheduler.unstaged.insert(change.name.clone(), None);
+        let named = deleted.as_ref().map(|deleted| deleted.instance.clone());
+        let knows_of_old = named.is_some();
+        match deleted {
+            Some(deleted) => record.stop_after = deleted.dependencies,
+            None if record.waits != Waits::ToStop => record.stop_after.clear(),
+            None => {} // It goes on waiting for them.
+        }
+        match &new {
+            Some(new) if !knows_of_old && record.live().is_some() && !record.runs(new) && !record.starts_again() => {
+                warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
             }
-            let decision = self.scheduler.decide(change, store);
-            reports.extend(self.execute_all(decision));
+            None if record.live().is_none() => {
+                // A new delete retries a failed one at once. Ended means deleted.
+                record.object.iter().for_each(|object| _ = object.wishes.put(Wish::End));
+            }
+            _ => {}
         }
-        reports.extend(self.withhold(store));
+        let mut reports = record.gone(new.as_ref(), waited, named);
+        match &new {
+            Some(new) => self.conditions.insert(new, self.context.clock.now()),
+            None => self.conditions.remove(&name),
+        }
+        if is_new && self.is_to_be_staged(&name) {
+            self.unstaged.insert(name.clone(), None);
+        }
+        let others = self.update_withheld();
+        reports.extend(self.decide(&name, true, store));
+        reports.extend(self.decide_all(others, store));
         reports
     }
 
-    /// Reports the end of what waited to run and of what the server names, unless it is wanted again or a control loop
-    /// will report it.
-    fn gone(&mut self, Change { new, deleted, .. }: &Change, replaced: Option<&Change>) -> Vec<WorkloadState> {
-        let new = new.as_ref();
-        let before = replaced.and_then(|waiting| waiting.new.as_ref()).map(|added| &added.instance);
-        // The end of its predecessor was reported before it was started.
-        let runs = new.is_some_and(|new| self.live(&new.instance.workload).is_some_and(|object| object.runs(new)));
-        let named = deleted.as_ref().map(|deleted| &deleted.instance);
-        let named = named.filter(|named| !runs && Some(*named) != before);
-        let is_gone = |instance: &&InstanceName| {
-            new.is_none_or(|new| new.instance != **instance) && !self.is_accounted_for(instance)
-        };
-        let gone: Vec<&InstanceName> = before.into_iter().chain(named).filter(is_gone).collect();
-        let is_pending = |new: &&AddedWorkload| {
-            self.objects.get(&new.instance.workload).is_some_and(|object| object.wishes.forget_end(&new.instance))
-        };
-        let came_back = new.filter(is_pending).map(|new| removed(&new.instance));
-        // The end of what was prepared is reported by its control loop, unless a new one takes its place.
-        let is_prepared = |instance: &&InstanceName| {
-            let object = self.objects.get(&instance.workload).filter(|_| new.is_none());
-            object.is_some_and(|object| object.wishes.report_end(instance))
-        };
-        let ended = gone.into_iter().filter(|instance| !is_prepared(instance)).map(removed);
-        came_back.into_iter().chain(ended).collect()
+    // ------------------------------------------------------- changes to orders
+
+    fn decide_all(&mut self, names: Vec<Name>, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        names.iter().flat_map(|name| self.decide(name, false, store)).collect()
     }
 
-    /// What is to be decided about, after an earlier change was `replaced`: what has to go is what the control loop
-    /// has.
-    // [impl->swdd~agent-update-on-add-known-workload~1]
-    // [impl->swdd~agent-add-on-update-missing-workload~1]
-    fn refine(
-        &self,
-        mut change: Change,
-        replaced: Option<Change>,
-        store: &mut WorkloadStateStore,
-        reports: &mut Vec<WorkloadState>,
-    ) -> Option<Change> {
-        let Change { name, new, deleted, .. } = &mut change;
-        let Some(object) = self.live(name) else {
-            if new.is_none()
-                && let Some(object) = self.objects.get(name)
-            {
-                let _ = object.wishes.put(Wish::End); // A new delete retries a failed one at once. Ended means deleted.
+    /// Orders what may be done of a workload. Returns states to report; what keeps waiting is reported again only when it
+    /// was `requested`.
+    fn decide(&mut self, name: &Name, requested: bool, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let Some(record) = self.records.get(name) else { return Vec::new() };
+        self.touched.insert(name.clone());
+        let (before, wanted) = (record.waits, record.wanted.clone());
+        let is_again = record.starts_again();
+        let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
+        if let Some(runs) = runs.filter(|runs| record.withheld.is_none() || has_finished(runs, store)) {
+            self.wait(name, Waits::No, BTreeMap::new());
+            let shown = Some(()).filter(|()| before == Waits::ToStop).and_then(|()| store.cancel_stop(&runs.instance));
+            return shown.map(|state| WorkloadState::new(runs.instance.clone(), state)).into_iter().collect();
+        }
+        let old = record.live().filter(|_| !is_again).map(|object| object.instance.clone());
+        let mut reports = Vec::new();
+        if let Some(old) = &old {
+            // Its end must not hurt those that need it, when it goes only for a while.
+            let (users, may_stop) = if runs.is_some() {
+                let users = self.users(name, store);
+                let may_stop = users.keys().all(|user| store.has_no_container(user));
+                (users, may_stop)
+            } else {
+                (record.stop_after.clone(), self.may_stop(name, store))
+            };
+            let is_news = requested || before != Waits::ToStop;
+            if !may_stop {
+                // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
+                // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
+                reports.extend(is_news.then(|| waiting_to_stop(old)));
+                self.wait(name, Waits::ToStop, users);
+                return reports;
             }
-            return new.take().map(Change::run);
-        };
-        if let Some(new) = new {
-            // The server repeats an update when it has to wait for less; it may have been carried out by then.
-            let repeated = deleted.as_ref().is_some_and(|deleted| deleted.instance != object.instance);
-            if (replaced.is_some() || repeated) && object.runs(new) {
-                // What waited to be replaced or deleted is wanted as it is after all.
-                let shown = store.cancel_stop(&new.instance);
-                reports.extend(shown.map(|state| WorkloadState::new(new.instance.clone(), state)));
-                return None;
-            }
-            if object.is_started_again_for(new) {
-                return Some(Change::run(new.clone()));
-            }
-            if deleted.is_none() {
-                warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
+            if self.unstaged.contains_key(name) {
+                let new = wanted.filter(|new| is_news && new.instance != *old);
+                reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
+                self.wait(name, Waits::ToStop, users);
+                return reports;
             }
         }
-        // What waits for others already goes on waiting for them.
-        let waited = || replaced.filter(|waiting| !waiting.withheld)?.deleted;
-        let dependencies = deleted.take().or_else(waited).map(|deleted| deleted.dependencies).unwrap_or_default();
-        *deleted = Some(DeletedWorkload { instance: object.instance.clone(), dependencies });
-        Some(change)
+        let may_start = |new: &AddedWorkload| record.withheld.is_none() && store.may_start(&new.workload.dependencies);
+        match wanted {
+            None => {
+                self.wait(name, Waits::No, BTreeMap::new());
+                reports.extend(old.and_then(|_| self.end(name)));
+            }
+            Some(new) if may_start(&new) => {
+                self.wait(name, Waits::No, BTreeMap::new());
+                reports.extend(self.start(new));
+            }
+            Some(new) => {
+                // Of the same instance this is shown when the old container is gone.
+                let is_shown = is_again || (old.as_ref() != Some(&new.instance) && !record.accounts_for(&new.instance));
+                let is_news = requested || before != Waits::ToStart;
+                let news = is_shown && is_news;
+                let waiting = news.then(|| record.waiting_to_start(&new.instance));
+                reports.extend(waiting.or_else(|| record.renewed(store)));
+                // [impl->swdd~agent-enqueues-unfulfilled-create~1]
+                self.wait(name, Waits::ToStart, BTreeMap::new());
+                // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
+                // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
+                reports.extend(old.and_then(|_| self.end(name)));
+            }
+        }
+        reports
     }
 
-    /// Whether it runs as wanted and waits to stop because it may not run at the moment.
-    fn is_withheld_as_it_is(&self, added: &AddedWorkload) -> bool {
-        let name = &added.instance.workload;
-        let is_same = |waiting: &Change| waiting.withheld && waiting.new.as_ref() == Some(added);
-        self.scheduler.get(name).is_some_and(is_same) && self.live(name).is_some_and(|object| object.runs(added))
+    /// What the workload waits for from now on; `users` are those that its old instance goes after.
+    fn wait(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
+        let Some(record) = self.records.get_mut(name) else { return };
+        let needs = record.wanted.iter().flat_map(|added| added.workload.dependencies.keys());
+        let needs = needs.filter(|_| waits != Waits::No);
+        let waits_for: BTreeSet<String> = needs.chain(users.keys()).cloned().collect();
+        if waits != Waits::ToStop {
+            self.unstaged.remove(name);
+        }
+        (record.waits, record.stop_after) = (waits, users);
+        let before = std::mem::replace(&mut record.waits_for, waits_for);
+        for other in before.difference(&record.waits_for) {
+            if let Some(names) = self.waiters.get_mut(other) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.waiters.remove(other);
+                }
+            }
+        }
+        for other in record.waits_for.difference(&before) {
+            self.waiters.entry(other.clone()).or_default().insert(name.clone());
+        }
+        self.forget_if_empty(name);
+    }
+
+    fn forget_if_empty(&mut self, name: &Name) {
+        if self.records.get(name).is_some_and(|record| record.wanted.is_none() && record.object.is_none()) {
+            self.records.remove(name);
+        }
+    }
+
+    /// Whether the users of the old instance have reached what its end waits for. One that waits for this end itself does
+    /// not count, or both would wait for ever.
+    fn may_stop(&self, name: &Name, store: &WorkloadStateStore) -> bool {
+        let users = self.records.get(name).into_iter().flat_map(|record| &record.stop_after);
+        users.into_iter().all(|(user, condition)| {
+            let in_circle = || store.is_stopping(user, *condition) && self.goes_after(user, name);
+            store.may_stop(user, *condition) || in_circle()
+        })
+    }
+
+    /// Whether the end of `name` waits for that of `other`, directly or not.
+    fn goes_after(&self, name: &str, other: &str) -> bool {
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        while let Some(name) = open.pop() {
+            let Some(next) = self.records.get(name).filter(|record| record.waits == Waits::ToStop) else { continue };
+            if next.stop_after.contains_key(other) {
+                return true;
+            }
+            open.extend(next.stop_after.keys().map(String::as_str).filter(|name| seen.insert(*name)));
+        }
+        false
     }
 
     /// A workload has a new state: executes what waited for it. Returns states to report.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
-    pub fn state_changed(&mut self, workload: &str, store: &WorkloadStateStore) -> Vec<WorkloadState> {
-        let decision = self.scheduler.state_changed(workload, store);
-        self.execute_all(decision)
+    // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
+    pub fn state_changed(&mut self, workload: &str, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let waiting = self.waiters.get(workload).into_iter().flatten().cloned().collect();
+        self.decide_all(waiting, store)
     }
 
-    /// The old container of an instance is gone: whether the same instance waits to be started.
-    #[must_use]
-    pub fn waits_to_start(&self, instance: &InstanceName) -> bool {
-        self.scheduler.new_of(&instance.workload).is_some_and(|added| added.instance == *instance)
+    // ------------------------------------------------------------- conditions
+
+    /// Sets which workloads may not run because of conditions, and returns those of which a decision is due.
+    // [impl->swdd~agent-lifecycle-precondition~1]
+    fn update_withheld(&mut self) -> Vec<Name> {
+        let mut withheld = self.conditions.closed();
+        withheld.retain(|name, _| self.records.contains_key(name));
+        if withheld.is_empty() && self.records.values().all(|record| record.withheld.is_none()) {
+            return Vec::new();
+        }
+        let mut open: Vec<Name> = withheld.keys().cloned().collect();
+        while let Some(name) = open.pop() {
+            for (user, record) in &self.records {
+                let needs =
+                    |added: &AddedWorkload| added.workload.dependencies.get(&*name) == Some(&AddCondition::Running);
+                if !withheld.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
+                    withheld.insert(user.clone(), short_info(format!("waits for '{name}', which may not run")));
+                    open.push(user.clone());
+                }
+            }
+        }
+        let mut due = Vec::new();
+        for (name, record) in &mut self.records {
+            let (_source, why) = (log_source(name.clone()), withheld.remove(name));
+            match (&record.withheld, &why) {
+                (None, None) => continue,
+                (None, Some(why)) => info!("Workload '{name}' may not run: {why}"),
+                (Some(_), None) => info!("Workload '{name}' may run again."),
+                (Some(_), Some(_)) => {}
+            }
+            record.withheld = why;
+            due.push(name.clone());
+        }
+        due
+    }
+
+    /// The workloads that need this one to run, and may not run either.
+    fn users(&self, name: &str, store: &WorkloadStateStore) -> BTreeMap<String, DeleteCondition> {
+        let needs_it = |added: &AddedWorkload| {
+            added.workload.dependencies.get(name) == Some(&AddCondition::Running) && !has_finished(added, store)
+        };
+        let withheld = self.records.iter().filter(|(_, record)| record.withheld.is_some());
+        let users = withheld.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
+        users.map(|(user, _)| (user.to_string(), DeleteCondition::NotPendingNorRunning)).collect()
+    }
+
+    /// When [`Self::refresh_conditions`] wants to be called next.
+    pub fn conditions_due(&self) -> Option<Instant> {
+        self.unstaged.values().copied().flatten().chain(self.conditions.due()).min()
+    }
+
+    /// Evaluates the conditions again and does what follows. Returns states to report.
+    pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        self.conditions.refresh(self.context.clock.now());
+        self.touched.extend(self.staging.names().cloned()); // A staged instance may be created now, or not any more.
+        let mut reports = self.release_unstaged(store);
+        let due = self.update_withheld();
+        reports.extend(self.decide_all(due, store));
+        reports
+    }
+
+    // ------------------------------------------------------------------ views
+
+    /// The old container of an instance is gone: what is shown of the same instance, which waits to be started.
+    pub fn waits_to_start(&self, instance: &InstanceName) -> Option<WorkloadState> {
+        let record = self.records.get(&instance.workload)?;
+        record.waiting().filter(|added| added.instance == *instance).map(|_| record.waiting_to_start(instance))
     }
 
     /// The instances whose predecessors wait for others before they stop.
     pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
-        let behind = self.scheduler.iter().filter(|waiting| waiting.deleted.is_some());
-        behind.filter_map(|waiting| waiting.new.as_ref()).map(|added| &added.instance)
+        let behind = self.records.values().filter(|record| record.waits == Waits::ToStop);
+        behind.filter_map(Record::waiting).map(|added| &added.instance)
     }
 
     /// Whether this instance waits for others before it is deleted or replaced.
-    #[must_use]
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
-        let deleted = self.scheduler.get(&instance.workload).and_then(|waiting| waiting.deleted.as_ref());
-        deleted.is_some_and(|deleted| deleted.instance == *instance)
+        let record = self.records.get(&instance.workload).filter(|record| record.waits == Waits::ToStop);
+        record.and_then(Record::live).is_some_and(|object| object.instance == *instance)
     }
 
-    /// The instance of each workload that is to run, and its runtime, whatever else of the workload there is still.
-    #[must_use]
-    pub fn effective(&self) -> BTreeMap<Name, (InstanceName, Name)> {
-        let ordered = self.objects.iter().filter(|(_, object)| !object.ending && object.workload.is_some());
-        let ordered = ordered.map(|(name, object)| (name.clone(), (object.instance.clone(), object.runtime.clone())));
-        let mut effective: BTreeMap<_, _> = ordered.collect();
-        for waiting in self.scheduler.iter() {
-            match &waiting.new {
-                Some(AddedWorkload { instance, workload }) => {
-                    effective.insert(waiting.name.clone(), (instance.clone(), workload.runtime.clone()));
-                }
-                None => _ = effective.remove(&waiting.name),
-            }
-        }
-        effective
+    /// What is to run of each workload, whatever else of it there is still.
+    pub fn wanted(&self) -> impl Iterator<Item = &AddedWorkload> {
+        self.records.values().filter_map(|record| record.wanted.as_ref())
     }
 
     /// Whether this instance waits to be started, or its control loop will report its end.
-    #[must_use]
     pub fn has(&self, instance: &InstanceName) -> bool {
-        self.is_accounted_for(instance) || self.waits_to_start(instance)
-    }
-
-    fn is_accounted_for(&self, instance: &InstanceName) -> bool {
-        self.objects.get(&instance.workload).is_some_and(|object| object.wishes.accounts_for(instance))
+        let record = self.records.get(&instance.workload);
+        record.is_some_and(|record| record.accounts_for(instance)) || self.waits_to_start(instance).is_some()
     }
 
     /// A control loop of this name has ended; there may be a newer one already.
     pub fn loop_ended(&mut self, name: &Name) {
-        if self.objects.get(name).is_some_and(|object| object.wishes.is_closed()) {
-            self.objects.remove(name);
+        let Some(record) = self.records.get_mut(name) else { return };
+        if record.object.take_if(|object| object.wishes.is_closed()).is_some() {
             self.touched.insert(name.clone());
+            self.forget_if_empty(name);
         }
     }
 
-    /// What is shown of an instance that waits to be started.
-    #[must_use]
-    pub fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        self.scheduler.waiting_to_start(instance)
-    }
-
-    fn execute_all(&mut self, decision: Decision) -> Vec<WorkloadState> {
-        let mut reports = decision.reports;
-        for order in decision.ready {
-            reports.extend(match order {
-                Order::Run(added) => self.start(added),
-                Order::End(name) => self.end(&name),
-            });
-        }
-        reports
-    }
+    // -------------------------------------------------------- orders to loops
 
     // [impl->swdd~agent-executes-delete-workload-operation~1]
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) -> Option<WorkloadState> {
         let _source = log_source(name.clone());
-        self.touched.insert(name.clone());
-        let object = self.objects.get_mut(name)?;
+        let object = self.records.get_mut(name)?.object.as_mut()?;
         info!("Deleting workload '{name}'.");
         object.ending = true;
         let skipped = object.wishes.put(Wish::End).ok()??; // Ended means deleted.
@@ -418,17 +574,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
         let _source = log_source(name.clone());
         let mut order = self.order(&added);
-        self.touched.insert(name.clone());
         let found = self.found.remove(&name);
-        if let Some(object) = self.objects.get_mut(&name) {
-            if !object.ending && object.is_started_again_for(&added) {
+        if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
+            if !object.ending && object.start_again_for.as_ref() == Some(&added) {
                 order.existing = OnExisting::StartAgain;
             } else {
                 info!("Updating workload '{name}'.");
             }
-            let found =
-                found.as_ref().map(|(added, container)| object.wishes.put_found(added.clone(), container.clone()));
-            if found.is_none_or(|put| put.is_ok())
+            if object.wishes.put_found(found.clone()).is_ok()
                 && let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order)))
             {
                 (object.ending, object.start_again_for) = (false, None);
@@ -445,7 +598,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// its runtime is not known.
     #[must_use]
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
-        let object = self.objects.get(&instance.workload)?;
+        let object = self.records.get(&instance.workload)?.object.as_ref()?;
         if object.wishes.has_prepared(instance) {
             return None; // It has only one that was never started.
         }
@@ -495,20 +648,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let name = instance.workload.clone();
         // The other end is still here.
         let _ = wishes.put_surplus(surplus);
-        self.found.remove(&name).into_iter().for_each(|(added, container)| _ = wishes.put_found(added, container));
+        let _ = wishes.put_found(self.found.remove(&name));
         wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let started = self.threads.start(&name, Box::new(control_loop));
         let shown = instance.clone();
         let (start_again_for, preparation, prepared) = (None, None, None);
         let object =
             WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
-        self.objects.insert(name.clone(), object);
+        let record = self.records.entry(name.clone()).or_default();
+        record.object = Some(object);
         let NoThread { error, control_loop } = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name.clone(), control_loop);
-        if self.objects.get(&name).is_some_and(|object| object.ending) && creates {
-            let _ = self.scheduler.note(&name, format!("{PREPARE_PREFIX}no thread can be started: {error}"));
-            return self.waits_to_start(&shown).then(|| self.waiting_to_start(&shown));
+        if ending && creates {
+            record.note = format!("{PREPARE_PREFIX}no thread can be started: {error}");
+            return self.waits_to_start(&shown);
         }
         // The container of an adopted workload may be in any state; no loop controls it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
@@ -529,6 +683,52 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 }
             }
         }
+    }
+}
+
+impl Record {
+    /// States to report of what waited to run until now, and of what the server has `named` as deleted: their end, unless
+    /// they are wanted again or a control loop will report it.
+    fn gone(
+        &self,
+        new: Option<&AddedWorkload>,
+        waited: Option<InstanceName>,
+        named: Option<InstanceName>,
+    ) -> Vec<WorkloadState> {
+        // The end of its predecessor was reported before it was started.
+        let runs = new.is_some_and(|new| self.runs(new));
+        let named = named.filter(|named| !runs && Some(named) != waited.as_ref());
+        let is_gone =
+            |instance: &InstanceName| new.is_none_or(|new| new.instance != *instance) && !self.accounts_for(instance);
+        let wishes = self.object.as_ref().map(|object| &object.wishes);
+        let is_pending = |new: &&AddedWorkload| wishes.is_some_and(|wishes| wishes.forget_end(&new.instance));
+        let came_back = new.filter(is_pending).map(|new| removed(&new.instance));
+        // The end of what was prepared is reported by its control loop, unless a new one takes its place.
+        let is_prepared = |instance: &InstanceName| {
+            wishes.filter(|_| new.is_none()).is_some_and(|wishes| wishes.report_end(instance))
+        };
+        let ended = waited.into_iter().chain(named).filter(|gone| is_gone(gone) && !is_prepared(gone));
+        came_back.into_iter().chain(ended.map(|ended| removed(&ended)).collect::<Vec<_>>()).collect()
+    }
+
+    /// What is to be shown of what waits to be started, if that has changed.
+    fn renewed(&self, store: &WorkloadStateStore) -> Option<WorkloadState> {
+        let state = self.waiting_to_start(&self.waiting()?.instance);
+        let shown = store.get(&state.instance)?;
+        (shown.phase == Phase::PendingWaitingToStart && *shown != state.state).then_some(state)
+    }
+}
+
+fn waiting_to_stop(instance: &InstanceName) -> WorkloadState {
+    WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::StoppingWaitingToStop))
+}
+
+/// Whether the workload ended for good: there is nothing to stop, and a path that comes back does not run it again.
+fn has_finished(AddedWorkload { instance, workload }: &AddedWorkload, store: &WorkloadStateStore) -> bool {
+    match (store.get(instance).map(|state| state.phase), workload.restart_policy) {
+        (Some(Phase::Succeeded), policy) => policy != RestartPolicy::Always,
+        (Some(Phase::FailedExecFailed), policy) => policy == RestartPolicy::Never,
+        _ => false,
     }
 }
 

@@ -40,12 +40,14 @@ pub type StateReply = Box<dyn Fn(ExecutionState) + Send>;
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
     /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or
-    /// soon in a burst.
+    /// soon in a burst, unless its process is known.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
         /// Which container.
         id: ContainerId,
+        /// Its main process, when it is known that it runs: nothing is listed then.
+        process: Option<MainProcess>,
         /// How often this agent has started the instance after the first time.
         restarts: u32,
         /// Other containers are being created, so one listing may serve several.
@@ -203,9 +205,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, restarts, in_burst, reply }) => {
-                self.watch(instance, id, restarts, reply);
-                self.want_new(in_burst);
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, process, restarts, in_burst, reply }) => {
+                if !self.watch(instance, id, process, restarts, reply) {
+                    self.want_new(in_burst);
+                }
             }
             CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
             CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
@@ -247,8 +250,17 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(&mut self, instance: InstanceName, id: ContainerId, restarts: u32, reply: StateReply) {
-        let watched = Watched {
+    /// Returns whether its state is known.
+    fn watch(
+        &mut self,
+        instance: InstanceName,
+        id: ContainerId,
+        process: Option<MainProcess>,
+        restarts: u32,
+        reply: StateReply,
+    ) -> bool {
+        let now = self.clock.now();
+        let mut watched = Watched {
             id,
             restarts,
             reply,
@@ -259,7 +271,14 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             exit_seen: None,
             passing_pause: POLL_INTERVAL,
         };
+        watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
+        let runs = watched.processes.iter().any(|process| process.watch.is_some());
+        if runs {
+            watched.report(Some(ExecutionState::plain(Phase::Running)));
+            self.want_at(now + self.settings.repair_interval);
+        }
         self.watched.insert(instance, watched);
+        runs
     }
 
     fn watched_instances(&self) -> Vec<WatchedInstance> {

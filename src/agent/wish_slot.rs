@@ -202,6 +202,13 @@ impl Slot {
         self.wish.as_ref().and_then(Wish::order).is_some_and(|order| order.added.instance == *instance)
     }
 
+    fn find(&mut self, found: Option<(AddedWorkload, PreparedContainer)>) {
+        if let Some((added, _)) = &found {
+            self.prepared.insert(added.instance.clone());
+            (self.found, self.preparation_is_new) = (found, true);
+        }
+    }
+
     fn cancel_call(&self) {
         if let Some(cancel) = &self.cancel {
             cancel.set();
@@ -233,20 +240,24 @@ impl WishSender {
         Ok(skipped)
     }
 
-    /// Says what is to be prepared beside what runs.
+    /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier agent has prepared.
     ///
     /// # Errors
     /// [`LoopEnded`] when nobody will prepare it: start a new loop.
-    pub fn prepare(&self, preparation: Option<Preparation>) -> Result<(), LoopEnded> {
-        self.change(|slot| (slot.preparation, slot.preparation_is_new) = (preparation, true))
+    pub fn prepare(
+        &self,
+        preparation: Option<Preparation>,
+        found: Option<(AddedWorkload, PreparedContainer)>,
+    ) -> Result<(), LoopEnded> {
+        self.change(|slot| {
+            (slot.preparation, slot.preparation_is_new) = (preparation, true);
+            slot.find(found);
+        })
     }
 
     /// Gives the control loop what an earlier agent has prepared.
-    pub fn put_found(&self, added: AddedWorkload, container: PreparedContainer) -> Result<(), LoopEnded> {
-        self.change(|slot| {
-            slot.prepared.insert(added.instance.clone());
-            (slot.found, slot.preparation_is_new) = (Some((added, container)), true);
-        })
+    pub fn put_found(&self, found: Option<(AddedWorkload, PreparedContainer)>) -> Result<(), LoopEnded> {
+        self.change(|slot| slot.find(found))
     }
 
     /// Gives the control loop containers to remove.

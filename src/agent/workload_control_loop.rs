@@ -29,7 +29,7 @@ use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::memory::OwnStack;
-use crate::runtime::{ContainerId, RuntimeConnector};
+use crate::runtime::{ContainerId, MainProcess, RuntimeConnector};
 #[cfg(test)]
 use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
@@ -107,6 +107,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     wanted: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
+    /// The main process that its last start had, where that is known.
+    process: Option<MainProcess>,
     leftovers: Leftovers,
     /// Runtimes whose engines may have a container of the workload, too, and until when to wait for their listings.
     others: Vec<(Name, Instant)>,
@@ -252,6 +254,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             wanted: None,
             control: None,
             container,
+            process: None,
             leftovers: Leftovers::None,
             others: Vec::new(),
             removal: Removal::default(),
@@ -474,7 +477,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.reopen_control_interface();
         self.restarts.running(self.context.clock.now());
         self.starts = self.starts.saturating_add(1);
-        self.watch(id);
+        self.watch(id, None);
         self.lifecycle_started(Origin::Adopted);
     }
 

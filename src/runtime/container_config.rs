@@ -71,7 +71,7 @@ impl ContainerConfig {
 
     /// The arguments that create and start the container of `new`.
     ///
-    /// A later `--name` in the user's options wins over ours; our labels stand behind the user's and win.
+    /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand behind the user's and win.
     ///
     /// # Errors
     /// `Unsupported` when a path would be read as options of its mount.
@@ -94,6 +94,9 @@ impl ContainerConfig {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
         arguments.push("--name".to_owned());
         arguments.push(new.instance.short());
+        if let Some(path) = new.pid_file.as_ref().and_then(|path| path.to_str()) {
+            arguments.push(format!("--pidfile={path}"));
+        }
         arguments.extend(strings(&self.command_options));
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {

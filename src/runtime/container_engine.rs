@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+/// What an engine says that cannot write the pid.
+const NO_PID_FILE: &str = "unknown flag: --pidfile";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
@@ -193,7 +195,13 @@ impl<E: ContainerEngine> ContainerConnector<E> {
         let config = container_config(new, E::RUNTIME_NAME)?;
         let shown = config.shown(|config| arguments(config, new))?;
         let call = self.cli.change(arguments(&config, new)?).shown_as(shown);
-        self.run_or_clean_up(call.limit(limit), new, (None, remove), watch)
+        match self.run_or_clean_up(call.limit(limit), new, (None, remove), watch) {
+            // A remote client for example.
+            Err(RuntimeError::Failed(text)) if new.pid_file.is_some() && text.contains(NO_PID_FILE) => {
+                self.make(arguments, remove, &without_pid_file(new), limit, watch)
+            }
+            result => result,
+        }
     }
 
     /// The id that a successful `run` or `start` printed. Where something else was printed it is looked up.
@@ -284,7 +292,7 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
-        container_config(new, E::RUNTIME_NAME)?.create_arguments(new)
+        container_config(new, E::RUNTIME_NAME)?.create_arguments(&without_pid_file(new))
     }
 
     fn create_only(
@@ -385,6 +393,10 @@ impl<E: ContainerEngine> RuntimeConnector for ContainerConnector<E> {
 /// Whether a call failed because its container does not exist.
 pub(super) fn is_gone(error: &RuntimeError) -> bool {
     matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+}
+
+fn without_pid_file(new: &NewContainer) -> NewContainer {
+    NewContainer { pid_file: None, ..new.clone() }
 }
 
 fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {

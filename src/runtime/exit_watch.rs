@@ -8,7 +8,7 @@
 //! Thread: `exits:<engine>` waits for the set; the owner of [`ExitWatch`] adds processes from its own thread.
 //! Gives: the key of each process that ended, once.
 
-use super::MainProcess;
+use super::{ContainerId, MainProcess};
 use crate::limits::{DESCRIPTORS_KEPT_FREE, STACK_SMALL};
 use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
@@ -19,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Key of the descriptor that ends the thread.
@@ -126,6 +127,13 @@ fn forward(set: &OwnedFd, exits: &Sender<u64>) {
     }
 }
 
+/// The process whose pid an engine wrote to this file, if it is one of the container.
+pub fn main_process(file: &Path, container: &ContainerId) -> Option<MainProcess> {
+    let pid = Pid::from_raw(fs::read_to_string(file).ok()?.trim().parse().ok()?)?;
+    let process = || MainProcess { container: container.clone(), pid: pid.as_raw_nonzero().get().unsigned_abs() };
+    belongs_to(pid, &container.0).then(process)
+}
+
 /// Whether the process is one of the container, as `/proc` shows it.
 pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
     if container.is_empty() {
@@ -146,7 +154,6 @@ pub(crate) fn belongs_to(pid: Pid, container: &str) -> bool {
 #[cfg_attr(test, allow(clippy::disallowed_methods))]
 mod tests {
     use super::*;
-    use crate::runtime::ContainerId;
     use crossbeam_channel::{Receiver, bounded};
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;

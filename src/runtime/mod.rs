@@ -58,6 +58,8 @@ pub struct NewContainer {
     pub files: Vec<(PathBuf, String)>,
     /// Where the workload notifies, when it does.
     pub notify_socket: Option<PathBuf>,
+    /// Where the engine writes the pid of the main process, when it can; its folder is there.
+    pub pid_file: Option<PathBuf>,
 }
 
 /// Where probes of a workload are sent.

@@ -248,7 +248,7 @@ impl Life {
             }),
         };
         let rerun = RerunFinished::Always;
-        let runtime = RuntimeManager::new(context, random, tasks, rerun, level).on_node(facts);
+        let runtime = RuntimeManager::new(context, random, tasks, rerun, level, facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.

@@ -282,7 +282,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let runtime = RuntimeManager::new(context, random, loops, options.rerun, prepare.level).on_node(options.facts);
+        let runtime = RuntimeManager::new(context, random, loops, options.rerun, prepare.level, options.facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager =
             AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);

@@ -41,6 +41,7 @@ const WITH_VALUE: &[&str] = &[
     "--signal",
     "-s",
     "--hostname",
+    "--pidfile",
 ];
 
 /// First words of commands that have two.

@@ -113,6 +113,10 @@ pub fn monitor(store: &Store, id: &str) {
         container.pid_begin = begin_of(child.id()).unwrap_or(0);
         container.started = now_ms() / 1000;
     });
+    if !container.pid_file.is_empty() && fs::write(&container.pid_file, child.id().to_string()).is_err() {
+        let _ = child.kill(); // As a runtime that cannot write it.
+        return;
+    }
     say("running");
 
     let Ok(status) = child.wait() else { return };

@@ -43,6 +43,8 @@ pub struct Container {
     pub pid: u32,
     /// When that began, in the kernel's words: by it the process is told from a later one with its number.
     pub pid_begin: u64,
+    /// Where the pid is written at each start; empty for nowhere.
+    pub pid_file: String,
     pub stop_seconds: u64,
     /// Made with `--rm`.
     pub removes_itself: bool,
@@ -81,6 +83,7 @@ impl Container {
             exit_code: value["ExitCode"].as_i64()?,
             pid: u32::try_from(value["Pid"].as_u64()?).ok()?,
             pid_begin: value["PidBegin"].as_u64()?,
+            pid_file: value["PidFile"].as_str()?.to_owned(),
             stop_seconds: value["StopSeconds"].as_u64()?,
             removes_itself: value["AutoRemove"].as_bool()?,
             behaviour: value["Behaviour"].as_str()?.to_owned(),
@@ -126,6 +129,7 @@ impl Container {
     fn as_stored(&self) -> Value {
         let mut value = self.as_listed();
         value["Labels"] = json!(self.labels);
+        value["PidFile"] = json!(self.pid_file);
         value["StopSeconds"] = json!(self.stop_seconds);
         value["Behaviour"] = json!(self.behaviour);
         value["PidBegin"] = json!(self.pid_begin);
@@ -201,6 +205,7 @@ impl Store {
             exit_code: 0,
             pid: 0,
             pid_begin: 0,
+            pid_file: run.option(&["--pidfile"]).unwrap_or_default().to_owned(),
             stop_seconds: run.option(&["--stop-timeout"]).and_then(|text| text.parse().ok()).unwrap_or(10),
             removes_itself: run.flag(&["--rm"]),
             behaviour: behaviour.text.clone(),
@@ -236,6 +241,7 @@ impl Store {
             exit_code: 0,
             pid: 0,
             pid_begin: 0,
+            pid_file: String::new(),
             stop_seconds: 10,
             removes_itself: false,
             behaviour: behaviour.text.clone(),

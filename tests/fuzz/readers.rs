@@ -120,6 +120,7 @@ pub fn configs(bytes: &[u8]) {
             control_interface: control.map(PathBuf::from),
             files: Vec::new(),
             notify_socket: None,
+            pid_file: None,
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
@@ -369,7 +370,7 @@ pub fn files(bytes: &[u8]) {
 fn mounted(files: Vec<(PathBuf, String)>) {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
     let (instance, count) = (workload.instance_name("web"), files.len());
-    let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None };
+    let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None, pid_file: None };
     let arguments = container_config(&new, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
     let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();

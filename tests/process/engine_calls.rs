@@ -409,3 +409,28 @@ fn podman_logs() {
 fn nerdctl_logs() {
     logs("containerd");
 }
+
+/// How many listings there were when the workload ran, beside those of the agent's start.
+fn listings_until_it_runs(prepare: impl FnOnce(&Cluster) -> Workload) -> usize {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("first", "run")]);
+    let listings = || cluster.engine.calls_of("ps", "").len();
+    let wanted = prepare(&cluster);
+    let before = listings();
+    cluster.apply(&manifest(&[wanted]));
+    cluster.wait_until_run(&["web"]);
+    listings() - before
+}
+
+#[test]
+fn a_start_whose_pid_is_known_needs_no_listing() {
+    assert_eq!(listings_until_it_runs(|_| workload("web", "run")), 0);
+    let own = |_: &Cluster| workload("web", "run").config("commandOptions: [--pidfile=/dev/null]");
+    assert!(listings_until_it_runs(own) > 0, "the user wants it elsewhere");
+    let unknown = |cluster: &Cluster| {
+        let refusal = json!({ "command": "run", "times": 1, "exit": 125, "stderr": "Error: unknown flag: --pidfile" });
+        cluster.engine.script(&json!([refusal]));
+        workload("web", "run")
+    };
+    assert!(listings_until_it_runs(unknown) > 0, "the engine knows no such option, and it runs all the same");
+}

@@ -62,6 +62,7 @@ fn the_storage_example_goes_through_the_documented_states() {
 
 // [utest->swdd~agent-handles-update-workload-state-requests~1]
 // [utest->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
+// [utest->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
 #[test]
 fn states_of_other_agents_start_and_stop_what_waits_for_them() {
     for end in [Phase::Removed, Phase::Succeeded, Phase::AgentDisconnected] {
@@ -76,6 +77,48 @@ fn states_of_other_agents_start_and_stop_what_waits_for_them() {
         rig.foreign("far", end);
         assert_eq!(rig.engine.take_calls(), ["delete w"], "{end}");
     }
+}
+
+#[test]
+fn a_failed_start_that_was_given_up_lets_an_error_handler_start() {
+    let mut rig = Rig::new();
+    rig.add(&[needing("handler", "far", AddCondition::Failed)]);
+    for (phase, calls) in [
+        (Phase::PendingStarting, vec![]),
+        (Phase::FailedLost, vec![]),
+        (Phase::PendingStartingFailed, vec!["create handler"]),
+    ] {
+        rig.foreign("far", phase);
+        assert_eq!(rig.engine.take_calls(), calls, "{phase}");
+    }
+}
+
+#[test]
+fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
+    use AddCondition::{Failed, Running, Succeeded};
+    let mut rig = Rig::new();
+    let closed = workload("closed", |workload| {
+        workload.runtime_config = "lifecycle: { precondition: { pathExists: /no } }".into();
+    });
+    rig.add(&[
+        needing("after", "closed", Succeeded),
+        needing("direct", "closed", Running),
+        needing("handler", "closed", Failed),
+        needing("indirect", "direct", Running),
+        closed,
+    ]);
+    let known = rig.agent.manager.known_states();
+    let states: Vec<String> = known.map(|(instance, state)| format!("{} {state}", instance.workload)).collect();
+    assert_eq!(
+        states,
+        [
+            "after Pending(WaitingToStart)",
+            "closed Pending(WaitingToStart): 'precondition: /no does not exist'",
+            "direct Pending(WaitingToStart): 'waits for 'closed', which may not run'",
+            "handler Pending(WaitingToStart)",
+            "indirect Pending(WaitingToStart): 'waits for 'direct', which may not run'",
+        ]
+    );
 }
 
 // [utest->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
@@ -298,10 +341,10 @@ fn conditions_of_what_was_taken_back_before_the_engine_said_what_it_has_are_not_
     let plan = FromServer::UpdateWorkload(WorkloadPlan { added: vec![], deleted: vec![deleted(&gated, &[])] });
     for takes_back in [plan, FromServer::ServerHello(vec![])] {
         let mut rig = silent(&[], std::slice::from_ref(&gated));
-        assert_eq!(rig.agent.manager.sizes(), [0, 0, 0, 1, 1]);
+        assert_eq!(rig.agent.manager.sizes(), [0, 0, 0, 1]);
         rig.agent.receive(takes_back);
         rig.says_what_it_has();
-        assert_eq!(rig.agent.manager.sizes(), [0; 5]);
+        assert_eq!(rig.agent.manager.sizes(), [0; 4]);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::agent::probes::prober::notify_socket_path;
 use crate::agent::workload_files::file_paths;
 use crate::model::messages::AddedWorkload;
 use crate::model::prepare_level::PrepareLevel;
+use crate::model::runtime_config::{EngineConfig, ReadConfig};
 use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, NewContainer, RuntimeConnector};
 use serde::{Deserialize, Serialize};
@@ -112,7 +113,15 @@ pub fn new_container(
         control_interface: has_interface.then(|| folder.join(control_interface::FOLDER)),
         files: file_paths(&folder.join("files"), &workload.files).map_err(|error| error.to_string())?,
         notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
+        pid_file: keeps_pid(&config).then(|| folder.join("pid")),
     })
+}
+
+/// Whether the engine shall write the pid of the main process. It could not start again by itself, after a boot for
+/// example, what has its file in a folder that is gone.
+fn keeps_pid(config: &ReadConfig) -> bool {
+    let Ok(EngineConfig::Container(container)) = &config.engine else { return false };
+    matches!(container.option("--restart"), None | Some("no"))
 }
 
 /// SHA-256 of all that a workload says, and of the arguments that follow from it.

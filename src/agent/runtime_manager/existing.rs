@@ -3,17 +3,16 @@
 //!
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
-use super::preparing::is_prepared;
-use super::{Existing, RuntimeManager, WorkloadThreads};
+use super::next::{is_prepared, surplus_of};
+use super::{Change, Existing, Record, RuntimeManager, Waits, WorkloadThreads};
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
-use crate::agent::workload_scheduler::Change;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::Name;
-use crate::model::workload::Workload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::runtime::ListedContainer;
@@ -21,102 +20,137 @@ use crate::runtime::container_records::{Noted, leave_strangers};
 use log::info;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What the server wants, until it is known which containers there are.
+#[derive(Debug, Default)]
+pub struct Hello {
+    /// The workloads of the hello, and of the plans that came since.
+    pub wanted: BTreeMap<Name, AddedWorkload>,
+    /// What those plans have deleted, with the dependencies of the newest delete.
+    pub deleted: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
+    /// All instances that they have deleted.
+    pub gone: BTreeSet<InstanceName>,
+}
+
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// Takes all workloads that the server wants and all containers that exist and have no object yet; returns what is
-    /// to be done about them. Within one life of the agent an unchanged workload is left alone in whatever state it is.
+    /// What a hello changes; unneeded workloads first. Within one life of the agent an unchanged workload is left alone in
+    /// whatever state it is. What exists was taken in by [`Self::take_existing`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
-    pub fn hello(&mut self, added: Vec<AddedWorkload>, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
-        self.staging.hello_is_done();
+    pub fn hello(
+        &mut self,
+        wanted: BTreeMap<Name, AddedWorkload>,
+        mut deleted: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
+    ) -> Vec<Change> {
+        self.staging.awaits_hello = false;
         self.touch_waiting();
-        let wanted: BTreeMap<Name, AddedWorkload> =
-            added.into_iter().map(|added| (added.instance.workload.clone(), added)).collect();
-        let mut changes = self.unneeded(&wanted);
-        let mut reports = Vec::new();
-        let mut found = self.unaccounted(existing, |name| wanted.get(name));
-        for (name, added) in wanted {
-            let known = self.live(&name).is_some() || self.scheduler.get(&name).is_some();
-            if known && self.is_settled(&added) {
-                continue;
-            }
-            let candidates = if known { None } else { found.remove(&name) };
-            changes.extend(match candidates {
-                Some(candidates) => self.adopt(added, candidates, &mut reports),
-                // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-                None => Some(Change::run(added)),
+        self.conditions.retain(|name| wanted.contains_key(name));
+        let unneeded = self.records.keys().filter(|name| !wanted.contains_key(*name)).cloned();
+        let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
+        let all = all.into_iter().chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
+        let change = |(name, new): (Name, Option<AddedWorkload>)| {
+            let record = self.records.get(&name);
+            let live = record.and_then(Record::live).map(|object| object.instance.clone());
+            let is_settled = record.is_some_and(|record| {
+                record.wanted == new && (record.waits != Waits::No || new.as_ref().is_none_or(|new| record.runs(new)))
             });
-        }
-        reports.extend(self.discard(found));
-        (changes, reports)
+            // What was never wanted here and is held goes as well.
+            let is_settled =
+                is_settled && (new.is_some() || live.is_none() || record.is_some_and(Record::waits_to_stop));
+            // What waits already goes on waiting for its users.
+            let dependencies = deleted.remove(&name);
+            let deleted = live.zip(dependencies);
+            let deleted = deleted.map(|(instance, dependencies)| DeletedWorkload { instance, dependencies });
+            if !is_settled && new.is_none() {
+                let _source = log_source(name.clone());
+                info!("Deleting existing workload '{name}', which is not needed.");
+            }
+            (!is_settled).then_some(Change { name, new, deleted })
+        };
+        all.filter_map(change).collect()
     }
 
     /// Of all that was found until now, takes those containers that run as `wanted` says, and deletes the others of the
     /// same workloads. The rest stays in `found` until all engines have listed.
-    pub fn resume_running<'a>(
-        &mut self,
-        wanted: impl Iterator<Item = &'a AddedWorkload>,
-        found: &mut Vec<Existing>,
-    ) -> Vec<WorkloadState> {
+    pub fn resume_running(&mut self, hello: &Hello, found: &mut Vec<Existing>) -> Vec<WorkloadState> {
+        let Hello { wanted, deleted, .. } = hello;
         let mut reports = Vec::new();
-        let wanted: BTreeMap<&Name, &AddedWorkload> = wanted.map(|added| (&added.instance.workload, added)).collect();
         // What others are is known when all is known that is wanted.
         let (candidates, others): (Vec<Existing>, Vec<Existing>) =
             found.drain(..).partition(|(_, container)| wanted.contains_key(&container.instance.workload));
-        let mut by_workload = self.unaccounted(candidates, |name| wanted.get(name).copied());
-        for added in wanted.into_values() {
-            let name = &added.instance.workload;
+        let mut by_workload = self.unaccounted(candidates, wanted);
+        for (name, added) in wanted.iter().filter(|(name, _)| !deleted.contains_key(*name)) {
             let serves = |(runtime, container): &Existing| {
                 is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
             };
             // The conditions of what is known were evaluated when it came; the activation counts once.
-            if self.objects.contains_key(name) || self.scheduler.get(name).is_some() {
+            if self.records.contains_key(name) {
                 continue;
             }
-            self.note_wanted(added);
-            if self.conditions.is_inactive(name) || !by_workload.get(name).is_some_and(|found| found.iter().any(serves))
-            {
-                continue;
+            self.conditions.insert(added, self.context.clock.now());
+            let is_served = by_workload.get(name).is_some_and(|found| found.iter().any(serves));
+            if is_served && !self.conditions.is_inactive(name) {
+                let candidates = by_workload.remove(name).unwrap_or_default();
+                self.adopt(name, Some(added), candidates, &mut reports); // It resumes, so nothing else is to be done.
             }
-            let Some(candidates) = by_workload.remove(name) else { continue };
-            self.adopt(added.clone(), candidates, &mut reports); // It resumes, so nothing else is to be done.
         }
         *found = others.into_iter().chain(by_workload.into_values().flatten()).collect();
         reports
     }
 
-    /// Containers that a listing showed late. A create that still waits gets the one that serves it, as with a hello;
-    /// what no object accounts for is deleted.
-    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
-        let (mut changes, mut reports) = (Vec::new(), Vec::new());
-        let mut found = self.unaccounted(existing, |name| self.scheduler.new_of(name));
-        let waiting = found.keys().filter(|name| !self.objects.contains_key(*name));
-        let waiting: Vec<AddedWorkload> = waiting.filter_map(|name| self.scheduler.new_of(name).cloned()).collect();
-        for added in waiting {
-            let name = added.instance.workload.clone();
-            let Some(candidates) = found.remove(&name) else { continue };
-            match self.adopt(added, candidates, &mut reports) {
-                Some(change) => changes.push(change),
-                None => _ = self.scheduler.take(&name), // It runs already.
+    /// Takes in containers that a listing showed, as far as no object accounts for them: what serves one of the `wanted`
+    /// workloads goes on, the others go before that is started, or when their users let them. Returns states to report.
+    pub fn take_existing(
+        &mut self,
+        wanted: &BTreeMap<Name, AddedWorkload>,
+        existing: Vec<Existing>,
+    ) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        for (name, mut candidates) in self.unaccounted(existing, wanted) {
+            if self.records.get(&name).is_some_and(|record| record.object.is_some()) {
+                let mut surplus = self.take_prepared(&name, None, &mut candidates);
+                surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
+                reports.extend(self.remove(surplus));
+            } else {
+                self.adopt(&name, wanted.get(&name), candidates, &mut reports);
             }
         }
-        reports.extend(self.discard(found));
-        (changes, reports)
+        reports
+    }
+
+    /// Containers that a listing showed after the hello. Returns changes, and states to report first.
+    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
+        let names: BTreeSet<Name> = existing.iter().map(|(_, found)| found.instance.workload.clone()).collect();
+        let waiting = |name: &Name| Some((name.clone(), self.records.get(name)?.waiting()?.clone()));
+        let wanted: BTreeMap<Name, AddedWorkload> = names.iter().filter_map(waiting).collect();
+        let without_object = |name: &&Name| self.records.get(*name).is_none_or(|record| record.object.is_none());
+        let names: Vec<Name> = names.iter().filter(without_object).cloned().collect();
+        let reports = self.take_existing(&wanted, existing);
+        let changed = names.into_iter().filter(|name| {
+            let record = self.records.get(name);
+            record.is_some_and(|record| record.live().is_some_and(|object| object.workload.is_none()))
+        });
+        let changes = changed.map(|name| Change { new: wanted.get(&name).cloned(), name, deleted: None });
+        (changes.collect(), reports)
     }
 
     /// By workload, what belongs to it and no object accounts for.
-    fn unaccounted<'a>(
-        &'a self,
+    fn unaccounted(
+        &self,
         existing: Vec<Existing>,
-        wanted: impl Fn(&Name) -> Option<&'a AddedWorkload>,
+        wanted: &BTreeMap<Name, AddedWorkload>,
     ) -> BTreeMap<Name, Vec<Existing>> {
         let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
         for (runtime, container) in existing {
             found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
         }
         for (name, candidates) in &mut found {
-            let ordered = || self.objects.get(name)?.workload.as_ref();
-            let wanted = wanted(name).map(|added| &added.workload).or_else(ordered);
+            let object = self.records.get(name).and_then(|record| record.object.as_ref());
+            let ordered = || object?.workload.as_ref();
+            let wanted = wanted.get(name).map(|added| &added.workload).or_else(ordered);
             leave_strangers(candidates, |(_, one)| one, |one| self.noted(one), wanted.map(|workload| &**workload));
-            candidates.retain(|(runtime, container)| !self.is_ours(runtime, container));
+            // Instances of two runtimes may have the same id.
+            candidates.retain(|(runtime, container)| {
+                object.is_none_or(|object| object.instance != container.instance || object.runtime != *runtime)
+            });
         }
         found.retain(|_, candidates| !candidates.is_empty());
         found
@@ -134,55 +168,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
     }
 
-    /// Whether the object of that name accounts for the container. Instances of two runtimes may have the same id.
-    fn is_ours(&self, runtime: &Name, container: &ListedContainer) -> bool {
-        let object = self.objects.get(&container.instance.workload);
-        object.is_some_and(|object| object.instance == container.instance && object.runtime == *runtime)
-    }
-
-    /// Deletes of what the server does not want any more. A delete that waits already goes on waiting.
-    fn unneeded(&self, wanted: &BTreeMap<Name, AddedWorkload>) -> Vec<Change> {
-        let objects = self.objects.iter().filter(|(_, object)| !object.ending).map(|(name, _)| name);
-        let names: BTreeSet<&Name> = objects.chain(self.scheduler.iter().map(|change| &change.name)).collect();
-        let gone = names.into_iter().filter(|name| !wanted.contains_key(*name));
-        gone.filter_map(|name| {
-            let waiting = self.scheduler.get(name);
-            if matches!(waiting, Some(Change { new: None, .. })) {
-                return None;
-            }
-            let _source = log_source(name.clone());
-            info!("Deleting existing workload '{name}', which is not needed.");
-            let waited = waiting.filter(|change| !change.withheld).and_then(|change| change.deleted.as_ref());
-            let dependencies = waited.map(|deleted| deleted.dependencies.clone()).unwrap_or_default();
-            let pending = self.scheduler.new_of(name).map(|added| &added.instance);
-            let instance = self.live(name).map(|object| &object.instance).or(pending)?.clone();
-            Some(Change::replace(DeletedWorkload { instance, dependencies }, None))
-        })
-        .collect()
-    }
-
-    /// Whether what the server wants is what runs or waits already.
-    fn is_settled(&self, added: &AddedWorkload) -> bool {
-        let name = &added.instance.workload;
-        match self.scheduler.get(name) {
-            Some(waiting) => waiting.new.as_ref() == Some(added),
-            None => self.live(name).is_some_and(|object| object.runs(added)),
-        }
-    }
-
-    /// Whether the workload runs here, waits to, or has one of the containers found, which goes on.
-    #[must_use]
-    pub fn has_already(&self, added: &AddedWorkload, found: &[Existing]) -> bool {
-        let name = &added.instance.workload;
-        let waits = self.scheduler.new_of(name) == Some(added);
-        if waits || self.live(name).is_some_and(|object| object.runs(added)) {
-            return true;
-        }
-        let mut candidates: Vec<&Existing> = found.iter().filter(|(_, one)| one.instance.workload == *name).collect();
-        leave_strangers(&mut candidates, |(_, one)| one, |one| self.noted(one), Some(&added.workload));
-        candidates.into_iter().any(|(runtime, container)| self.stays(added, runtime, container))
-    }
-
     /// Whether a container is left as it is when this is wanted.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
@@ -193,71 +178,63 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
 
-    /// Decides about a wanted workload with existing containers, of which all but one are too many.
+    /// Takes in the existing containers of a workload, of which all but one are too many.
+    // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
+    // [impl->swdd~agent-delete-old-workload~2]
     fn adopt(
         &mut self,
-        added: AddedWorkload,
+        name: &Name,
+        wanted: Option<&AddedWorkload>,
         mut candidates: Vec<Existing>,
         reports: &mut Vec<WorkloadState>,
-    ) -> Option<Change> {
-        let name = added.instance.workload.clone();
+    ) {
         let _source = log_source(name.clone());
-        let mut surplus = self.take_staged(&name, &mut candidates);
-        surplus.extend(self.take_prepared(&added, &mut candidates));
-        let Some((runtime, container)) = take_best(&mut candidates, &added) else {
-            reports.extend(self.remove(surplus));
-            return Some(Change::run(added));
+        let mut surplus = self.take_prepared(name, wanted, &mut candidates);
+        let Some((runtime, container)) = take_best(&mut candidates, wanted) else {
+            return reports.extend(self.remove(surplus));
         };
-        let unchanged = is_unchanged(&added, &runtime, &container);
-        self.note_wanted(&added);
-        let stays = !self.conditions.is_inactive(&name) && self.stays(&added, &runtime, &container);
+        surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
         let held = Some(container.id.clone());
-        surplus.extend(candidates.into_iter().map(surplus_of));
+        let Some(added) = wanted else {
+            return reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
+        };
+        self.conditions.insert(added, self.context.clock.now());
+        let is_active = !self.conditions.is_inactive(name);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
-        if stays {
+        if is_active && self.stays(added, &runtime, &container) {
             info!("Resuming workload '{name}'");
-            let mut order = self.order(&added);
+            let mut order = self.order(added);
             order.existing = OnExisting::TakeOver;
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
             reports.push(WorkloadState::new(added.instance.clone(), state));
             let wish = Some(Wish::Run(Box::new(order)));
-            reports.extend(self.start_loop(added.instance, runtime, held, surplus, wish));
-            return None;
+            reports.extend(self.start_loop(added.instance.clone(), runtime, held, surplus, wish));
+            let record = self.records.entry(name.clone()).or_default();
+            record.wanted = Some(added.clone());
+            return self.wait(name, Waits::No, BTreeMap::new());
         }
-        let ended_well = unchanged && !self.conditions.is_inactive(&name) && container.state.phase == Phase::Succeeded;
-        let reuse = ended_well && self.can_start_again(&runtime);
+        let reuse = is_active
+            && is_unchanged(added, &runtime, &container)
+            && container.state.phase == Phase::Succeeded
+            && self.can_start_again(&runtime);
+        // [impl->swdd~agent-existing-workloads-replace-updated~2]
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        let old = container.instance.clone();
         reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
-        if reuse {
-            if let Some(object) = self.objects.get_mut(&name) {
-                object.start_again_for = Some(added.clone());
-            }
-            return Some(Change::run(added));
+        if let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) {
+            object.start_again_for = reuse.then(|| added.clone());
         }
-        // [impl->swdd~agent-existing-workloads-replace-updated~2]
-        Some(Change::replace(DeletedWorkload { instance: old, dependencies: BTreeMap::new() }, Some(added)))
     }
 
-    /// Deletes containers that are not wanted: the control loop of their workload does it, or one made for that.
-    // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
-    // [impl->swdd~agent-delete-old-workload~2]
-    fn discard(&mut self, mut found: BTreeMap<Name, Vec<Existing>>) -> Vec<WorkloadState> {
+    /// Gives containers to remove to the control loop of their workload, or to one made for that.
+    fn remove(&mut self, surplus: Vec<Surplus>) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
-        let unused: Vec<Surplus> =
-            found.iter_mut().flat_map(|(name, candidates)| self.take_staged(name, candidates)).collect();
-        reports.extend(self.remove(unused));
-        for (runtime, container) in found.into_values().flatten() {
-            let name = &container.instance.workload;
-            let _source = log_source(name.clone());
-            info!("Deleting existing workload '{name}', which is not needed.");
-            if self.objects.contains_key(name) {
-                reports.extend(self.remove(vec![surplus_of((runtime, container))]));
-            } else {
-                let held = Some(container.id);
-                reports.extend(self.start_loop(container.instance, runtime, held, Vec::new(), Some(Wish::End)));
+        for one in surplus {
+            let (instance, runtime) = (one.instance.clone(), one.runtime.clone());
+            let object = self.records.get(&instance.workload).and_then(|record| record.object.as_ref());
+            if object.is_none_or(|object| object.wishes.put_surplus(vec![one.clone()]).is_err()) {
+                reports.extend(self.start_loop(instance, runtime, None, vec![one], Some(Wish::End)));
             }
         }
         reports
@@ -266,10 +243,6 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     fn can_start_again(&self, runtime: &Name) -> bool {
         self.context.engines.get(runtime).is_some_and(|source| (source.connect)().can_start_again())
     }
-}
-
-fn surplus_of((runtime, ListedContainer { instance, id, .. }): Existing) -> Surplus {
-    Surplus { runtime, instance, id, is_unused: false }
 }
 
 fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
@@ -290,10 +263,11 @@ fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
 
 /// Takes the container that serves the wanted workload best: of its runtime, unchanged, running, in this order. One of
 /// another runtime serves as well, since it must be gone before the new one comes. The others stay and will be deleted.
-fn take_best(candidates: &mut Vec<Existing>, added: &AddedWorkload) -> Option<Existing> {
+fn take_best(candidates: &mut Vec<Existing>, wanted: Option<&AddedWorkload>) -> Option<Existing> {
     let rank = |(runtime, container): &Existing| {
-        let unchanged = container.instance == added.instance;
-        (*runtime == added.workload.runtime, unchanged, container.state.phase == Phase::Running)
+        let fits = wanted.is_some_and(|added| added.workload.runtime == *runtime);
+        let unchanged = wanted.is_some_and(|added| added.instance == container.instance);
+        (fits, unchanged, container.state.phase == Phase::Running)
     };
     let (index, _) =
         candidates.iter().enumerate().max_by_key(|(index, existing)| (rank(existing), std::cmp::Reverse(*index)))?;

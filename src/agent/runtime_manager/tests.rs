@@ -72,11 +72,11 @@ fn a_plan_becomes_changes_with_the_deletes_first() {
         changes,
         [
             // [utest->swdd~agent-deletes-workload~1]
-            Change::replace(deleted("gone", "a", "x"), None),
+            Change { name: "gone".into(), new: None, deleted: Some(deleted("gone", "a", "x")) },
             // [utest->swdd~agent-updates-deleted-and-added-workloads~1]
-            Change::replace(deleted("updated", "a", None), new),
+            Change { name: "updated".into(), new, deleted: Some(deleted("updated", "a", None)) },
             // [utest->swdd~agent-added-creates-workload~1]
-            Change::run(wanted("created", "a")),
+            Change { name: "created".into(), new: Some(wanted("created", "a")), deleted: None },
         ]
     );
 }
@@ -105,6 +105,8 @@ fn one_workload_from_create_over_update_to_delete() {
 }
 
 // [utest->swdd~agent-executes-update-delete-only-workload-operation~1]
+// [utest->swdd~agent-handles-update-with-fulfilled-delete~1]
+// [utest->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
 #[test]
 fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
@@ -200,6 +202,7 @@ fn an_update_of_what_is_not_there_creates_and_a_delete_of_it_reports_removed() {
 
 // ------------------------------------------------- operations that meet older ones
 
+// [utest->swdd~agent-enqueues-unfulfilled-create~1]
 #[test]
 fn a_deleted_pending_create_is_dropped_and_never_started() {
     let mut rig = Rig::new().telling_configs();
@@ -221,6 +224,8 @@ fn a_newer_wish_replaces_one_that_waits() {
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c starting", "w:c running"]));
 }
 
+// [utest->swdd~agent-enqueues-unfulfilled-delete~1]
+// [utest->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
 #[test]
 fn a_pending_update_that_is_deleted_removes_the_old_instance() {
     // The old one waits for its user.
@@ -309,6 +314,28 @@ fn a_newer_update_of_the_same_instance_replaces_what_a_waiting_one_waits_for_and
     assert_eq!(rig.sent().last().unwrap(), "w:b Running(Ok)");
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert!(rig.engine.take_calls().is_empty(), "it came after it was carried out");
+}
+
+#[test]
+fn two_that_wait_for_the_end_of_each_other_do_not_wait_for_ever() {
+    for (first_waits_for, calls) in [("user", vec!["delete user", "delete up"]), ("third", vec![])] {
+        let mut rig = Rig::running(&[wanted("up", "a"), wanted("user", "a"), wanted("third", "a")]);
+        rig.change(&[], &[deleted("up", "a", first_waits_for)]);
+        assert!(rig.engine.take_calls().is_empty(), "it runs on, so what depends on it may not stop it");
+        rig.change(&[], &[deleted("user", "a", "up")]);
+        assert_eq!(rig.engine.take_calls(), calls, "{first_waits_for}");
+    }
+}
+
+#[test]
+fn what_waits_leaves_nothing_behind() {
+    let mut rig = Rig::new();
+    let all: Vec<AddedWorkload> = (0..50).map(|number| needing(&format!("w{number}"), "a", "up")).collect();
+    rig.change(&all, &[]);
+    assert_eq!(rig.agent.manager.sizes(), [50, 50, 50, 0]);
+    let gone: Vec<DeletedWorkload> = all.iter().map(|added| deleted_after(&added.instance, &[])).collect();
+    rig.change(&[], &gone);
+    assert_eq!(rig.agent.manager.sizes(), [0; 4]);
 }
 
 // ---------------------------------------------------------------- deletes that fail

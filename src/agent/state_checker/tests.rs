@@ -109,8 +109,18 @@ impl Bench {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let command = WatchCommand::Watch { instance: instance(name), id, restarts: 0, in_burst, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, process: None, restarts: 0, in_burst, reply };
         self.checker.on_event(CheckerEvent::Command(command));
+    }
+
+    /// A container whose process is known to run.
+    fn watch_process(&mut self, name: &str, pid: u32) {
+        let id = ContainerId(name.into());
+        let (reports, prefix) = (self.reports.clone(), name.to_owned());
+        let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
+        let process = Some(MainProcess { container: id.clone(), pid });
+        let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, in_burst: true, reply };
+        self.event(CheckerEvent::Command(command));
     }
 
     fn unwatch(&mut self, name: &str) {
@@ -567,7 +577,8 @@ fn what_is_watched_is_told_without_a_listing() {
     let (reply, watched) = bounded(1);
     let id = ContainerId("web".into());
     let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
-    let command = WatchCommand::Watch { instance: of_web, id, restarts: 3, in_burst: false, reply: ignored };
+    let command =
+        WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, in_burst: false, reply: ignored };
     bench.checker.on_event(CheckerEvent::Command(command));
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
         bench.checker.on_event(CheckerEvent::Command(WatchCommand::ListWatched { reply: reply.clone() }));
@@ -600,11 +611,43 @@ fn the_threads_report_and_end_with_their_sender() {
     let (instance, in_burst) = (instance("web"), false);
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    commands.send(WatchCommand::Watch { instance, id: id.clone(), restarts: 0, in_burst, reply }).unwrap();
+    commands
+        .send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, in_burst, reply })
+        .unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));
     }
     drop(commands);
     assert_eq!(threads::join_all([thread], ample), [""; 0]);
+}
+
+#[test]
+fn a_container_whose_process_is_known_runs_without_a_listing_until_it_ends() {
+    let mut bench = Bench::new();
+    bench.watch_process("web", 7);
+    assert_eq!(bench.take_reports(), ["web Running(Ok)"]);
+    bench.expect_no_listing();
+    bench.advance(REPAIR_INTERVAL - MILLISECOND);
+    bench.expect_no_listing();
+    bench.end(7);
+    bench.answer_listing(vec![exited("web", 3)]);
+    assert_eq!(bench.take_reports(), ["web Failed(ExecFailed): 'Exit code: '3''"]);
+}
+
+#[test]
+fn a_process_that_cannot_be_watched_proves_nothing() {
+    for unnoticed in [true, false] {
+        let mut bench = Bench::new();
+        let env = &mut bench.checker.env;
+        if unnoticed {
+            env.unnoticed.push(7)
+        } else {
+            env.gone.push(7)
+        }
+        bench.watch_process("web", 7);
+        assert_eq!(bench.take_reports(), [""; 0]);
+        bench.answer_listing(vec![running("web", 7)]);
+        assert_eq!(bench.take_reports(), ["web Running(Ok)"]);
+    }
 }

@@ -263,7 +263,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let error = match result {
             Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
             Ok(CallDone::Prepared(container)) => return prepared.reached(container.level, Some(container)),
-            Ok(CallDone::Started(_)) => return,
+            Ok(CallDone::Started(..)) => return,
             Err(error) => error,
         };
         if call.makes_container {

@@ -230,7 +230,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
         let mut target = ProbeTarget::default();
         let mut incomplete = false;
-        if (in_container || in_network)
+        let process = self.process.clone().filter(|_| in_network && self.lifecycle.origin == Origin::Created);
+        if let Some(process) = process {
+            target.processes.push(process); // No call of the engine is needed.
+        } else if (in_container || in_network)
             && let (Some(engine), Some(id)) = (&mut self.engine, &self.container)
         {
             match engine.connector.probe_target(id, in_network) {
@@ -435,7 +438,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             && let Some(id) = self.container.clone()
         {
             self.stop_probe();
-            return self.watch(id); // The state checker reports how it ended. If it runs after all, it is probed again.
+            return self.watch(id, None); // The state checker reports how it ended. If it runs after all, it is probed again.
         }
         self.unwatch(); // How it ends now does not count.
         let stopped = match (&mut self.engine, &self.container) {

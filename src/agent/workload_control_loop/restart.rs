@@ -11,19 +11,20 @@ use crate::limits::CREATED_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::RestartPolicy;
 use crate::platform::clock::Clock;
-use crate::runtime::ContainerId;
+use crate::runtime::{ContainerId, MainProcess};
 use log::{debug, info};
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    pub(super) fn watch(&mut self, id: ContainerId) {
+    /// `process`: known to run.
+    pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.container = Some(id.clone());
         let Some(engine) = &mut self.engine else { return };
         engine.connector.note(&self.instance, &id);
-        self.watching = true;
+        (self.watching, self.process) = (true, process.clone());
         let in_burst = self.context.slots.in_use();
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
-        let command = WatchCommand::Watch { instance, id, restarts, in_burst, reply };
+        let command = WatchCommand::Watch { instance, id, process, restarts, in_burst, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 

@@ -21,7 +21,7 @@ use crate::model::messages::AddedWorkload;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
-use crate::runtime::{ContainerId, NewContainer, RuntimeError};
+use crate::runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::sync::Arc;
 use std::time::Instant;
@@ -114,7 +114,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
             Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause, &cause),
         };
-        let step = self.container.clone().map_or(CallStep::Run, CallStep::Start);
+        let step = self.container.clone().map_or(CallStep::Run, CallStep::StartAgain);
         self.call_engine(start, Kind::Plain, step, new, slot);
     }
 
@@ -262,7 +262,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn on_start_ended(&mut self, Calling { start, kind, slot, .. }: Calling, result: CallResult) {
         let error = match result {
-            Ok(CallDone::Started(id)) => return self.on_started(id),
+            Ok(CallDone::Started(id, process)) => return self.on_started(id, process),
             Ok(_) => return,
             Err(error) => error,
         };
@@ -295,7 +295,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    fn on_started(&mut self, id: ContainerId) {
+    fn on_started(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.failed_creates = 0;
         self.leftovers = Leftovers::None;
         if self.lifecycle.is_ready_when_created() {
@@ -303,7 +303,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         info!("Successfully created workload '{}'.", self.instance.workload);
         self.starts = self.starts.saturating_add(1);
-        self.watch(id);
+        self.watch(id, process);
         self.lifecycle_started(Origin::Created);
     }
 

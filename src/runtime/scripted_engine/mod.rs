@@ -108,6 +108,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
         control_interface: None,
         files: Vec::new(),
         notify_socket: None,
+        pid_file: None,
     }
 }
 

@@ -11,14 +11,13 @@ impl Node {
     /// a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
-        let [objects, waiting, waiters, withheld, conditions] = manager.sizes();
-        let workloads = objects + waiting;
+        let [records, waiting, waiters, conditions] = manager.sizes();
         let most = self.orders.workloads();
-        let leaks = waiting > most || withheld > workloads || conditions > workloads || (waiting == 0 && waiters > 0);
+        let leaks = waiting > most || conditions > records || (waiting == 0 && waiters > 0);
         leaks.then(|| {
             let name = &self.name;
             format!(
-                "agent {name} has {objects} objects, {waiting} operations with {waiters} waiters, {withheld} reasons, {conditions} conditions"
+                "agent {name} has {records} records, {waiting} of what waits with {waiters} waiters, {conditions} conditions"
             )
         })
     }

@@ -142,7 +142,14 @@ mod tests {
 
     fn new(config: &str) -> NewContainer {
         let AddedWorkload { instance, workload } = wanted_with("w", config, |_| {});
-        NewContainer { instance, workload, control_interface: None, files: Vec::new(), notify_socket: None }
+        NewContainer {
+            instance,
+            workload,
+            control_interface: None,
+            files: Vec::new(),
+            notify_socket: None,
+            pid_file: None,
+        }
     }
 
     struct Node {

@@ -21,6 +21,7 @@ fn paths_of(options: &str) -> BTreeSet<String> {
         control_interface: Some("/run/a/control_interface".into()),
         files: vec![("/run/a/files/x".into(), "/x".to_owned())],
         notify_socket: Some("/run/a/notify/1".into()),
+        pid_file: None,
     };
     named_paths(config, &new)
 }

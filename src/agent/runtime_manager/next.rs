@@ -1,0 +1,383 @@
+//! What is to be prepared of each workload beside what runs: what waits, or what the server lets this agent stage for an
+//! update; what the server is sent of that; and what an earlier agent has prepared.
+//!
+//! Thread: `scheduler`; part of [`RuntimeManager`].
+//! The list of the server is complete each time. A lost connection changes nothing: each session has a list, which is
+//! empty when none has come before the hello.
+
+use super::{Existing, Record, RuntimeManager, Waits, WorkloadThreads};
+use crate::agent::events::PreparationReport;
+use crate::agent::preparation::record::Record as PreparedRecord;
+use crate::agent::settings::unsupported_runtime;
+use crate::agent::wish_slot::{Preparation, Surplus};
+use crate::agent::workload_state_store::WorkloadStateStore;
+use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::CANNOT_BE_STAGED;
+use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::names::Name;
+use crate::model::prepare_level::PrepareLevel;
+use crate::platform::clock::Clock;
+use crate::platform::logging::log_source;
+use crate::runtime::{ListedContainer, RuntimeConnector};
+use log::warn;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The files that engines copy into a container: with them it has the name servers, the host names and the time zone of
+/// the node.
+pub const COPIED_FILES: [&str; 4] =
+    ["/etc/hosts", "/etc/localtime", "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
+/// For so long the old instance runs on after the new one could not be staged, so that the server can undo the update.
+const UNDONE_WITHIN: Duration = Duration::from_secs(60);
+
+/// All that is to be staged.
+#[derive(Default)]
+pub(super) struct Staging {
+    /// With what the server was sent of it in this session.
+    staged: BTreeMap<Name, (AddedWorkload, Option<PreparedInstance>)>,
+    /// A list has come since the session began.
+    has_list: bool,
+    /// What is wanted in this session is not known yet as far as containers that exist decide about it.
+    pub(super) awaits_hello: bool,
+}
+
+impl Staging {
+    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
+        self.staged.keys()
+    }
+
+    fn get(&self, name: &str) -> Option<&AddedWorkload> {
+        self.staged.get(name).map(|(added, _)| added)
+    }
+}
+
+/// How far the block `update` wants the instance to be prepared.
+fn stage_of(added: &AddedWorkload) -> PrepareLevel {
+    let config = added.workload.config();
+    let block = config.usable_lifecycle().and_then(|lifecycle| lifecycle.update.as_ref());
+    block.map_or(PrepareLevel::None, |block| block.stage)
+}
+
+pub(super) fn surplus_of(runtime: &Name, ListedContainer { instance, id, .. }: &ListedContainer) -> Surplus {
+    Surplus { runtime: runtime.clone(), instance: instance.clone(), id: id.clone(), is_unused: false }
+}
+
+/// Whether the record of an earlier agent says that it has prepared this container, or was about to.
+pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedContainer) -> bool {
+    let record = connector.prepared_record(&container.instance);
+    record.as_deref().and_then(PreparedRecord::read).is_some_and(|record| record.may_be_of(&container.id))
+}
+
+impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+    // ------------------------------------------------------ what the server stages
+
+    /// These are all instances to be staged from now on.
+    // [impl->swdd~agent-stages-updates~1]
+    pub fn stage(&mut self, list: Vec<AddedWorkload>) {
+        self.staging.has_list = true;
+        let mut before = std::mem::take(&mut self.staging.staged);
+        for added in list {
+            let name = added.instance.workload.clone();
+            let same = before.remove(&name).filter(|(before, _)| *before == added);
+            if same.is_none() {
+                self.conditions.stage(&added, self.context.clock.now());
+                self.touched.insert(name.clone());
+            }
+            self.staging.staged.insert(name, same.unwrap_or((added, None)));
+        }
+        for name in before.into_keys() {
+            if !self.staging.staged.contains_key(&name) {
+                self.conditions.unstage(&name);
+                self.touched.insert(name);
+            }
+        }
+    }
+
+    /// The server sends a hello, by which it forgets what was reported. Without a list before it nothing is to be staged
+    /// any more.
+    pub fn session_begins(&mut self) {
+        if !self.staging.has_list {
+            self.stage(Vec::new());
+        }
+        (self.staging.has_list, self.staging.awaits_hello) = (false, true);
+        self.staging.staged.values_mut().for_each(|(_, reported)| *reported = None);
+    }
+
+    /// The connection is lost: the list that comes next belongs to another session. Nothing else changes.
+    pub fn session_ended(&mut self) {
+        self.staging.has_list = false;
+    }
+
+    /// What is to be reported of what is staged.
+    pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
+        if self.staging.awaits_hello || self.staging.staged.is_empty() {
+            return Vec::new();
+        }
+        let mut staged = std::mem::take(&mut self.staging.staged);
+        let mut news = Vec::new();
+        for (name, (added, reported)) in &mut staged {
+            let now = self.progress(name, added);
+            if reported.as_ref() == Some(&now) {
+                continue;
+            }
+            if let PreparedInstance { reason: Some(reason), tries, is_final, .. } = &now {
+                let end = if *is_final { "given up" } else { "trying again" };
+                let _source = log_source(name.clone());
+                warn!("The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'");
+            }
+            *reported = Some(now.clone());
+            news.push(now);
+        }
+        self.staging.staged = staged;
+        news
+    }
+
+    /// How far an instance that is staged is.
+    fn progress(&self, name: &Name, added: &AddedWorkload) -> PreparedInstance {
+        let (target, stage) = (self.staged_level(added), stage_of(added));
+        let report = self.records.get(name).and_then(|record| record.report(added));
+        // What runs or waits as it is needs nothing as long as it does.
+        let is_there = self.is_carried_out(added) || target == Some(PrepareLevel::None);
+        let level = match report.and_then(|report| report.done).filter(|_| target.is_some()) {
+            _ if is_there => Some(stage.min(target.unwrap_or(stage))),
+            done => done,
+        };
+        let report = report.filter(|_| level.is_none());
+        let mut failure = report.and_then(|report| report.failure.clone());
+        let mut is_final = report.is_some_and(|report| report.is_final);
+        if !self.context.engines.contains_key(&added.workload.runtime) {
+            let mut reason = unsupported_runtime(&added.workload.runtime);
+            reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
+            (failure, is_final) = (Some((reason, 0)), true);
+        }
+        let unmet = self.conditions.staged_unmet(name).filter(|_| level.is_some() || is_final);
+        let unmet = unmet.map(|unmet| unmet[..unmet.floor_char_boundary(CONDITION_INFO_MAX)].to_owned());
+        let (reason, tries) = failure.unzip();
+        let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
+        PreparedInstance { instance, level, reason, tries, is_final, unmet }
+    }
+
+    /// Whether this is wanted already, exactly as it is.
+    fn is_carried_out(&self, added: &AddedWorkload) -> bool {
+        let record = self.records.get(&added.instance.workload);
+        record.is_some_and(|record| record.waiting() == Some(added) || record.runs(added))
+    }
+
+    /// How far a staged instance is to be prepared; `None` while that is not known.
+    fn staged_level(&self, added: &AddedWorkload) -> Option<PrepareLevel> {
+        let name = &added.instance.workload;
+        if self.conditions.is_staged_inactive(name) {
+            return Some(PrepareLevel::None); // It will not be created.
+        }
+        // A create would fail without the paths of a precondition.
+        let most = if self.conditions.may_staged_run(name) { PrepareLevel::Init } else { PrepareLevel::Image };
+        (!self.staging.awaits_hello && self.may_prepare(added)).then(|| stage_of(added).min(most))
+    }
+
+    // ----------------------------------------------- what is staged before a stop
+
+    /// Whether the old instance runs on until the new one is staged. It is already when the server has let this agent stage
+    /// it; an agent that was away then does it now.
+    // [impl->swdd~agent-stages-updates~1]
+    pub(super) fn is_to_be_staged(&self, name: &Name) -> bool {
+        let Some(record) = self.records.get(name).filter(|record| record.live().is_some()) else { return false };
+        let new = record.wanted.as_ref().filter(|new| !record.runs(new) && !record.starts_again());
+        new.is_some_and(|new| {
+            stage_of(new) > PrepareLevel::None
+                && record.report(new).is_none_or(|report| report.done.is_none() && !report.is_final)
+                && self.may_prepare(new)
+                && !self.conditions.is_inactive(name)
+        })
+    }
+
+    /// What follows from a report about what is to be staged before the old instance stops. Returns states to report.
+    fn stages_before_stop(&mut self, report: &PreparationReport, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let instance = &report.added.instance;
+        let Some(until) = self.unstaged.get_mut(&instance.workload) else { return Vec::new() };
+        if report.done.is_some() {
+            self.unstaged.remove(&instance.workload);
+            return self.decide(&instance.workload, false, store);
+        }
+        if !report.is_final || until.is_some() {
+            return Vec::new();
+        }
+        *until = Some(self.context.clock.now() + UNDONE_WITHIN);
+        let reason = report.failure.as_ref().map(|(reason, _)| reason.as_str()).unwrap_or_default();
+        let state = ExecutionState::with_info(Phase::PendingStartingFailed, format!("{CANNOT_BE_STAGED}{reason}"));
+        vec![WorkloadState::new(instance.clone(), state)]
+    }
+
+    /// Lets old instances stop whose new ones could not be staged, which nobody has taken back. Returns states to report.
+    pub(super) fn release_unstaged(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let now = self.context.clock.now();
+        let due: Vec<Name> = self
+            .unstaged
+            .extract_if(.., |_, until| until.is_some_and(|until| until <= now))
+            .map(|(name, _)| name)
+            .collect();
+        for name in &due {
+            let _source = log_source(name.clone());
+            warn!("Replacing workload '{name}' although its new instance cannot be prepared.");
+        }
+        self.decide_all(due, store)
+    }
+
+    // -------------------------------------------------------- orders to the loops
+
+    /// Orders what is to be prepared of the workloads that were touched since the last call. Returns states to report.
+    pub fn prepare(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
+        let mut reports = Vec::new();
+        self.touched.extend(self.found.keys().cloned());
+        while let Some(name) = self.touched.pop_first() {
+            if self.staging.awaits_hello && self.staging.get(&name).is_some() {
+                continue; // A container of the same instance may turn out to go on.
+            }
+            let wanted = self.preparation_of(&name);
+            if let Some(record) = self.records.get_mut(&name).filter(|_| wanted.is_none()) {
+                reports.extend(record.note(String::new(), store));
+            }
+            let found = self.found.remove(&name);
+            if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
+                if object.preparation == wanted && found.is_none() {
+                    continue;
+                }
+                if object.wishes.prepare(wanted.clone(), found.clone()).is_ok() {
+                    (object.preparation, object.prepared) = (wanted, None);
+                    continue;
+                }
+            }
+            let first = wanted.as_ref().map(|wanted| &wanted.added).or(found.as_ref().map(|(added, _)| added)).cloned();
+            self.found.extend(found.map(|found| (name.clone(), found)));
+            let Some(AddedWorkload { instance, workload }) = first else { continue };
+            reports.extend(self.start_loop(instance, workload.runtime.clone(), None, Vec::new(), None));
+            if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
+                _ = object.wishes.prepare(wanted.clone(), None); // It is still there.
+                object.preparation = wanted;
+            }
+        }
+        reports
+    }
+
+    /// A control loop reports how far it has prepared something. Returns states to report.
+    pub fn prepared(&mut self, report: PreparationReport, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let name = report.added.instance.workload.clone();
+        // What is staged is shown by the server.
+        let is_shown = self.staging.get(&name).is_none_or(|staged| self.is_carried_out(staged));
+        let note = if is_shown { report.note.clone() } else { String::new() };
+        let Some(record) = self.records.get_mut(&name) else { return Vec::new() };
+        let Some(object) = &mut record.object else { return Vec::new() };
+        if object.preparation.as_ref().is_none_or(|wanted| wanted.added != report.added) {
+            return Vec::new();
+        }
+        object.prepared = Some(report.clone());
+        let shown = record.note(note, store);
+        shown.into_iter().chain(self.stages_before_stop(&report, store)).collect()
+    }
+
+    /// Each workload that waits, or is staged, may be prepared differently now.
+    pub fn touch_waiting(&mut self) {
+        let waiting = self.records.iter().filter(|(_, record)| record.waits != Waits::No);
+        self.touched.extend(waiting.map(|(name, _)| name).chain(self.staging.names()).cloned());
+    }
+
+    /// What is to be prepared of a workload, if it is staged, or waits and may be.
+    fn preparation_of(&self, name: &Name) -> Option<Preparation> {
+        let tries = || Some(self.context.retry_limit.unwrap_or(u32::MAX));
+        let staged = self.staging.get(name).filter(|added| !self.is_carried_out(added));
+        let (added, level, retry_limit) = if let Some(added) = staged {
+            (added, self.staged_level(added)?, tries())
+        } else {
+            let record = self.records.get(name)?;
+            let added = record.waiting()?;
+            if self.conditions.is_inactive(name) || !self.may_prepare(added) {
+                return None;
+            }
+            // What was staged for an update that is carried out now, and waits for others, is kept.
+            let before = record.object.as_ref().and_then(|object| object.preparation.as_ref());
+            let before = before.filter(|before| before.added == *added).map(|before| before.level);
+            let is_unstaged = self.unstaged.contains_key(name);
+            let stage = if is_unstaged { stage_of(added) } else { PrepareLevel::None };
+            let level = self.requested(added).max(before.unwrap_or_default()).max(stage);
+            // A create would fail without the paths of a precondition, and an `init` would pin mounts.
+            let level = if self.conditions.reason(name).is_some() { level.min(PrepareLevel::Image) } else { level };
+            (added, level, is_unstaged.then(tries).flatten())
+        };
+        (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit })
+    }
+
+    /// Whether the engine is there and has said what an earlier agent has left.
+    fn may_prepare(&self, added: &AddedWorkload) -> bool {
+        let runtime = &added.workload.runtime;
+        self.context.engines.contains_key(runtime) && !self.listings.is_missing(runtime)
+    }
+
+    /// How far the workload is to be prepared as it says, or as the setting says.
+    fn requested(&self, added: &AddedWorkload) -> PrepareLevel {
+        match &added.workload.config().lifecycle {
+            Ok(block) => block.as_ref().and_then(|block| block.prepare).unwrap_or(self.prepare_level),
+            Err(_) => PrepareLevel::None, // It will not be started.
+        }
+    }
+
+    // ------------------------------------------------- what an earlier agent prepared
+
+    /// Takes those of the containers that an earlier agent has prepared: what is staged, or wanted as it is, waits for its
+    /// start, the others are returned to be removed. The rest stays.
+    pub(super) fn take_prepared(
+        &mut self,
+        name: &Name,
+        wanted: Option<&AddedWorkload>,
+        candidates: &mut Vec<Existing>,
+    ) -> Vec<Surplus> {
+        // Nothing is created of an instance that runs in another form.
+        let runs = self.records.get(name).and_then(|record| record.object.as_ref()).map(|object| &object.instance);
+        let staged = self.staging.get(name).filter(|staged| runs != Some(&staged.instance)).cloned();
+        let mut unused = Vec::new();
+        candidates.retain(|(runtime, container)| {
+            let waits = ["created", "configured", "initialized"];
+            let (state, instance) = (&container.state, &container.instance);
+            let is_waiting = waits.iter().any(|text| text.eq_ignore_ascii_case(&state.additional_info));
+            let source = self.context.engines.get(runtime);
+            let Some(source) = source.filter(|_| state.phase == Phase::PendingStarting && is_waiting) else {
+                return true;
+            };
+            let staged = staged.as_ref().filter(|staged| staged.instance == *instance);
+            let Some(added) = staged.or(wanted) else { return true };
+            let connector = (source.connect)();
+            let text = connector.prepared_record(instance);
+            let is_wanted = *instance == added.instance && *runtime == added.workload.runtime;
+            let is_initialised = state.additional_info.eq_ignore_ascii_case("initialized");
+            if text.is_none() && !(is_wanted && self.requested(added) > PrepareLevel::None) {
+                return true; // A start of an earlier agent was cut short.
+            }
+            let calls = &self.context.calls;
+            let record = text.as_deref().and_then(PreparedRecord::read);
+            let kept = record.filter(|record| is_wanted && record.may_be_of(&container.id));
+            let kept = kept.and_then(|record| record.container(added, &calls.folder, &*connector, &calls.boot));
+            match kept.filter(|kept| (kept.level == PrepareLevel::Init) == is_initialised) {
+                Some(kept) => _ = self.found.insert(name.clone(), (added.clone(), kept)),
+                None => unused.push(Surplus { is_unused: true, ..surplus_of(runtime, container) }),
+            }
+            false
+        });
+        unused
+    }
+}
+
+impl Record {
+    /// How far its control loop has prepared this.
+    fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
+        self.object.as_ref()?.prepared.as_ref().filter(|report| report.added == *added)
+    }
+
+    /// Shows this while it waits. Returns the state to report if that is something new.
+    fn note(&mut self, note: String, store: &WorkloadStateStore) -> Option<WorkloadState> {
+        self.note = note;
+        self.renewed(store)
+    }
+}
+
+#[cfg(test)]
+mod tests;
