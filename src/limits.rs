@@ -71,43 +71,21 @@ pub const LOG_SOURCE_LINES: u64 = 20;
 pub const SERVER_INBOX: usize = 1024;
 /// Messages of one stream among them, so that a peer that sends without pause leaves places to others.
 pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
-/// Decoded size of the large messages of all peers that wait for the server, in bytes. A larger one goes alone.
-pub const SERVER_INBOX_BYTES: usize = 24 * 1024 * 1024;
-/// Messages up to this decoded size, in bytes, do not count there: their number bounds them.
+/// Messages up to this decoded size, in bytes, need no room: their number bounds them.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
-const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < SERVER_INBOX_BYTES);
-/// When this many messages wait for one peer, further log lines are dropped.
-pub const PEER_OUTBOX: usize = 4096;
+const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < 24 * 1024 * 1024);
 /// Bytes that wait for one peer, beside one large message: some thousands of events. A peer for which more waits is
 /// disconnected and gets the whole state when it reconnects.
 pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
-/// From this size on, in bytes, a message is large, of which one may wait beside the others: the hello of an agent with
-/// thousands of workloads, or the state of all of them.
-pub const PEER_OUTBOX_LARGE: usize = PEER_OUTBOX_BYTES / 4;
-/// While responses of this many bytes wait for one peer, no further request of it is processed. Room for many small
-/// ones at once, and no large one is built before the one before it is sent.
-pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// While responses of this many bytes wait for all peers together, no request that had to wait is processed and no
 /// event sent to a slow subscriber. Responses are built one at a time, so at most one comes on top. With 500 workloads
-/// a whole state takes some 250 KB, and is a tree of 2 MB until it is encoded.
+/// a whole state takes some 250 KB.
 pub const ANSWERS_BYTES: usize = 12 * 1024 * 1024;
-/// The same for peers with one request at a time: they do not wait for those that send many and do not read.
-pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
 /// While requests wait for that room, a peer that occupies some of it and takes nothing for this long is disconnected.
 /// On a link of 1 Mbit/s, 250 KB take as long.
 pub const PEER_STUCK_CROWDED: Duration = Duration::from_secs(2);
 const _: () = assert!(PEER_STUCK_CROWDED.as_secs() < PEER_STUCK.as_secs());
-/// Bytes of log lines that wait for one peer. More are dropped.
-pub const PEER_OUTBOX_LOG_BYTES: usize = 4 * LOG_MESSAGE_MAX;
-/// When states of so many bytes wait for one peer, only the newest of each instance are kept.
-pub const PEER_OUTBOX_STATES_BYTES: usize = 512 * 1024;
-/// Bytes of states in one message, about: each receiver has a copy while it is being sent.
-pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
-/// What a waiting message counts beside its own bytes: about its entry in the queue.
-pub const PEER_OUTBOX_ENTRY: usize = 256;
-/// Log collections of one peer whose dropped lines are counted and reported.
-pub const PEER_DROPPED_LOGS: usize = 1024;
 /// A peer that takes nothing for this long while something waits for it is disconnected.
 pub const PEER_STUCK: Duration = Duration::from_secs(10);
 /// Bytes per second of the slowest supported link (1 Mbit/s). gRPC reports only that a whole message was sent, so a
@@ -163,11 +141,6 @@ pub const DIFF_CELLS_MAX: usize = 4_000_000;
 
 // ------------------------------------------------------------------ requests
 
-/// Memory that any message may take when it is decoded, in bytes: some 100,000 small parts.
-pub const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
-/// Further memory, as a multiple of the message's own bytes. States of people take three to five times their bytes; a
-/// message of tiny parts would take a hundred times.
-pub const DECODED_FACTOR: usize = 8;
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -256,27 +229,6 @@ const _: () = assert!(AGENT_TAGS_BYTES * 3 / 2 < FIRST_MESSAGE_MAX);
 /// Longest request on the stream of an agent, in bytes: what a workload sends by default, and what agents add.
 pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
 const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
-/// Room for messages up to [`AGENT_REQUEST_MAX`] that arrive on all streams, in bytes; of larger ones only one arrives
-/// at a time.
-pub const INTAKE_BYTES: usize = 4 * AGENT_REQUEST_MAX;
-/// Messages up to this size, in bytes, need no room.
-pub const INTAKE_SMALL_MESSAGE: usize = 32 * 1024;
-/// Pause before room for an arriving message is tried again.
-pub const INTAKE_RETRY: Duration = Duration::from_millis(10);
-/// How often the rate of an arriving message that has room is checked.
-pub const INTAKE_CHECK: Duration = Duration::from_millis(250);
-/// Bytes per second of a large message while others wait for its room (8 Mbit/s).
-pub const INTAKE_SLOWEST: u64 = 1024 * 1024;
-/// A message may arrive more slowly for this long.
-pub const INTAKE_GRACE: Duration = Duration::from_secs(2);
-/// A message whose stream may have ended counts as lost when nothing of it arrives for this long.
-pub const INTAKE_LOST: Duration = Duration::from_secs(5);
-/// Frames that any message may have.
-pub const FRAMES_ALWAYS: usize = 64;
-/// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones have thousands.
-pub const FRAME_BYTES_LEAST: usize = 512;
-/// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
-pub const GATED_STREAMS: usize = 64;
 /// Longest wait for a TCP connection. A vehicle network connects in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How late timers of the gRPC library may run, the shortest of which are those of its pings.

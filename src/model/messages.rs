@@ -110,7 +110,7 @@ pub enum FromServer {
 }
 
 /// How far an agent is with an instance that it shall prepare.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PreparedInstance {
     /// Which.
     pub instance: InstanceName,
@@ -180,7 +180,7 @@ pub struct AddedWorkload {
 }
 
 /// An instance to stop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeletedWorkload {
     /// Which instance.
     pub instance: InstanceName,
@@ -189,7 +189,7 @@ pub struct DeletedWorkload {
 }
 
 /// Load of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentLoad {
     /// Name of the agent.
     pub agent: String,
@@ -200,7 +200,7 @@ pub struct AgentLoad {
 }
 
 /// A request of a commander or a workload.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Request {
     /// Chosen by the sender, not unique; connection layers put prefixes before it.
     pub id: String,
@@ -209,7 +209,7 @@ pub struct Request {
 }
 
 /// The kinds of requests.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum RequestContent {
     /// Change the desired state.
     UpdateState(UpdateState),
@@ -224,6 +224,7 @@ pub enum RequestContent {
     /// Stop the events of the request with the same id.
     EventsCancel,
     /// The sender left it out.
+    #[default]
     Missing,
 }
 
@@ -241,7 +242,7 @@ impl RequestContent {
 }
 
 /// Change of the desired state.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct UpdateState {
     /// The new state as a field tree that keeps what was present, or why it cannot be read;
     /// `None` when the sender left it out.
@@ -275,7 +276,7 @@ pub struct LogsRequest {
 }
 
 /// A response.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Response {
     /// Id of the request.
     pub id: String,
@@ -314,6 +315,13 @@ pub enum ResponseContent {
     EventsCancelAccepted,
 }
 
+/// What nothing was sent for.
+impl Default for ResponseContent {
+    fn default() -> Self {
+        Self::Error("an answer without content".to_owned())
+    }
+}
+
 /// Paths of what an event is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlteredFields {
@@ -326,7 +334,7 @@ pub struct AlteredFields {
 }
 
 /// One line of a log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogEntry {
     /// Who wrote it.
     pub instance: InstanceName,

@@ -29,7 +29,7 @@ pub fn is_name(text: &str) -> bool {
 /// configuration is another instance and everything else that changes is not.
 // [impl->swdd~api-workload-execution-instance-naming~1]
 // [impl->swdd~api-workload-state-identification~1]
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InstanceName {
     /// Name of the workload.

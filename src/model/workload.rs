@@ -39,8 +39,10 @@ named_enum! {
 named_enum! {
     /// What a dependent must have reached before a workload is stopped.
     // [impl->swdd~api-delete-conditions-for-dependencies~1]
+    #[derive(Default)]
     DeleteCondition {
         /// It runs.
+        #[default]
         Running = "DEL_COND_RUNNING",
         /// It neither runs nor is about to.
         NotPendingNorRunning = "DEL_COND_NOT_PENDING_NOR_RUNNING",

@@ -60,7 +60,7 @@ impl ServerLoop {
         self.peers.add(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
         let states = self.guarded.as_reported(self.workloads.states.reports());
-        self.peers.broadcast_all(states, id, &name);
+        self.peers.broadcast_all(&states, id, &name);
         self.deletes.forget_agent(&name);
         self.send_first_list(&name, id, capabilities.prepares);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();

@@ -19,7 +19,7 @@ use crate::model::messages::AlteredFields;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
-use crate::wire::encoded_state::EncodedState;
+use crate::wire::outbox::Encoded;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -54,7 +54,7 @@ enum Told {
     Nothing,
     /// It does, but there is no room.
     Lost,
-    Event(Arc<EncodedState>),
+    Event(Arc<Encoded>),
 }
 
 /// Subscriptions with the same masks, which get the same events.
@@ -133,7 +133,7 @@ impl Meter<'_> {
     /// A key is compared; `None` when there is no time left.
     fn compare(&mut self) -> Option<()> {
         self.keys += 1;
-        let is_over = self.keys % LOOK_INTERVAL == 0 && (self.cpu.0)() > self.until;
+        let is_over = self.keys.is_multiple_of(LOOK_INTERVAL) && (self.cpu.0)() > self.until;
         (!is_over).then_some(())
     }
 
@@ -473,7 +473,7 @@ impl ServerLoop {
     /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
     /// them that can pay for that.
     fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut Budget<'_>) {
-        let mut event: Option<Arc<EncodedState>> = None;
+        let mut event: Option<Arc<Encoded>> = None;
         for (key, requester) in group.subscriptions {
             let Some(peer) = self.peers.get(key.peer) else { continue };
             let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();

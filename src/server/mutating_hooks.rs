@@ -11,7 +11,7 @@ use crate::model::messages::WorkloadPlan;
 use crate::platform::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::platform::memory::give_back_after;
 use crate::platform::threads::{self, Thread};
-use crate::wire::hook_message::{self, HookMessageError};
+use crate::wire::hooks::{self, ConvertError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
@@ -144,7 +144,7 @@ impl CallWatch for StopWatch {
 
 /// Gives `plan` to the first hook, what that makes of it to the second, and so on.
 fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch: &mut dyn CallWatch) -> HookOutcome {
-    let original = hook_message::encode(plan);
+    let original = hooks::write_plan(plan);
     let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
     for entry in entries {
         let input = changed.as_ref().map_or(&original, |(bytes, _)| bytes);
@@ -154,7 +154,7 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch:
         }
         log::debug!("Hook '{}' changed the update.", entry.name);
         // The output is read before the next hook gets it, so that an error names the hook that made it.
-        let plan = hook_message::decode(&output).map_err(|error| unreadable(&entry.name, &error))?;
+        let plan = hooks::read_plan(&output).map_err(|error| unreadable(&entry.name, &error))?;
         changed = Some((output, plan));
     }
     let bytes = original.len();
@@ -164,13 +164,9 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch:
     Ok(outcome)
 }
 
-fn unreadable(name: &str, error: &HookMessageError) -> UpdateError {
-    UpdateError::Invalid(match error {
-        HookMessageError::Undecodable(reason) => {
-            format!("Failed to decode protobuf output from hook '{name}': {reason}")
-        }
-        HookMessageError::Incomplete(reason) => format!("Failed to convert output from hook '{name}': {reason}"),
-    })
+fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
+    let failed = if error.is_malformed() { "decode protobuf" } else { "convert" };
+    UpdateError::Invalid(format!("Failed to {failed} output from hook '{name}': {error}"))
 }
 
 /// Runs one hook and returns its output.

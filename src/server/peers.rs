@@ -8,12 +8,10 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Outbox, OutboxError, StatesSnapshot};
+use crate::wire::outbox::{Outbox, OutboxError, StateEntry, StatesOfAgent};
 use crate::wire::peer::PeerId;
-use crate::wire::shared_state::{SharedStates, shared};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::sync::Arc;
 use std::task::Waker;
 
 /// Which service a stream uses.
@@ -208,9 +206,9 @@ impl Peers {
     pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
         let receivers = self.streams.iter().filter(|(id, peer)| Some(**id) != except && peer.receives_broadcasts());
         let receivers: Vec<(PeerId, Name)> = receivers.map(|(id, peer)| (*id, peer.name.clone())).collect();
-        let states = if receivers.is_empty() { Vec::new() } else { shared(states.to_vec()) };
+        let states = encoded(states, receivers.is_empty());
         for (id, name) in receivers {
-            let foreign = states.iter().filter(|state| state.state().instance.agent != name);
+            let foreign = states.iter().filter(|state| state.instance.agent != name);
             self.send_states(id, foreign.cloned().collect());
         }
     }
@@ -219,14 +217,14 @@ impl Peers {
     pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
         let clis = self.streams.iter().filter(|(_, peer)| peer.class == PeerClass::Cli && !states.is_empty());
         let clis: Vec<PeerId> = clis.map(|(id, _)| *id).collect();
-        let states = if clis.is_empty() { Vec::new() } else { shared(states.to_vec()) };
+        let states = encoded(states, clis.is_empty());
         for id in clis {
             self.send_states(id, states.clone());
         }
     }
 
     /// As [`Self::send`], for states, if there are any.
-    fn send_states(&mut self, id: PeerId, states: SharedStates) {
+    fn send_states(&mut self, id: PeerId, states: Vec<StateEntry>) {
         if !states.is_empty() {
             let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put_states(states));
             self.check(id, result);
@@ -234,15 +232,20 @@ impl Peers {
     }
 
     /// Sends all states except its own and those of the agent `name`, which has just connected as `newcomer`, to
-    /// every stream that receives broadcasts. All share one list, so that the cost does not grow with agents times
-    /// states; a receiver that is busy gets the newest list only.
-    pub fn broadcast_all(&mut self, states: Vec<WorkloadState>, newcomer: PeerId, name: &Name) {
-        let snapshot: Arc<StatesSnapshot> = StatesSnapshot::new(states);
+    /// every stream that receives broadcasts. All share what is encoded for each agent, so that the cost does not grow
+    /// with agents times states; a receiver that is busy gets the newest of it only.
+    pub fn broadcast_all(&mut self, states: &[WorkloadState], newcomer: PeerId, name: &Name) {
+        let states = StatesOfAgent::all(states);
         let receivers = self.streams.iter().filter(|(_, peer)| peer.receives_broadcasts());
         let put = |(id, peer): (&PeerId, &Peer)| {
-            (*id, peer.outbox.put_snapshot(&snapshot, &peer.name, name, *id == newcomer))
+            (*id, peer.outbox.put_all_states(&states, &peer.name, name, *id == newcomer))
         };
         let results: Vec<(PeerId, Result<(), OutboxError>)> = receivers.map(put).collect();
         results.into_iter().for_each(|(id, result)| self.check(id, result));
     }
+}
+
+/// Each state for all who are told of it, unless there are none.
+fn encoded(states: &[WorkloadState], is_for_nobody: bool) -> Vec<StateEntry> {
+    if is_for_nobody { Vec::new() } else { states.iter().map(StateEntry::new).collect() }
 }

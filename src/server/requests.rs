@@ -159,10 +159,10 @@ impl ServerLoop {
             Ok(masks) => masks,
             Err(error) => return self.peers.refuse(key, error),
         };
-        if read.subscribe {
-            if let Err(error) = self.subscribe(requester, key, masks.clone()) {
-                return self.peers.refuse(key, error);
-            }
+        if read.subscribe
+            && let Err(error) = self.subscribe(requester, key, masks.clone())
+        {
+            return self.peers.refuse(key, error);
         }
         let on_request = masks.as_ref().filter(|_| !read.subscribe);
         if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {

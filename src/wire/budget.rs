@@ -1,8 +1,8 @@
 //! Bytes, or places, that many users share: each takes a share and gives it back by dropping it. Whoever finds no room
 //! waits in the order of arrival, so that the largest share is not overtaken for ever.
 //!
-//! Three things are bounded by it: large messages on their way to gRPC (frame_gate.rs), messages that wait for the
-//! server (peer.rs), and answers that wait for all peers (outbox.rs).
+//! Three things are bounded by it: large messages from their first byte until they are served (frame_gate.rs, stream.rs),
+//! the messages of one stream that wait for the server, and answers that wait for all peers (outbox.rs).
 //!
 //! Thread: any. Owns: the count, and who waits.
 
@@ -18,11 +18,17 @@ pub struct Budget {
     state: Mutex<State>,
     /// Something was given back while somebody waits.
     freed: Condvar,
+    /// Whose turn it is to be decoded.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    /// Shares of messages that were decoded.
+    decoded: usize,
+    /// Threads that wait.
+    waiting: usize,
     /// Numbers of those who wait, in the order of arrival.
     queue: VecDeque<u64>,
     next: u64,
@@ -42,18 +48,18 @@ pub struct Ticket {
 pub struct Share {
     budget: Option<Arc<Budget>>,
     amount: usize,
+    is_decoded: bool,
 }
 
 impl Budget {
     /// With room for `max`; a single share may be larger.
-    #[must_use]
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, state: Mutex::default(), freed: Condvar::default() })
+        Arc::new(Self { max, state: Mutex::default(), freed: Condvar::default(), turn: Mutex::default() })
     }
 
     /// How much is taken.
     #[cfg(test)]
-    pub(super) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.state.lock().taken
     }
 
@@ -62,7 +68,6 @@ impl Budget {
     }
 
     /// Takes a share, or gives a `ticket` with which to try again for the same amount.
-    #[must_use]
     pub fn try_take(self: &Arc<Self>, ticket: &mut Option<Ticket>, amount: usize) -> Option<Share> {
         let mut state = self.state.lock();
         let is_next = match ticket {
@@ -73,7 +78,7 @@ impl Budget {
             state.taken += amount;
             drop(state);
             *ticket = None;
-            return Some(Share { budget: Some(self.clone()), amount });
+            return Some(Share { budget: Some(self.clone()), amount, is_decoded: false });
         }
         if ticket.is_none() {
             state.next += 1;
@@ -85,7 +90,6 @@ impl Budget {
     }
 
     /// Takes a share; waits for it.
-    #[must_use]
     pub fn take(self: &Arc<Self>, amount: usize) -> Share {
         let mut ticket = None;
         loop {
@@ -93,26 +97,43 @@ impl Budget {
                 return share;
             }
             let number = ticket.as_ref().map(|ticket| ticket.number);
-            let must_wait = |state: &mut State| state.queue.front().copied() != number || !self.fits(state, amount);
-            drop(self.freed.wait_while(self.state.lock(), must_wait));
+            self.wait_while(|state| state.queue.front().copied() != number || !self.fits(state, amount));
         }
     }
 
+    fn wait_while(&self, must_wait: impl Fn(&State) -> bool) {
+        let mut state = self.state.lock();
+        state.waiting += 1;
+        state = self.freed.wait_while(state, |state| must_wait(state));
+        state.waiting -= 1;
+    }
+
+    /// Decodes a message, which grows `share` to what it takes then. One message is decoded at a time, and only while
+    /// there is room or no other is decoded; so the share of one that is not decoded keeps none of those waiting.
+    pub fn decode<T>(self: &Arc<Self>, share: &mut Share, decode: impl FnOnce() -> (T, usize)) -> T {
+        let _turn = self.turn.lock();
+        self.wait_while(|state| state.decoded > 0 && state.taken >= self.max);
+        let (decoded, amount) = decode();
+        let mut state = self.state.lock();
+        state.taken += amount;
+        state.decoded += 1;
+        drop(state);
+        *share = Share { budget: Some(self.clone()), amount, is_decoded: true };
+        decoded
+    }
+
     /// Takes a share whether there is room or not; for users that have checked [`Self::has_room`] before.
-    #[must_use]
     pub fn overdraw(self: &Arc<Self>, amount: usize) -> Share {
         self.state.lock().taken += amount;
-        Share { budget: Some(self.clone()), amount }
+        Share { budget: Some(self.clone()), amount, is_decoded: false }
     }
 
     /// Whether less than all is taken.
-    #[must_use]
     pub fn has_room(&self) -> bool {
         self.state.lock().taken < self.max
     }
 
     /// Whether less than `max` is taken. If not, `waker` is woken as soon as less than all is.
-    #[must_use]
     pub fn has_room_below(&self, max: usize, waker: &Waker) -> bool {
         let mut state = self.state.lock();
         let has_room = state.taken < max;
@@ -123,10 +144,9 @@ impl Budget {
     }
 
     /// Whether somebody waits.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         let state = self.state.lock();
-        state.waker.is_some() || !state.queue.is_empty()
+        state.waker.is_some() || !state.queue.is_empty() || state.waiting > 0
     }
 }
 
@@ -134,36 +154,18 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.budget.state.lock();
         state.queue.retain(|number| *number != self.number);
-        if !state.queue.is_empty() {
+        if state.waiting > 0 {
             self.budget.freed.notify_all(); // The next one may fit as well.
         }
     }
 }
 
 impl Share {
-    /// Gives back what is more than `amount`.
-    pub fn shrink_to(&mut self, amount: usize) {
-        let surplus = self.amount.saturating_sub(amount);
-        self.amount -= surplus;
-        let Some(budget) = self.budget.as_ref().filter(|_| surplus > 0) else { return };
-        let mut state = budget.state.lock();
-        state.taken -= surplus;
-        if !state.queue.is_empty() {
-            budget.freed.notify_all();
-        }
-        let waker = if state.taken < budget.max { state.waker.take() } else { None };
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// Whether it has anything.
-    #[must_use]
-    pub fn is_taken(&self) -> bool {
-        self.amount > 0
+    pub fn amount(&self) -> usize {
+        self.amount
     }
 
     /// Whether others wait for it.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.budget.as_ref().is_some_and(|budget| budget.is_wanted())
     }
@@ -171,7 +173,16 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.shrink_to(0);
+        let Some(budget) = &self.budget else { return };
+        let mut state = budget.state.lock();
+        state.taken -= self.amount;
+        state.decoded -= usize::from(self.is_decoded);
+        if state.waiting > 0 {
+            budget.freed.notify_all();
+        }
+        let waker = if state.taken < budget.max { state.waker.take() } else { None };
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -228,22 +239,40 @@ mod tests {
     }
 
     #[test]
-    fn who_left_a_waker_is_woken_once_when_what_was_overdrawn_is_given_back_or_shrinks() {
+    fn who_left_a_waker_is_woken_once_when_what_was_overdrawn_is_given_back() {
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
         let budget = Budget::new(10);
         let small = budget.overdraw(1);
         assert!(budget.has_room_below(10, &waker) && !budget.is_wanted(), "nobody has to wait");
-        let mut large = budget.overdraw(30);
+        let (large, rest) = (budget.overdraw(20), budget.overdraw(10));
         assert!(!budget.has_room_below(20, &waker) && budget.is_wanted() && !budget.has_room());
-        drop(small);
-        large.shrink_to(10);
+        drop((small, large));
         assert!(budget.has_room_below(20, &waker), "with a higher bound");
         assert_eq!((count.woken(), budget.is_wanted()), (0, true));
-        large.shrink_to(9);
-        assert_eq!((count.woken(), budget.is_wanted(), budget.has_room()), (1, false, true));
-        large.shrink_to(10);
-        drop(large);
-        assert_eq!((count.woken(), budget.taken()), (0, 0));
+        drop(rest);
+        assert_eq!((count.woken(), budget.is_wanted(), budget.taken()), (1, false, 0));
+    }
+
+    #[test]
+    fn what_is_decoded_takes_its_share_and_keeps_those_who_come_later_waiting_but_not_itself() {
+        let budget = Budget::new(10);
+        let arrived = [4, 6].map(|amount| budget.take(amount));
+        let [mut first, mut second] = arrived;
+        assert_eq!(budget.decode(&mut first, || ("decoded", 100)), "decoded");
+        assert_eq!((first.amount(), budget.taken()), (100, 106));
+        let (own, (got, gets)) = (budget.clone(), unbounded());
+        std::thread::spawn(move || {
+            own.decode(&mut second, || ((), 1));
+            got.send(second)
+        });
+        assert!(gets.recv_timeout(Duration::from_millis(50)).is_err() && budget.is_wanted());
+        drop(first);
+        let second = gets.recv_timeout(LIMIT).unwrap();
+        assert_eq!(budget.taken(), 1);
+        let mut third = Share::default();
+        budget.decode(&mut third, || ((), 0));
+        drop((second, third));
+        assert_eq!((budget.taken(), budget.state.lock().decoded), (0, 0));
     }
 }

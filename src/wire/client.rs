@@ -4,10 +4,9 @@
 //! [`ClientReceiver`] on a thread of its own.
 
 use super::address::{Security, ServerUrl};
-use super::convert::{from_server, to_server};
-use super::grpc::{self, Keepalive, wait, wait_at_most};
+use super::convert::messages::{read_from_server, write_to_server};
+use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::pump::{self, Reason, Transfer};
-use super::schema::grpc_api;
 use super::tls::{ClientTls, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
@@ -114,7 +113,7 @@ pub enum StreamEnd {
 
 /// Sends to the server.
 pub struct ClientSender {
-    sink: ClientDuplexSender<grpc_api::ToServer>,
+    sink: ClientDuplexSender<Vec<u8>>,
     /// How sending failed. The library panics when it is used again after that.
     ended: Option<StreamEnd>,
     _connection: Arc<Connection>,
@@ -122,7 +121,7 @@ pub struct ClientSender {
 
 /// Receives from the server.
 pub struct ClientReceiver {
-    stream: ClientDuplexReceiver<grpc_api::FromServer>,
+    stream: ClientDuplexReceiver<Received>,
     ended: Option<StreamEnd>,
     /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
     tls_end: Reason,
@@ -187,12 +186,12 @@ pub(super) fn connect_with(
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = grpcio::Client::new(channel);
     let method = match options.service {
-        Service::Agent => &grpc::CONNECT_AGENT,
-        Service::Cli => &grpc::CONNECT_CLI,
-        Service::Command => &grpc::CONNECT_COMMAND,
+        Service::Agent => grpc::CONNECT_AGENT,
+        Service::Cli => grpc::CONNECT_CLI,
+        Service::Command => grpc::CONNECT_COMMAND,
     };
     let (sink, stream) = client
-        .duplex_streaming(method, grpcio::CallOption::default())
+        .duplex_streaming(&grpc::called(method), grpcio::CallOption::default())
         .map_err(|error| failed(io::Error::other(error.to_string())))?;
     let connection = Arc::new(Connection { _client: client });
     let mut sender = ClientSender { sink, ended: None, _connection: connection.clone() };
@@ -265,7 +264,7 @@ impl ClientSender {
     /// # Errors
     /// How the stream ended; the receiver may know the better reason. Every later call of any method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| wait(sink.send((to_server::write(message), WriteFlags::default()))))
+        self.unless_ended(|sink| wait(sink.send((write_to_server(message), WriteFlags::default()))))
     }
 
     /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
@@ -289,7 +288,7 @@ impl ClientSender {
     /// # Errors
     /// As [`Self::send`].
     pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| Pin::new(sink).start_send((to_server::write(message), WriteFlags::default())))
+        self.unless_ended(|sink| Pin::new(sink).start_send((write_to_server(message), WriteFlags::default())))
     }
 
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].
@@ -300,7 +299,7 @@ impl ClientSender {
 
     fn unless_ended(
         &mut self,
-        work: impl FnOnce(&mut ClientDuplexSender<grpc_api::ToServer>) -> grpcio::Result<()>,
+        work: impl FnOnce(&mut ClientDuplexSender<Vec<u8>>) -> grpcio::Result<()>,
     ) -> Result<(), StreamEnd> {
         if let Some(end) = &self.ended {
             return Err(end.clone());
@@ -320,10 +319,13 @@ impl ClientReceiver {
                 return Err(end.clone());
             }
             match wait(self.stream.next()) {
-                Some(Ok(message)) => match from_server::read(message) {
-                    Ok(message) => return Ok(message),
-                    Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
-                },
+                Some(Ok(received)) => {
+                    let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
+                    match bytes.and_then(|bytes| read_from_server(&bytes).map_err(|error| error.0)) {
+                        Ok(message) => return Ok(message),
+                        Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
+                    }
+                }
                 Some(Err(error)) => {
                     self.ended = Some(match (stream_end(error), self.tls_end.get()) {
                         (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),

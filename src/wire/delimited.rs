@@ -4,10 +4,8 @@
 //! A [`FrameBuffer`] holds what one workload has written and not finished; it never holds more than the limit of a
 //! message and one read. [`workload_side`] is the other end, for tests and measurements.
 
-use super::convert::control;
-use super::weight::{self, TO_ANKAIOS};
+use super::convert::messages;
 use crate::model::messages::{FromWorkload, ToWorkload};
-use protobuf::Message;
 
 /// A varint of 64 bits has at most this many bytes.
 const VARINT_MAX: usize = 10;
@@ -138,40 +136,40 @@ fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
 /// # Errors
 /// The bytes are no such message.
 pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
-    if let Err(reason) = weight::weigh_request(bytes, &TO_ANKAIOS) {
-        let id = weight::request_id(bytes).ok_or_else(|| Undecodable(reason.clone()))?;
-        return Ok(FromWorkload::TooHeavy { id, reason });
-    }
-    decode(bytes).map(control::read_from_workload)
-}
-
-fn decode<M: Message>(bytes: &[u8]) -> Result<M, Undecodable> {
-    weight::decode(bytes).map_err(|error| Undecodable(error.to_string()))
+    messages::read_from_workload(bytes).map_err(|error| Undecodable(error.0))
 }
 
 /// The bytes of a message to a workload, with its length.
 ///
 /// # Errors
-/// The message is too large to be encoded.
+/// None.
 pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
-    delimit(&control::write_to_workload(message))
+    Ok(delimit(messages::write_to_workload(message)))
 }
 
-fn delimit(message: &impl Message) -> Result<Vec<u8>, Undecodable> {
-    message.write_length_delimited_to_bytes().map_err(|error| Undecodable(error.to_string()))
+fn delimit(message: Vec<u8>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(message.len() + VARINT_MAX);
+    let mut length = message.len() as u64;
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes.extend(message);
+    bytes
 }
 
 /// The end of a workload.
 pub mod workload_side {
-    use super::{Undecodable, control, decode, delimit};
+    use super::{Undecodable, delimit, messages};
     use crate::model::messages::{FromWorkload, ToWorkload};
 
     /// The bytes of a message to the agent, with its length.
     ///
     /// # Errors
-    /// The message is too large to be encoded.
+    /// None.
     pub fn frame(message: FromWorkload) -> Result<Vec<u8>, Undecodable> {
-        delimit(&control::write_from_workload(message))
+        Ok(delimit(messages::write_from_workload(message)))
     }
 
     /// Reads one message of the agent.
@@ -179,7 +177,7 @@ pub mod workload_side {
     /// # Errors
     /// The bytes are no such message.
     pub fn read_message(bytes: &[u8]) -> Result<ToWorkload, Undecodable> {
-        control::read_to_workload(decode(bytes)?).map_err(|error| Undecodable(error.to_string()))
+        messages::read_to_workload(bytes).map_err(|error| Undecodable(error.0))
     }
 }
 

@@ -7,10 +7,7 @@
 
 use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
-use crate::limits::{
-    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, FRAME_BYTES_LEAST, FRAMES_ALWAYS, GATED_STREAMS, HELLO_MAX, INTAKE_BYTES,
-    INTAKE_CHECK, INTAKE_GRACE, INTAKE_LOST, INTAKE_RETRY, INTAKE_SLOWEST, INTAKE_SMALL_MESSAGE,
-};
+use crate::limits::{FIRST_MESSAGE_MAX, HELLO_MAX};
 use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +21,24 @@ const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
+
+/// Messages up to this size, in bytes, need no room.
+const SMALL_MESSAGE: usize = 32 * 1024;
+/// Pause before room for an arriving message is tried again.
+const RETRY: Duration = Duration::from_millis(10);
+/// How often a message that has room is checked.
+const CHECK: Duration = Duration::from_millis(250);
+/// Bytes per second of a large message while others wait for its room (8 Mbit/s), and the time over which that is measured.
+const SLOWEST: u64 = 1024 * 1024;
+const MEASURED: Duration = Duration::from_secs(2);
+/// Longest time until somebody takes a complete message: its stream may have ended.
+const TAKEN_MAX: Duration = Duration::from_secs(60);
+/// Frames that any message may have.
+const FRAMES_ALWAYS: usize = 64;
+/// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones have thousands.
+const FRAME_BYTES_LEAST: usize = 512;
+/// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
+const GATED_STREAMS: usize = 64;
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,9 +65,9 @@ pub enum Refused {
     /// More streams than a connection may have.
     #[error("messages on too many streams")]
     Streams,
-    /// The stream of a message that was in flight has ended.
-    #[error("a stream ended in the middle of a message")]
-    Ended,
+    /// The stream of a message has ended, or its reader waits for ever.
+    #[error("nobody took a large message within {TAKEN_MAX:?}")]
+    NotTaken,
     /// A large message waited for the hello before it to be accepted.
     #[error("the hello before a large message was not accepted in time")]
     NoHello,
@@ -61,30 +76,11 @@ pub enum Refused {
     Slow,
 }
 
-/// Room for large messages of all connections, in bytes: from the first one that gRPC gets until a reader has decoded the
-/// message or refused it. Messages up to [`AGENT_REQUEST_MAX`] share some room, larger ones come one after the other.
-#[derive(Debug)]
-pub struct Intake {
-    shared: Arc<Budget>,
-    single: Arc<Budget>,
-}
-
-impl Intake {
-    /// With nothing taken.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { shared: Budget::new(INTAKE_BYTES), single: Budget::new(0) })
-    }
-
-    fn lane(&self, bytes: usize) -> &Arc<Budget> {
-        if bytes > AGENT_REQUEST_MAX { &self.single } else { &self.shared }
-    }
-}
-
 /// What the gate of a connection and the readers of its streams share.
 #[derive(Debug)]
 pub struct Account {
-    intake: Arc<Intake>,
+    /// Of all connections.
+    room: Arc<Budget>,
     message_max: usize,
     state: Mutex<AccountState>,
 }
@@ -95,8 +91,6 @@ struct AccountState {
     has_hello: bool,
     /// Large messages that gRPC has, or gets now.
     in_flight: Vec<InFlight>,
-    /// Readers of the connection that wait for the server and will take what is complete only after that.
-    blocked_readers: usize,
 }
 
 #[derive(Debug)]
@@ -104,11 +98,8 @@ struct InFlight {
     stream: u32,
     bytes: usize,
     received: usize,
-    since: Instant,
-    /// When bytes of it came last.
-    progress: Instant,
-    /// A stream of the connection has ended since it began, perhaps its own.
-    may_be_lost: bool,
+    /// When it was last fast enough, or complete, and how many bytes had come then.
+    measured: (Instant, usize),
     room: Share,
 }
 
@@ -117,22 +108,29 @@ impl InFlight {
         self.received == self.bytes
     }
 
-    fn is_lost(&self, now: Instant) -> bool {
-        self.may_be_lost && now.saturating_duration_since(self.progress) > INTAKE_LOST
-    }
-
-    fn is_slow(&self, now: Instant) -> bool {
-        let beyond = now.saturating_duration_since(self.since).saturating_sub(INTAKE_GRACE);
-        let due = u64::try_from(beyond.as_millis()).unwrap_or(u64::MAX).saturating_mul(INTAKE_SLOWEST) / 1000;
-        !self.is_complete() && (self.received as u64) < due
+    fn check(&mut self, now: Instant) -> Result<(), Refused> {
+        let (since, before) = self.measured;
+        let time = now.saturating_duration_since(since);
+        if self.is_complete() {
+            return if time > TAKEN_MAX { Err(Refused::NotTaken) } else { Ok(()) };
+        }
+        if time < MEASURED {
+            return Ok(());
+        }
+        let due = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_mul(SLOWEST) / 1000;
+        if (self.received - before) as u64 >= due {
+            self.measured = (now, self.received);
+        } else if self.room.is_wanted() {
+            return Err(Refused::Slow);
+        }
+        Ok(())
     }
 }
 
 impl Account {
     /// For a connection whose messages may have `message_max` bytes.
-    #[must_use]
-    pub fn new(intake: Arc<Intake>, message_max: usize) -> Arc<Self> {
-        Arc::new(Self { intake, message_max, state: Mutex::default() })
+    pub fn new(room: Arc<Budget>, message_max: usize) -> Arc<Self> {
+        Arc::new(Self { room, message_max, state: Mutex::default() })
     }
 
     /// A hello was accepted, so more than hellos may come.
@@ -140,32 +138,12 @@ impl Account {
         self.state.lock().has_hello = true;
     }
 
-    /// The reader has received a message of `bytes`. The share is to be kept as long as its bytes are.
-    #[must_use]
-    pub fn arrived(&self, bytes: usize) -> Option<Share> {
+    /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as long as its bytes are.
+    pub fn arrived(&self, bytes: usize) -> Share {
         let mut state = self.state.lock();
         // Two of the same length need the same room.
-        let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes)?;
-        Some(state.in_flight.remove(index).room)
-    }
-
-    /// A reader waits for the server from now on.
-    pub fn reader_waits(&self) {
-        self.state.lock().blocked_readers += 1;
-    }
-
-    /// It goes on.
-    pub fn reader_goes_on(&self, now: Instant) {
-        let mut state = self.state.lock();
-        state.blocked_readers -= 1;
-        state.in_flight.iter_mut().filter(|message| message.is_complete()).for_each(|message| message.progress = now);
-    }
-
-    /// A stream of the connection has ended for its reader. It is unknown which one; a message of it is never taken.
-    pub fn stream_ended(&self) {
-        for message in &mut self.state.lock().in_flight {
-            message.may_be_lost = true;
-        }
+        let index = state.in_flight.iter().position(|message| message.is_complete() && message.bytes == bytes);
+        index.map(|index| state.in_flight.remove(index).room).unwrap_or_default()
     }
 }
 
@@ -256,14 +234,7 @@ impl FrameGate {
     /// # Errors
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
-        let state = self.account.state.lock();
-        let may_be_taken = |message: &InFlight| message.is_complete() && state.blocked_readers > 0;
-        let is_lost = |message: &InFlight| message.is_lost(now) && !may_be_taken(message);
-        if state.in_flight.iter().any(is_lost) {
-            return Err(Refused::Ended);
-        }
-        let slow = state.in_flight.iter().any(|message| message.is_slow(now) && message.room.is_wanted());
-        if slow { Err(Refused::Slow) } else { Ok(()) }
+        self.account.state.lock().in_flight.iter_mut().try_for_each(|message| message.check(now))
     }
 
     /// Takes some bytes; none when a message has to wait.
@@ -358,7 +329,7 @@ impl FrameGate {
             }
             let stream = self.streams.entry(id).or_default();
             stream.prefix_bytes = MESSAGE_PREFIX;
-            (stream.left, stream.is_large) = (length, length > INTAKE_SMALL_MESSAGE);
+            (stream.left, stream.is_large) = (length, length > SMALL_MESSAGE);
             if length == 0 {
                 stream.next_message();
             }
@@ -371,7 +342,9 @@ impl FrameGate {
             let mut state = self.account.state.lock();
             if let Some(message) = state.in_flight.iter_mut().rev().find(|message| message.stream == id) {
                 message.received += count;
-                message.progress = now;
+                if message.is_complete() {
+                    message.measured = (now, message.received);
+                }
             }
         }
         if stream.left == 0 {
@@ -390,7 +363,7 @@ impl FrameGate {
         if is_first && length > FIRST_MESSAGE_MAX {
             return Err(Refused::First(length));
         }
-        if length <= INTAKE_SMALL_MESSAGE {
+        if length <= SMALL_MESSAGE {
             return Ok(true);
         }
         let mut state = self.account.state.lock();
@@ -403,17 +376,9 @@ impl FrameGate {
         if state.in_flight.iter().any(InFlight::is_complete) {
             return Ok(false);
         }
-        match self.account.intake.lane(length).try_take(&mut self.ticket, length) {
+        match self.account.room.try_take(&mut self.ticket, length) {
             Some(room) => {
-                state.in_flight.push(InFlight {
-                    stream,
-                    bytes: length,
-                    received: 0,
-                    since: now,
-                    progress: now,
-                    may_be_lost: false,
-                    room,
-                });
+                state.in_flight.push(InFlight { stream, bytes: length, received: 0, measured: (now, 0), room });
                 Ok(true)
             }
             None if state.in_flight.is_empty() => Ok(false),
@@ -429,10 +394,10 @@ impl Gate for FrameGate {
 
     fn check_again_after(&self) -> Option<Duration> {
         if self.is_waiting {
-            return Some(INTAKE_RETRY);
+            return Some(RETRY);
         }
         let is_coming = !self.account.state.lock().in_flight.is_empty();
-        is_coming.then_some(INTAKE_CHECK)
+        is_coming.then_some(CHECK)
     }
 
     fn is_waiting(&self) -> bool {

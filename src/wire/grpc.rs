@@ -2,14 +2,15 @@
 //!
 //! Thread: plain functions; the library itself runs `grpc-poll-0` and a few idle threads of its own.
 
+use super::convert::messages::request_id_of_begin;
 use super::grpc_parts;
-use super::schema::grpc_api::{FromServer, ToServer};
-use super::weight;
+#[cfg(feature = "server")]
+use super::outbox::Outgoing;
 use crate::limits::{
     FOREIGN_MESSAGE_MAX, GRPC_TIMER_SLACK, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, REQUEST_ID_MAX, TCP_USER_TIMEOUT,
 };
 use crate::platform::clock::{Clock, SystemClock};
-use grpcio::{ChannelBuilder, EnvBuilder, Environment, Marshaller, Method, MethodType};
+use grpcio::{ChannelBuilder, EnvBuilder, Environment, GrpcSlice, Marshaller, Method, MethodType};
 use rustix::thread::{current_timer_slack, set_current_timer_slack};
 use std::ffi::CString;
 use std::future::Future;
@@ -22,59 +23,43 @@ use std::thread::Thread;
 use std::time::Duration;
 
 /// Streams of agents.
-pub const CONNECT_AGENT: Method<ToServer, FromServer> = duplex("/grpc_api.AgentConnection/ConnectAgent");
+pub const CONNECT_AGENT: &str = "/grpc_api.AgentConnection/ConnectAgent";
 /// Streams of command line tools.
-pub const CONNECT_CLI: Method<ToServer, FromServer> = duplex("/grpc_api.CliConnection/ConnectCli");
+pub const CONNECT_CLI: &str = "/grpc_api.CliConnection/ConnectCli";
 /// Streams of other commanders.
-pub const CONNECT_COMMAND: Method<ToServer, FromServer> = duplex("/grpc_api.CommandConnection/ConnectCommand");
+pub const CONNECT_COMMAND: &str = "/grpc_api.CommandConnection/ConnectCommand";
 
-const fn duplex(name: &'static str) -> Method<ToServer, FromServer> {
-    Method {
-        ty: MethodType::Duplex,
-        name,
-        req_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
-        resp_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
-    }
-}
-
-/// A message as the server received it: still in pieces, of which gRPC has the memory.
+/// A message as it was received: still in pieces, of which gRPC has the memory.
 pub struct Received(grpcio::MessageReader);
 
-/// What the server received, in one piece and with its weight.
-pub enum Unpacked {
-    /// A message.
-    Message {
-        /// To be decoded.
-        bytes: Vec<u8>,
-        /// What it takes in memory then, in bytes, about.
-        weight: usize,
-    },
-    /// A message that is not decoded because of the memory that it would take.
-    TooHeavy {
-        /// Its id if it is a request.
-        request_id: Option<String>,
-        /// How heavy it is.
-        reason: String,
-    },
+const RECEIVED: Marshaller<Received> = Marshaller { ser: never_sent, de: |reader| Ok(Received(reader)) };
+
+/// The client's side of a method.
+#[cfg(any(feature = "agent", feature = "cli"))]
+pub const fn called(name: &'static str) -> Method<Vec<u8>, Received> {
+    let sent = Marshaller { ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()), de: never_received };
+    Method { ty: MethodType::Duplex, name, req_mar: sent, resp_mar: RECEIVED }
 }
 
 /// The server's side of a method.
-pub const fn served(method: &Method<ToServer, FromServer>) -> Method<Received, FromServer> {
-    Method {
-        ty: MethodType::Duplex,
-        name: method.name,
-        req_mar: Marshaller { ser: never_sent, de: receive },
-        resp_mar: Marshaller { ser: grpcio::pb_ser, de: grpcio::pb_de },
-    }
+#[cfg(feature = "server")]
+pub const fn served(name: &'static str) -> Method<Received, Outgoing> {
+    let sent = Marshaller { ser: |message: &Outgoing, slice| give(slice, message.bytes()), de: never_received };
+    Method { ty: MethodType::Duplex, name, req_mar: RECEIVED, resp_mar: sent }
 }
 
-/// A method names both directions although the server uses only one.
-fn never_sent(_: &Received, _: &mut grpcio::GrpcSlice) -> grpcio::Result<()> {
-    Err(grpcio::Error::Codec("a server sends no requests".into()))
+fn give(slice: &mut GrpcSlice, bytes: Vec<u8>) -> grpcio::Result<()> {
+    *slice = bytes.into();
+    Ok(())
 }
 
-fn receive(reader: grpcio::MessageReader) -> grpcio::Result<Received> {
-    Ok(Received(reader))
+/// A method names both directions although each end uses only one.
+fn never_sent(_: &Received, _: &mut GrpcSlice) -> grpcio::Result<()> {
+    Err(grpcio::Error::Codec("this end receives such messages".into()))
+}
+
+fn never_received<T>(_: grpcio::MessageReader) -> grpcio::Result<T> {
+    Err(grpcio::Error::Codec("this end sends such messages".into()))
 }
 
 impl Received {
@@ -83,31 +68,21 @@ impl Received {
         self.0.len()
     }
 
-    /// Copies and weighs the message, unless it has more than `max` bytes, or more than [`FOREIGN_MESSAGE_MAX`] and is no
-    /// request: states, logs and loads go on to others, and all agents send these in pieces that everybody takes.
-    pub fn unpack(self, max: usize) -> Unpacked {
+    /// Copies the message, unless it has more than `max` bytes.
+    ///
+    /// # Errors
+    /// Why not, and the id if it is a request.
+    pub fn unpack(self, max: usize) -> Result<Vec<u8>, (Option<String>, String)> {
         let Self(mut reader) = self;
         let length = reader.len();
         if length > max {
             // The id stands at the beginning, and the response needs no more.
-            let request_id = weight::request_id_of_begin(&begin_of(&mut reader));
-            let reason = format!("a message of {length} bytes, at most {max} are taken here");
-            return Unpacked::TooHeavy { request_id, reason };
+            let id = request_id_of_begin(&begin_of(&mut reader));
+            return Err((id, format!("a message of {length} bytes, at most {max} are taken here")));
         }
         let mut bytes = Vec::with_capacity(length);
         let copied = reader.read_to_end(&mut bytes);
-        drop(reader); // It holds the same bytes.
-        if let Err(error) = copied {
-            return Unpacked::TooHeavy { request_id: None, reason: format!("it cannot be read: {error}") };
-        }
-        if length > FOREIGN_MESSAGE_MAX && !weight::is_request(&bytes) {
-            let reason = format!("{length} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken");
-            return Unpacked::TooHeavy { request_id: None, reason };
-        }
-        match weight::weigh_request(&bytes, &weight::TO_SERVER) {
-            Ok(weight) => Unpacked::Message { bytes, weight },
-            Err(reason) => Unpacked::TooHeavy { request_id: weight::request_id(&bytes), reason },
-        }
+        copied.map(|_| bytes).map_err(|error| (None, format!("it cannot be read: {error}")))
     }
 }
 

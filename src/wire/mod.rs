@@ -12,9 +12,6 @@ mod convert;
 #[cfg(feature = "agent")]
 pub mod delimited;
 #[cfg(any(feature = "agent", feature = "server"))]
-pub mod encoded_state;
-mod fields;
-#[cfg(feature = "server")]
 mod foreign;
 #[cfg(feature = "server")]
 mod frame_gate;
@@ -22,8 +19,6 @@ mod grpc;
 mod grpc_parts;
 #[cfg(feature = "server")]
 mod hello;
-#[cfg(feature = "server")]
-pub mod hook_message;
 #[cfg(feature = "server")]
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]
@@ -36,15 +31,18 @@ mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
 pub mod raw;
-mod schema;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
-#[cfg(any(feature = "agent", feature = "server"))]
-pub mod shared_state;
 #[cfg(feature = "server")]
 mod stream;
 mod tls;
-mod weight;
 #[cfg(feature = "server")]
 mod writer;
 pub use tls::{SERVER_NAME, TlsError};
+
+/// What mutating hooks read and write: one `UpdateWorkload` without length.
+#[cfg(feature = "server")]
+pub mod hooks {
+    pub use super::convert::ConvertError;
+    pub use super::convert::messages::{read_plan, write_plan};
+}

@@ -1,26 +1,29 @@
-//! Messages that wait for one peer: putting never blocks, what can be merged is merged, and the memory is bounded. Log
-//! lines that find no room are dropped and counted, and the stream reports how many. Whoever builds large responses can check
-//! first whether they would be sent soon.
+//! Messages that wait for one peer, as bytes: putting never blocks, what can be merged is merged, and the memory is bounded.
+//! Log lines that find no room are dropped and counted, and the stream reports how many. Whoever builds large responses
+//! can check first whether they would be sent soon.
 //!
-//! Thread: [`Outbox`] belongs to the thread that decides, [`OutboxReader`] to `tx`.
+//! Thread: [`Outbox`] belongs to the thread that decides, and encodes; [`OutboxReader`] to `tx`.
 
 mod queue;
-mod snapshot;
 
 use super::budget::{Budget, Share};
-use super::encoded_state::EncodedState;
-use super::shared_state::SharedStates;
-use crate::limits::{ANSWERS_BYTES, FIRST_ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
-use crate::model::messages::{AlteredFields, FromServer};
-use crate::model::names::Name;
+use super::convert::messages::{before_state, encode_state, encode_state_entry, read_from_server};
+use super::foreign::{fit, too_large, too_large_answer};
+use crate::limits::{ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
+use crate::model::execution_state::WorkloadState;
+use crate::model::messages::{AlteredFields, FromServer, Response, ResponseContent};
+use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::platform::sync::Mutex;
-use queue::Queue;
-pub use queue::{OutboxError, Outgoing};
-use snapshot::PeerSnapshot;
-pub use snapshot::StatesSnapshot;
+pub use queue::{ANSWERS as PEER_ANSWERS_BYTES, OutboxError, Outgoing};
+use queue::{Kind, Queue, STATES_MESSAGE_BYTES};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
+
+/// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
+/// who sends one at a time does not wait for those that send many and do not read.
+pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
 
 /// Puts messages for one peer.
 #[derive(Debug)]
@@ -28,6 +31,10 @@ pub struct Outbox {
     queue: Arc<Mutex<Queue>>,
     /// Woken when there is something to take, or when this end is gone.
     wake: Waker,
+    /// Who the peer is, for the log.
+    name: String,
+    /// Largest message that it takes, in bytes.
+    message_max: usize,
 }
 
 /// Takes messages for one peer.
@@ -36,54 +43,157 @@ pub struct OutboxReader {
     queue: Arc<Mutex<Queue>>,
 }
 
+/// Bytes that one or more peers are sent. Those of a response count in the room of responses as long as they live.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    bytes: Vec<u8>,
+    _room: Share,
+}
+
+impl Encoded {
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl From<Vec<u8>> for Encoded {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes, _room: Share::default() }
+    }
+}
+
+/// A state that many peers are told of.
+#[derive(Debug, Clone)]
+pub struct StateEntry {
+    pub instance: InstanceName,
+    bytes: Arc<Encoded>,
+}
+
+impl StateEntry {
+    pub fn new(state: &WorkloadState) -> Self {
+        Self { instance: state.instance.clone(), bytes: Arc::new(encode_state_entry(state).into()) }
+    }
+}
+
+/// States of one agent at one moment, at most as many as fit into a message; `part` is the number of this piece.
+#[derive(Debug)]
+pub struct StatesOfAgent {
+    agent: Name,
+    part: usize,
+    bytes: Arc<Encoded>,
+}
+
+impl StatesOfAgent {
+    /// All `states`, in their order.
+    pub fn all(states: &[WorkloadState]) -> Vec<Self> {
+        let mut all: BTreeMap<&Name, Vec<Vec<u8>>> = BTreeMap::new();
+        for state in states {
+            let entry = encode_state_entry(state);
+            let parts = all.entry(&state.instance.agent).or_default();
+            match parts.last_mut() {
+                Some(part) if part.len() + entry.len() <= STATES_MESSAGE_BYTES => part.extend(entry),
+                _ => parts.push(entry),
+            }
+        }
+        let parts = all.into_iter().flat_map(|(agent, parts)| {
+            let part =
+                |(part, bytes): (usize, Vec<u8>)| Self { agent: agent.clone(), part, bytes: Arc::new(bytes.into()) };
+            parts.into_iter().enumerate().map(part)
+        });
+        parts.collect()
+    }
+}
+
 /// Makes the two ends of a queue; nobody is woken.
-#[must_use]
 pub fn outbox() -> (Outbox, OutboxReader) {
     outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES))
 }
 
 /// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` is what all queues share.
-#[must_use]
 pub fn outbox_waking(wake: Waker, answers: Arc<Budget>) -> (Outbox, OutboxReader) {
     let queue = Arc::new(Mutex::new(Queue::new(answers)));
-    (Outbox { queue: queue.clone(), wake }, OutboxReader { queue })
+    let outbox = Outbox { queue: queue.clone(), wake, name: String::new(), message_max: usize::MAX };
+    (outbox, OutboxReader { queue })
 }
 
 impl Outbox {
+    /// For a peer with this name that takes messages of at most `message_max` bytes.
+    pub fn limited_to(mut self, message_max: usize, name: &str) -> Self {
+        self.queue.lock().states_max = STATES_MESSAGE_BYTES.min(message_max);
+        (self.message_max, self.name) = (message_max, name.to_owned());
+        self
+    }
+
     /// Puts `message`; never waits.
     ///
     /// # Errors
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
-        self.put_with(|queue| queue.push(message))
+        let (kind, lines, ended) = match &message {
+            FromServer::WorkloadStates(states) => {
+                return self.put_states(states.iter().map(StateEntry::new).collect());
+            }
+            FromServer::Response(Response { id, content }) => match content {
+                ResponseContent::LogEntries(entries) => (Kind::Log, Some((id.clone(), entries.clone())), None),
+                ResponseContent::LogsStop(instance) => (Kind::Answer, None, Some((id.clone(), instance.clone()))),
+                ResponseContent::Error(_) => (Kind::Refusal, None, None),
+                _ => (Kind::Answer, None, None),
+            },
+            _ => (Kind::Command, None, None),
+        };
+        let pieces = fit(message, self.message_max, &self.name);
+        self.put_with(|queue| {
+            if let Some((id, entries)) = lines {
+                queue.push_logs(&id, &entries, pieces);
+                return Ok(());
+            }
+            if let Some(stream) = ended {
+                queue.push_missing(stream)?;
+            }
+            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(kind.clone(), bytes))
+        })
     }
 
     /// Puts states that others are told of as well; never waits.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_states(&self, states: SharedStates) -> Result<(), OutboxError> {
-        self.put_with(|queue| queue.push_states(states))
+    pub fn put_states(&self, states: Vec<StateEntry>) -> Result<(), OutboxError> {
+        self.put_with(|queue| {
+            states.into_iter().try_for_each(|StateEntry { instance, bytes }| {
+                // With tag and length around it.
+                if bytes.bytes() + 6 > self.message_max {
+                    let what = format!("the state of '{}'", instance.short());
+                    too_large(&self.name, &what, bytes.bytes(), self.message_max);
+                    return Ok(());
+                }
+                queue.push_state(instance, bytes)
+            })
+        })
     }
 
     /// Puts all states except those of `own`, which is the peer, and of `newcomer`; never waits. Unless they are the
-    /// `first` that this peer receives, they replace older ones that still wait.
+    /// `first` that this peer receives, they replace older ones that still wait: what came between them is as true before
+    /// the newer ones. So a peer that does not keep up does not get everything for each agent that comes.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_snapshot(
+    pub fn put_all_states(
         &self,
-        snapshot: &Arc<StatesSnapshot>,
+        states: &[StatesOfAgent],
         own: &Name,
         newcomer: &Name,
         first: bool,
     ) -> Result<(), OutboxError> {
-        let (snapshot, own, newcomer) = (snapshot.clone(), own.clone(), Some(newcomer.clone()));
-        let snapshot = PeerSnapshot { snapshot, own, newcomer, repeats: !first, sent: 0 };
-        if snapshot.is_empty() {
+        let mut told = states.iter().filter(|states| states.agent != *own && states.agent != *newcomer).peekable();
+        if told.peek().is_none() {
             return Ok(());
         }
-        self.put_with(|queue| queue.push_snapshot(snapshot))
+        self.put_with(|queue| {
+            told.try_for_each(|StatesOfAgent { agent, part, bytes }| {
+                queue.push_states_of((!first).then(|| (agent.clone(), *part)), bytes.clone())
+            })
+        })
     }
 
     /// Puts a response of little use; it is dropped when so much waits already that others would wait for it.
@@ -96,24 +206,31 @@ impl Outbox {
     }
 
     /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
-    #[must_use]
-    pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> EncodedState {
+    pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
+        let bytes = encode_state(state, altered);
         let answers = self.queue.lock().answers.clone();
-        EncodedState::new(state, altered, &answers)
+        Encoded { _room: answers.overdraw(bytes.len()), bytes }
     }
 
     /// Puts a state for the request `id`.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_state(&self, id: String, state: &Arc<EncodedState>) -> Result<(), OutboxError> {
-        self.put_with(|queue| queue.push_state(id, state.clone()))
+    pub fn put_state(&self, id: String, state: &Arc<Encoded>) -> Result<(), OutboxError> {
+        let head = before_state(&id, state.bytes());
+        let size = head.len() + state.bytes();
+        self.put_with(|queue| {
+            if size <= self.message_max {
+                return queue.push_answer(head, state.clone());
+            }
+            let pieces = too_large_answer(id, size, self.message_max, &self.name);
+            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes))
+        })
     }
 
     /// Whether a response would be sent soon, however large it is: hardly any other waits or is being sent, and there is
     /// room in what all peers share, more of it for the first request of a peer that has none waiting. If not, `wake` is
     /// woken as soon as it would.
-    #[must_use]
     pub fn has_room_for_answer(&self, is_first: bool, wake: &Waker) -> bool {
         let mut queue = self.queue.lock();
         if !queue.has_room_for_answer() {
@@ -125,14 +242,12 @@ impl Outbox {
     }
 
     /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
-    #[must_use]
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
         queue.bytes <= PEER_EVENTS_BYTES || queue.answers.has_room()
     }
 
     /// Whether less than half of the room for this peer is taken.
-    #[must_use]
     pub fn is_half_empty(&self) -> bool {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
     }
@@ -161,44 +276,25 @@ impl OutboxReader {
     pub fn try_next(&self) -> Option<FromServer> {
         let message = self.next_to_send()?;
         self.sent();
-        match message {
-            Outgoing::Message(message) => Some(message),
-            Outgoing::States(states) => {
-                Some(FromServer::WorkloadStates(states.iter().map(|state| state.state().clone()).collect()))
-            }
-            Outgoing::State(id, state) => state.response(id).map(FromServer::Response),
-        }
+        read_from_server(&message.bytes()).ok()
     }
 
     /// The next message. A response counts as waiting until [`Self::sent`].
     pub fn next_to_send(&self) -> Option<Outgoing> {
         let mut queue = self.queue.lock();
-        let before = queue.answer_bytes;
-        let (message, room) = queue.take()?;
-        queue.sending_bytes += before - queue.answer_bytes;
-        queue.sending_room = match &message {
-            Outgoing::State(_, state) => queue.answers.overdraw(state.bytes()), // Each stream sends a copy of it.
-            Outgoing::Message(_) | Outgoing::States(_) => room,
-        };
+        let (message, is_answer) = queue.take()?;
+        if is_answer {
+            queue.sending = queue.answers.overdraw(message.size()); // Each stream sends a copy of it.
+        }
         queue.notify_room();
         Some(message)
-    }
-
-    /// What was taken before takes so many bytes from now on.
-    pub fn encoded(&self, bytes: usize) {
-        self.queue.lock().sending_room.shrink_to(bytes);
     }
 
     /// What was taken before is sent.
     pub fn sent(&self) {
         let mut queue = self.queue.lock();
-        (queue.sending_bytes, queue.sending_room) = (0, Share::default());
+        queue.sending = Share::default();
         queue.notify_room();
-    }
-
-    /// Encodes states that wait, which takes less memory; for a peer that takes nothing. Returns how much they took.
-    pub fn encode_waiting(&self) -> usize {
-        self.queue.lock().encode_waiting()
     }
 
     /// Whether responses to it take room that others wait for.
@@ -209,23 +305,20 @@ impl OutboxReader {
     /// Whether answers wait or are being sent.
     pub fn has_answers(&self) -> bool {
         let queue = self.queue.lock();
-        queue.sending_room.is_taken() || queue.answer_bytes > 0
+        queue.sending.amount() + queue.answer_bytes > 0
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.
-    #[must_use]
     pub fn ended(&self) -> bool {
         self.queue.lock().outbox_gone
     }
 
     /// Whether nothing waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }
 
-    /// Whether nothing waits but a batch of states, which further ones would join.
-    #[must_use]
+    /// Whether nothing waits but states of instances, which further ones would join.
     pub fn has_only_states(&self) -> bool {
         let queue = self.queue.lock();
         !queue.outbox_gone && queue.has_only_states()

@@ -2,16 +2,14 @@
 //!
 //! Thread: none, plain values.
 
-use super::budget::{Budget, Share};
+use super::budget::Share;
 use super::listener::SocketPeer;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
-use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
 use crate::model::messages::{AgentCapabilities, ToServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// Identifies one stream for the life of the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,50 +63,21 @@ pub enum PeerEvent {
     },
 }
 
-/// Room in the inbox of the server for the messages of one stream.
-///
-/// Large ones need room for the bytes that they take when they are decoded, of which all streams have one budget, and
-/// each one a place among those of its stream. So neither many streams with large messages nor one that never stops
-/// sending keeps all others waiting. Not counted is the one message that a reader holds while it waits.
-#[derive(Debug)]
-pub struct Inbox {
-    bytes: Arc<Budget>,
-    places: Arc<Budget>,
-}
-
-impl Inbox {
-    /// For one stream; `bytes` is what all streams share.
-    #[must_use]
-    pub fn of_stream(bytes: Arc<Budget>) -> Self {
-        Self { bytes, places: Budget::new(SERVER_INBOX_OF_STREAM) }
-    }
-
-    /// How many messages of the stream have a place.
-    #[cfg(test)]
-    #[must_use]
-    pub fn places_taken(&self) -> usize {
-        self.places.taken()
-    }
-
-    /// Room for a message of `bytes`; waits for it, so that nothing more is read of the stream. Nobody who holds room
-    /// waits for anything but the server, which never waits for a reader. Small messages need no room for their bytes:
-    /// the number of messages bounds them.
-    #[must_use]
-    pub fn take(&self, bytes: usize) -> Room {
-        let place = self.places.take(1);
-        let bytes = if bytes > INBOX_SMALL_MESSAGE { self.bytes.take(bytes) } else { Share::default() };
-        Room { bytes, _place: place }
-    }
-}
-
-/// Room of one message; dropping it gives the room back. The default takes none.
+/// What a message takes until it is handled: its share of the room for large ones, and a place among those of its stream.
+/// The default takes none.
 #[derive(Debug, Default)]
 pub struct Room {
-    bytes: Share,
-    _place: Share,
+    pub(super) bytes: Share,
+    pub(super) _place: Share,
 }
 
 impl Room {
+    /// Of a small message.
+    #[cfg(test)]
+    pub fn of_place(place: Share) -> Self {
+        Self { bytes: Share::default(), _place: place }
+    }
+
     /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
     pub fn give_bytes_back(&mut self) {
         self.bytes = Share::default();
@@ -148,30 +117,10 @@ impl fmt::Display for Origin {
 
 impl Origin {
     /// What its log lines are counted under: each connection has another port.
-    #[must_use]
     pub fn source(&self) -> String {
         match self {
             Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
             Self::Socket(peer) => format!("uid {}", peer.uid),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stream_has_so_many_places_and_small_messages_pass_while_large_ones_wait() {
-        let bytes = Budget::new(1);
-        let (inbox, other) = (Inbox::of_stream(bytes.clone()), Inbox::of_stream(bytes.clone()));
-        let mut large = inbox.take(INBOX_SMALL_MESSAGE + 1);
-        let small: Vec<Room> = (1..SERVER_INBOX_OF_STREAM).map(|_| inbox.take(INBOX_SMALL_MESSAGE)).collect();
-        assert_eq!((inbox.places_taken(), bytes.has_room()), (SERVER_INBOX_OF_STREAM, false));
-        drop(other.take(INBOX_SMALL_MESSAGE));
-        large.give_bytes_back();
-        assert_eq!((inbox.places_taken(), bytes.has_room()), (SERVER_INBOX_OF_STREAM, true), "its place is kept");
-        drop((small, large));
-        assert_eq!(inbox.places_taken(), 0);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::address::{ListenAddress, Security};
 use super::budget::Budget;
-use super::frame_gate::{Account, FrameGate, Intake};
+use super::frame_gate::{Account, FrameGate};
 use super::grpc::{self, Keepalive, wait_at_most};
 use super::listener::{Accepted, Listener};
 use super::peer::{Class, Origin, PeerEvent, PeerId};
@@ -16,7 +16,7 @@ use super::tls::{ServerTls, TlsError};
 use super::writer::Writer;
 use crate::limits::{
     ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
-    SERVER_INBOX_BYTES, STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
+    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
@@ -68,6 +68,9 @@ pub enum EndpointError {
     Start(String),
 }
 
+/// Room for the large messages of all connections until they are served, in bytes. A larger one goes alone.
+pub(super) const LARGE_MESSAGES: usize = 24 * 1024 * 1024;
+
 /// All connections of the server.
 pub struct ServerEndpoint {
     addresses: Vec<ListenAddress>,
@@ -79,7 +82,6 @@ pub struct ServerEndpoint {
 /// What all connections share.
 struct Shared {
     streams: Streams,
-    intake: Arc<Intake>,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
@@ -132,16 +134,16 @@ impl ServerEndpoint {
         inbox: Sender<PeerEvent>,
         vital: &mut VitalThreads,
     ) -> Result<Self, EndpointError> {
-        Self::start_with(options, inbox, vital, Keepalive::default(), SERVER_INBOX_BYTES)
+        Self::start_with(options, inbox, vital, Keepalive::default(), LARGE_MESSAGES)
     }
 
-    /// The same with another bound for peers that have vanished, and for the bytes of large messages that wait.
+    /// The same with another bound for peers that have vanished, and for large messages.
     fn start_with(
         options: &EndpointOptions,
         inbox: Sender<PeerEvent>,
         vital: &mut VitalThreads,
         keepalive: Keepalive,
-        inbox_bytes: usize,
+        room: usize,
     ) -> Result<Self, EndpointError> {
         let tls = match &options.security {
             Security::Insecure => None,
@@ -158,14 +160,13 @@ impl ServerEndpoint {
         let shared = Arc::new(Shared {
             streams: Streams {
                 inbox,
-                inbox_bytes: Budget::new(inbox_bytes),
+                room: Budget::new(room),
                 answers: Budget::new(ANSWERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
                 writer: Writer::start(vital).map_err(|error| start(&error))?,
                 open: AtomicUsize::new(0),
             },
-            intake: Intake::new(),
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
             handshakes: Mutex::default(),
@@ -233,7 +234,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             };
             let (owned, source) = (shared.clone(), client.source());
             let _source = log_source(source.as_str());
-            let (place, has_room) = StreamPlace::new(shared.clone(), &client);
+            let (place, has_room) = StreamPlace::new(shared.clone());
             if !has_room {
                 log::warn!("Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be.");
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
@@ -255,32 +256,26 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         }
     };
     ServiceBuilder::new()
-        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_AGENT), handler(Class::Agent))
-        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_CLI), handler(Class::Cli))
-        .add_duplex_streaming_handler(&grpc::served(&grpc::CONNECT_COMMAND), handler(Class::Commander))
+        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_AGENT), handler(Class::Agent))
+        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_CLI), handler(Class::Cli))
+        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_COMMAND), handler(Class::Commander))
         .build()
 }
 
 /// An open stream; dropped when it has ended.
-struct StreamPlace {
-    shared: Arc<Shared>,
-    connection: Option<Connection>,
-}
+struct StreamPlace(Arc<Shared>);
 
 impl StreamPlace {
     /// Counts a stream. Returns also whether there are not too many.
-    fn new(shared: Arc<Shared>, client: &Client) -> (Self, bool) {
+    fn new(shared: Arc<Shared>) -> (Self, bool) {
         let has_room = shared.streams.open.fetch_add(1, Ordering::Relaxed) < STREAMS_MAX;
-        (Self { shared, connection: client.connection.clone() }, has_room)
+        (Self(shared), has_room)
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        self.shared.streams.open.fetch_sub(1, Ordering::Relaxed);
-        if let Some(connection) = &self.connection {
-            connection.account.stream_ended();
-        }
+        self.0.streams.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -451,7 +446,7 @@ fn connect_grpc(
     let (plain, endpoint) = UnixStream::pair()?;
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
-    let account = Account::new(shared.intake.clone(), shared.streams.message_max);
+    let account = Account::new(shared.streams.room.clone(), shared.streams.message_max);
     let frames = Box::new(FrameGate::new(account.clone()));
     hand_over(endpoint.as_fd(), Connection { origin, account }, shared, entrance)?;
     Ok((plain, frames))

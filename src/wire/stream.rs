@@ -4,19 +4,19 @@
 //! Gives: [`PeerEvent`] to the server, and the writing end of the stream to `tx`.
 
 use super::budget::{Budget, Share};
-use super::convert::to_server;
+use super::convert::Left;
+use super::convert::messages::{read_to_server, refused_request};
 use super::frame_gate::Account;
-use super::grpc::{Received, Unpacked, wait, wait_at_most};
+use super::grpc::{Received, wait, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
-use super::outbox::outbox_waking;
-use super::peer::{Class, Inbox, Origin, PeerEvent, PeerHello, PeerId};
-use super::schema::grpc_api;
-use super::weight;
+use super::outbox::{Outgoing, outbox_waking};
+use super::peer::{Class, Origin, PeerEvent, PeerHello, PeerId, Room};
 use super::writer::{PeerStream, Writer};
-use crate::limits::{AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, PEER_STUCK};
-use crate::model::messages::{Request, RequestContent, ToServer, UpdateState};
+use crate::limits::{
+    AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK, SERVER_INBOX_OF_STREAM,
+};
+use crate::model::messages::ToServer;
 use crate::model::names::excerpt;
-use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
 use crossbeam_channel::Sender;
 use futures_util::StreamExt;
@@ -27,14 +27,15 @@ use std::sync::atomic::AtomicUsize;
 /// What a client sends.
 pub type Requests = RequestStream<Received>;
 /// What a client gets.
-pub type Responses = DuplexSink<grpc_api::FromServer>;
+pub type Responses = DuplexSink<Outgoing>;
 
 /// What all streams share.
 pub struct Streams {
     /// Of the server.
     pub inbox: Sender<PeerEvent>,
-    /// See [`Inbox`].
-    pub inbox_bytes: Arc<Budget>,
+    /// For large messages of all connections, in bytes: from the first byte that gRPC gets until the message is served or
+    /// begins to wait, where it has another bound.
+    pub room: Arc<Budget>,
     /// What responses to all peers take that wait.
     pub answers: Arc<Budget>,
     /// Largest message, in bytes.
@@ -71,18 +72,9 @@ impl Client {
         self.connection.as_ref().map(|connection| &connection.origin)
     }
 
-    /// A message came; what it took on its way is held as long as its bytes are.
-    fn arrived(&self, received: &Received) -> Option<Share> {
-        self.connection.as_ref()?.account.arrived(received.len())
-    }
-
-    /// Calls `wait`, in which the server is waited for.
-    fn while_reader_waits<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let account = self.connection.as_ref().map(|connection| &connection.account);
-        account.inspect(|account| account.reader_waits());
-        let waited = wait();
-        account.inspect(|account| account.reader_goes_on(SystemClock.now()));
-        waited
+    /// A message came, and with it what it took on its way.
+    fn arrived(&self, received: &Received) -> Share {
+        self.connection.as_ref().map(|connection| connection.account.arrived(received.len())).unwrap_or_default()
     }
 
     fn from(&self) -> String {
@@ -122,7 +114,8 @@ impl Streams {
         log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
         let waker = self.writer.waker(peer);
         let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone());
-        let stream = PeerStream::new(name, responses, reader, client.message_max, class == Class::Agent);
+        let outbox = outbox.limited_to(client.message_max, &name);
+        let stream = PeerStream::new(name, responses, reader, class == Class::Agent);
         self.writer.add(peer, stream, waker);
         if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
             return; // The server is ending.
@@ -147,8 +140,8 @@ impl Streams {
             Some(_) => return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO)),
             None => return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.")),
         };
-        let share = client.arrived(&received);
-        let message = read(received.unpack(FIRST_MESSAGE_MAX), &client.from());
+        let mut share = client.arrived(&received);
+        let message = self.read(received, FIRST_MESSAGE_MAX, &mut share, &client.from());
         drop(share);
         let certificate = match origin {
             Origin::Tls(_, certificate) if class == Class::Agent => Some(certificate),
@@ -171,47 +164,54 @@ impl Streams {
         mut requests: Requests,
     ) -> Result<(), ServerEnded> {
         let from = client.from();
-        let inbox = Inbox::of_stream(self.inbox_bytes.clone());
-        // A stream that failed answers with errors for ever, so the first one ends it.
-        while let Some(Ok(received)) = wait(requests.next()) {
-            let incoming = client.arrived(&received);
-            let unpacked = received.unpack(longest);
-            // Its bytes wait for room, not what they become.
-            let weight = if let Unpacked::Message { weight, .. } = &unpacked { *weight } else { 0 };
-            let room = client.while_reader_waits(|| inbox.take(weight));
-            let message = match read(unpacked, &from) {
+        let places = Budget::new(SERVER_INBOX_OF_STREAM);
+        loop {
+            let place = places.take(1); // Before the next message, which waits where it takes little.
+            // A stream that failed answers with errors for ever, so the first one ends it.
+            let Some(Ok(received)) = wait(requests.next()) else { return Ok(()) };
+            let mut bytes = client.arrived(&received);
+            let message = match self.read(received, longest, &mut bytes, &from) {
                 // From programs of other implementations a list without states means nothing.
                 Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
                 Some(message) => message,
-                None => break,
+                None => return Ok(()),
             };
-            drop(incoming);
+            let room = Room { bytes, _place: place };
             self.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
         }
-        Ok(())
+    }
+
+    /// Decodes a message of a peer at `from`; `share` grows to what it takes then. A request that was not decoded is refused
+    /// as one that cannot be understood, so that its sender gets a response; anything else becomes [`ToServer::Empty`].
+    ///
+    /// `None`: it cannot be decoded.
+    fn read(&self, received: Received, longest: usize, share: &mut Share, from: &str) -> Option<ToServer> {
+        let not_decoded = |reason: &str| log::warn!("Not decoding a message from '{from}': {reason}.");
+        let bytes = match received.unpack(longest) {
+            Ok(bytes) => bytes,
+            Err((id, reason)) => {
+                not_decoded(&reason);
+                return Some(id.map_or(ToServer::Empty, |id| refused_request(id, reason)));
+            }
+        };
+        let decode = |mut left: Left| {
+            let message = read_to_server(&bytes, &mut left);
+            (message.ok(), left)
+        };
+        if bytes.len() < INBOX_SMALL_MESSAGE {
+            let (message, left) = decode(Left::at_most(INBOX_SMALL_MESSAGE, &bytes));
+            if left.refused().is_none() {
+                return message;
+            }
+        }
+        self.room.decode(share, || {
+            let (message, left) = decode(Left::of(&bytes));
+            left.refused().into_iter().for_each(|reason| not_decoded(reason));
+            let message = message.or_else(|| left.refused().map(|_| ToServer::Empty));
+            (message, left.taken())
+        })
     }
 }
 
 /// Nobody takes messages any more.
 struct ServerEnded;
-
-/// Decodes a message of a peer at `from`. A request that was not decoded is refused as one that cannot be understood, so that its
-/// sender gets a response; anything else becomes [`ToServer::Empty`].
-///
-/// `None`: it cannot be decoded.
-fn read(unpacked: Unpacked, from: &str) -> Option<ToServer> {
-    match unpacked {
-        Unpacked::Message { bytes, .. } => weight::decode(&bytes).ok().map(|message| {
-            drop(bytes);
-            to_server::read(message)
-        }),
-        Unpacked::TooHeavy { request_id, reason } => {
-            log::warn!("Not decoding a message from '{from}': {reason}.");
-            let refused = |id| {
-                let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
-                ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
-            };
-            Some(request_id.map_or(ToServer::Empty, refused))
-        }
-    }
-}

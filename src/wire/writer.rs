@@ -5,10 +5,8 @@
 //! Owns: the writing end of every stream. Takes: what the outboxes hold. A stream ends when its outbox is dropped (status
 //! OK), when it fails, or when its peer takes nothing for [`PEER_STUCK`].
 
-use super::foreign::{fit, fit_state, fit_states};
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
-use super::schema::grpc_api;
 use crate::limits::{
     BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN,
     STACK_LARGE, STATES_REST,
@@ -20,7 +18,7 @@ use crate::platform::threads;
 use crate::platform::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
 use grpcio::WriteFlags;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +27,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Where messages of one stream go; the end of it drops the call.
-pub trait Line: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + 'static {}
-impl<S: Sink<(grpc_api::FromServer, WriteFlags), Error: Send> + Unpin + Send + 'static> Line for S {}
+pub trait Line: Sink<(Outgoing, WriteFlags), Error: Send> + Unpin + Send + 'static {}
+impl<S: Sink<(Outgoing, WriteFlags), Error: Send> + Unpin + Send + 'static> Line for S {}
 
 /// Gives streams to the writing thread, which ends after this was dropped and the last stream has ended.
 pub struct Writer<S: Line>(Arc<Due<S>>);
@@ -230,13 +228,10 @@ pub struct PeerStream<S> {
     name: String,
     line: S,
     reader: OutboxReader,
-    message_max: usize,
     /// Whether states for it wait a little after some were sent.
     bundles_states: bool,
     rest_until: Option<Instant>,
-    /// What is left of the message that is being sent.
-    pieces: VecDeque<grpc_api::FromServer>,
-    /// Bytes of that message, until it was sent.
+    /// Bytes of the message that is being sent, until it was.
     sending: Option<usize>,
     /// Bytes of the messages that were sent since [`Streams::advance`] took the count.
     sent: usize,
@@ -246,17 +241,14 @@ pub struct PeerStream<S> {
 }
 
 impl<S: Line> PeerStream<S> {
-    /// A stream to `name`, which takes messages of up to `message_max` bytes; with `bundles_states` states that follow
-    /// each other closely are sent together.
-    pub fn new(name: String, line: S, reader: OutboxReader, message_max: usize, bundles_states: bool) -> Self {
+    /// A stream to `name`; with `bundles_states` states that follow each other closely are sent together.
+    pub fn new(name: String, line: S, reader: OutboxReader, bundles_states: bool) -> Self {
         Self {
             name,
             line,
             reader,
-            message_max,
             bundles_states,
             rest_until: None,
-            pieces: VecDeque::new(),
             sending: None,
             sent: 0,
             blocked_since: None,
@@ -282,7 +274,6 @@ impl<S: Line> PeerStream<S> {
                 Poll::Ready(Ok(())) => self.was_sent(),
             }
             if let Some(at) = self.rest_until.filter(|at| now < *at)
-                && self.pieces.is_empty()
                 && self.reader.has_only_states()
             {
                 return Next::At(at);
@@ -297,51 +288,40 @@ impl<S: Line> PeerStream<S> {
 
     /// Whether nothing waits for it, and nothing is being sent whose end matters.
     fn has_nothing_to_do(&self) -> bool {
-        self.sending.is_none() && self.pieces.is_empty() && !self.reader.ended() && self.reader.is_empty()
+        self.sending.is_none() && !self.reader.ended() && self.reader.is_empty()
     }
 
     /// The peer took everything that was sent.
     fn was_sent(&mut self) {
         self.blocked_since = None;
-        if let Some(bytes) = self.sending.filter(|_| self.pieces.is_empty()) {
-            self.sending = None;
+        if let Some(bytes) = self.sending.take() {
             self.reader.sent();
             give_back_after(bytes);
         }
     }
 
-    /// Sends one piece, or begins to close. Returns whether the stream lives.
+    /// Sends one message, or begins to close. Returns whether the stream lives.
     fn send_next(&mut self, now: Instant) -> bool {
-        if self.pieces.is_empty() {
-            let states = self.reader.has_only_states();
-            let ended = self.reader.ended(); // Read first, so that the last message is not missed.
-            let Some(message) = self.reader.next_to_send() else {
-                self.closing = ended;
-                return true;
-            };
-            self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
-            let (pieces, bytes) = match message {
-                Outgoing::Message(message) => fit(message, self.message_max, &self.name),
-                Outgoing::States(states) => fit_states(&states, self.message_max, &self.name),
-                Outgoing::State(id, state) => fit_state(id, &state, self.message_max, &self.name),
-            };
-            self.pieces = pieces.into();
-            self.sent = self.sent.saturating_add(bytes);
-            self.reader.encoded(bytes);
-            // A small one goes out at once, and waking up just to see that would cost as much as sending it.
-            self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
-            if self.sending.is_none() {
-                self.reader.sent();
-            }
+        let states = self.reader.has_only_states();
+        let ended = self.reader.ended(); // Read first, so that the last message is not missed.
+        let Some(message) = self.reader.next_to_send() else {
+            self.closing = ended;
+            return true;
+        };
+        self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
+        let bytes = message.size();
+        self.sent = self.sent.saturating_add(bytes);
+        // A small one goes out at once, and waking up just to see that would cost as much as sending it.
+        self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
+        let sent = Pin::new(&mut self.line).start_send((message, WriteFlags::default()));
+        if self.sending.is_none() {
+            self.reader.sent();
         }
-        let Some(piece) = self.pieces.pop_front() else { return true };
-        let sent = Pin::new(&mut self.line).start_send((piece, WriteFlags::default()));
         sent.is_ok()
     }
 
     /// The peer takes nothing at the moment. While others wait for the room of its responses, it has less time.
     fn blocked(&mut self, now: Instant) -> Next {
-        give_back_after(self.reader.encode_waiting());
         let since = *self.blocked_since.get_or_insert(now);
         let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
         let until = since + PEER_STUCK + transfer;

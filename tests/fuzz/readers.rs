@@ -31,7 +31,7 @@ use ankaios_lite::runtime::{ListedContainer, NewContainer};
 use ankaios_lite::runtime::{container_list, containerd, kube_manifest, podman_kube};
 use ankaios_lite::server::{self, ServerLoop, state_store};
 use ankaios_lite::wire::address::ServerUrl;
-use ankaios_lite::wire::hook_message;
+use ankaios_lite::wire::hooks::{read_plan, write_plan};
 use clap::Parser;
 
 fn owned(seeds: &[&str]) -> Vec<Vec<u8>> {
@@ -217,8 +217,8 @@ pub fn setting_seeds() -> Vec<Vec<u8>> {
 
 /// What a mutating hook writes.
 pub fn hooks(bytes: &[u8]) {
-    if let Ok(plan) = hook_message::decode(bytes) {
-        assert_eq!(hook_message::decode(&hook_message::encode(&plan)), Ok(plan), "the way there and back changes it");
+    if let Ok(plan) = read_plan(bytes) {
+        assert_eq!(read_plan(&write_plan(&plan)), Ok(plan), "the way there and back changes it");
     }
 }
 
@@ -228,7 +228,7 @@ pub fn hook_seeds() -> Vec<Vec<u8>> {
     let dependencies = [("web".to_owned(), DeleteCondition::NotPendingNorRunning)].into();
     let deleted = DeletedWorkload { instance: instance(), dependencies };
     let plan = WorkloadPlan { added: vec![added], deleted: vec![deleted] };
-    vec![hook_message::encode(&plan), hook_message::encode(&WorkloadPlan::default())]
+    vec![write_plan(&plan), write_plan(&WorkloadPlan::default())]
 }
 
 // ------------------------------------------------------------- stored state

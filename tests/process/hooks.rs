@@ -12,7 +12,7 @@ use crate::support::process::{exit_code, is_alive};
 use crate::support::{Cluster, LIMIT, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{AddedWorkload, WorkloadPlan};
 use ankaios_lite::model::workload::Workload;
-use ankaios_lite::wire::hook_message;
+use ankaios_lite::wire::hooks::{read_plan, write_plan};
 use rustix::process::Signal;
 
 /// A cluster that is not started yet, with these hooks in this order: name, seconds it may run, lines of shell.
@@ -81,7 +81,7 @@ fn hooks_that_accept_see_the_startup_manifest_and_updates() {
         .expect("own folder")
         .flatten()
         .filter(|file| file.path().extension().is_some_and(|end| end.to_string_lossy().parse::<u32>().is_ok()))
-        .map(|file| hook_message::decode(&fs::read(file.path()).expect("own file")).expect("an update"))
+        .map(|file| read_plan(&fs::read(file.path()).expect("own file")).expect("an update"))
         .collect();
     let mut names: Vec<&str> =
         inputs.iter().flat_map(|plan| &plan.added).map(|added| &*added.instance.workload).collect();
@@ -97,7 +97,7 @@ fn a_hook_may_move_a_workload_to_another_agent() {
         added: vec![AddedWorkload { instance: moved.instance_name("web"), workload: moved }],
         deleted: vec![],
     };
-    fs::write(hook_file(&cluster, "move.out"), hook_message::encode(&plan)).expect("own folder is writable");
+    fs::write(hook_file(&cluster, "move.out"), write_plan(&plan)).expect("own folder is writable");
     cluster.start_all(&["agent_A"]);
     cluster.start_agent("agent_B");
     cluster.wait_for_agents(&["agent_A", "agent_B"]);

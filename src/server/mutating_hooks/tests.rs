@@ -81,7 +81,7 @@ fn a_hook_may_write_while_it_still_reads_more_than_the_pipes_hold() {
 #[test]
 fn output_takes_the_place_of_the_update_and_empty_output_drops_all_of_it() {
     let hooks = Hooks::one("cat >/dev/null; cat \"$0.out\"");
-    hooks.write("hook.out", &hook_message::encode(&plan("other")));
+    hooks.write("hook.out", &crate::wire::hooks::write_plan(&plan("other")));
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("other"))));
     assert_eq!(Hooks::one("cat >/dev/null").run(&plan("x")), Ok(Some(WorkloadPlan::default())));
     assert_eq!(Hooks::one("exit 0").run(&plan("x")), Ok(Some(WorkloadPlan::default())));
@@ -94,19 +94,20 @@ fn each_hook_gets_the_result_of_the_one_before() {
         ("second", "cat >$0.in; cat $0.in"),
         ("third", "cat >$0.in; cat $0.out"),
     ]);
-    let (changed, last) = (hook_message::encode(&plan("changed")), hook_message::encode(&plan("last")));
+    let (changed, last) =
+        (crate::wire::hooks::write_plan(&plan("changed")), crate::wire::hooks::write_plan(&plan("last")));
     hooks.write("first.out", &changed);
     hooks.write("third.out", &last);
     assert_eq!(hooks.run(&plan("x")), Ok(Some(plan("last"))));
     let inputs = ["first.in", "second.in", "third.in"].map(|name| fs::read(hooks.path(name)).unwrap());
-    assert_eq!(inputs, [hook_message::encode(&plan("x")), changed.clone(), changed]);
+    assert_eq!(inputs, [crate::wire::hooks::write_plan(&plan("x")), changed.clone(), changed]);
 }
 
 #[test]
 fn a_change_that_a_later_hook_takes_back_is_none() {
     let hooks = Hooks::new(&[("first", "cat >/dev/null; cat $0.out"), ("second", "cat >/dev/null; cat $0.out")]);
-    hooks.write("first.out", &hook_message::encode(&plan("changed")));
-    hooks.write("second.out", &hook_message::encode(&plan("x")));
+    hooks.write("first.out", &crate::wire::hooks::write_plan(&plan("changed")));
+    hooks.write("second.out", &crate::wire::hooks::write_plan(&plan("x")));
     assert_eq!(hooks.run(&plan("x")), Ok(None));
 }
 

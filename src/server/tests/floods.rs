@@ -2,16 +2,15 @@
 
 use super::*;
 use crate::limits::{
-    ANSWERS_BYTES, FIRST_ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_BYTES,
-    SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
+    ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
 };
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::LogsRequest;
 use crate::server::waiting_requests::WAITING_OF_WORKLOAD;
 use crate::server::{RoomWaker, WakeLoop};
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::budget::Budget;
-use crate::wire::peer::Inbox;
+use crate::wire::outbox::FIRST_ANSWERS_BYTES;
+use crate::wire::peer::Room;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -19,12 +18,16 @@ use std::time::{Duration, Instant};
 const RULES: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                      {type: LogRule, workloadNames: ['*']}]}";
 
-/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B.
+/// `greedy` and `modest` on agent A, which may ask everything, and many other workloads on agent B with long texts.
 fn cluster() -> Cluster {
+    let text = "x".repeat(2000);
     let workload = |agent: &str, rules: &str| {
         format!("{{agent: {agent}, runtime: podman, runtimeConfig: x, controlInterfaceAccess: {rules}}}")
     };
-    let others = (0..100).map(|number| format!("w{number}: {}", workload("B", "{}")));
+    let others = (0..100).map(|number| {
+        let workload = workload("B", "{}").replace("runtime:", &format!("tags: {{long: {text}}}, runtime:"));
+        format!("w{number}: {workload}")
+    });
     let asking = ["greedy", "modest"].map(|name| format!("{name}: {}", workload("A", RULES)));
     let all: Vec<String> = others.chain(asking).collect();
     Cluster::with_manifest(&format!("apiVersion: v1\nworkloads: {{{}}}", all.join(", ")))
@@ -271,20 +274,20 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
 fn a_commander_that_asks_much_is_read_no_further_and_gets_all_its_answers() {
     let (mut cluster, _, _) = busy_cluster();
     let commander = cluster.commander();
-    let inbox = Inbox::of_stream(Budget::new(SERVER_INBOX_BYTES));
+    let inbox = Budget::new(SERVER_INBOX_OF_STREAM);
     let mut asked = Vec::new();
     // As its reader does it, which waits when all places of its stream are taken.
-    while inbox.places_taken() < SERVER_INBOX_OF_STREAM {
+    while inbox.taken() < SERVER_INBOX_OF_STREAM {
         let id = asked.len().to_string();
         let message = ToServer::Request(Request { id: id.clone(), content: refused_update() });
-        let room = inbox.take(1);
+        let room = Room::of_place(inbox.take(1));
         cluster.server.on_event(ServerEvent::Peer(PeerEvent::Message { peer: commander, message, room }));
         asked.push(id);
         assert!(asked.len() < 2 * SERVER_INBOX_OF_STREAM);
     }
     cluster.server.serve_all_waiting();
     assert_eq!(answers(cluster.take(commander)).1, asked);
-    assert_eq!(inbox.places_taken(), 0, "all places are given back");
+    assert_eq!(inbox.taken(), 0, "all places are given back");
 }
 
 #[test]
@@ -323,7 +326,7 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let answered = held(&cluster);
     cluster.server.serve_all_waiting();
     assert_eq!(held(&cluster), answered, "those that wait go on waiting");
-    let one = cluster.server.view().everything().memory_bytes();
+    let one = cluster.readers[&silent[0]].next_to_send().expect("it has a response").size();
     assert!(
         answered * one < FIRST_ANSWERS_BYTES + 2 * one && answered * one > ANSWERS_BYTES,
         "{answered} of {one} bytes"

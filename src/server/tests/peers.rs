@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::server::unwanted::NEVER_WANTED;
-use crate::wire::outbox::Outgoing;
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -366,20 +365,4 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     assert!(!cluster.is_closed(newer));
     assert!(cluster.is_closed(PeerId(newer.0 - 1)) && reader.ended());
     assert_eq!(cluster.server.peers.agents.get("agent_A").map(|agent| agent.peer), Some(newer));
-}
-
-#[test]
-fn all_who_are_told_of_a_state_share_it() {
-    let mut cluster = Cluster::default();
-    let [one, other, reports] = ["A", "B", "C"].map(|name| cluster.agent(name));
-    for peer in [one, other, reports] {
-        cluster.take(peer);
-    }
-    cluster.report(reports, &[(&InstanceName::new("w", "x", "C"), Phase::Running)]);
-    let [first, second] = [one, other].map(|peer| match cluster.readers[&peer].next_to_send() {
-        Some(Outgoing::States(states)) => states,
-        told => panic!("{told:?}"),
-    });
-    assert_eq!(first.len(), 1);
-    assert!(Arc::ptr_eq(&first[0], &second[0]));
 }

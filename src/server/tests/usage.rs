@@ -1,7 +1,7 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
 use super::*;
-use crate::limits::{CONTROL_REQUESTS, PEER_ANSWERS_BYTES, USAGE_MISSING_MAX, USAGE_WAIT_MAX};
+use crate::limits::{CONTROL_REQUESTS, USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
@@ -256,7 +256,10 @@ fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
 #[test]
 fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_share_of_the_reads() {
     let mut rig = Rig::new();
-    let large = format!("{{desiredState: {{configs: {{large: {}}}}}}}", "x".repeat(2 * PEER_ANSWERS_BYTES));
+    let large = format!(
+        "{{desiredState: {{configs: {{large: {}}}}}}}",
+        "x".repeat(2 * crate::wire::outbox::PEER_ANSWERS_BYTES)
+    );
     rig.cluster.update(&large, &["desiredState.configs.large"]).unwrap();
     rig.cluster.take_all();
     for id in ["1", "2", "3"] {

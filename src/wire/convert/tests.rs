@@ -2,9 +2,17 @@
 //!
 //! Thread: the test's.
 
+use super::codec::{Decoded, Item, PART};
+use super::fields::Value;
+use super::messages::{
+    encode_state_entry, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
+    write_from_server, write_plan, write_to_server,
+};
+use super::schema::{ank_base as base, grpc_api};
 use super::tree::Parts;
+use super::writer::Writer;
 use super::*;
-use crate::limits::CONDITION_INFO_MAX;
+use crate::limits::{CONDITION_INFO_MAX, READ_MASKS_PARTS_MAX};
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::manifest::tests::workload_with_everything;
@@ -14,7 +22,6 @@ use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::model::workload::DeleteCondition;
-use crate::wire::schema::{ank_base as base, grpc_api};
 use protobuf::{EnumOrUnknown, Message, MessageField};
 use std::sync::Arc;
 
@@ -23,21 +30,32 @@ fn instance() -> InstanceName {
 }
 
 fn through_server(message: ToServer) -> ToServer {
-    let bytes = to_server::write(message).write_to_bytes().unwrap();
-    to_server::read(grpc_api::ToServer::parse_from_bytes(&bytes).unwrap())
+    let bytes = write_to_server(message);
+    // The library skips nothing of it.
+    let theirs = grpc_api::ToServer::parse_from_bytes(&bytes).unwrap();
+    assert_eq!(read_to_server(&theirs.write_to_bytes().unwrap(), &mut Left::of(&bytes)), read(&bytes));
+    assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
+    read(&bytes).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Decoded<ToServer> {
+    read_to_server(bytes, &mut Left::of(bytes))
 }
 
 fn through_client(message: FromServer) -> FromServer {
-    let bytes = from_server::write(message).write_to_bytes().unwrap();
-    from_server::read(grpc_api::FromServer::parse_from_bytes(&bytes).unwrap()).unwrap()
+    let (bytes, _) = write_from_server(message);
+    let theirs = grpc_api::FromServer::parse_from_bytes(&bytes).unwrap();
+    assert_eq!(read_from_server(&theirs.write_to_bytes().unwrap()), read_from_server(&bytes));
+    assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
+    read_from_server(&bytes).unwrap()
 }
 
 fn written(tree: &Node) -> base::CompleteState {
     base::CompleteState::parse_from_bytes(&tree::write_state(tree)).unwrap()
 }
 
-fn read(state: &base::CompleteState, parts: Parts) -> Result<Node, ConvertError> {
-    tree::read_state(&state.write_to_bytes().unwrap(), parts)
+fn read_tree(state: &base::CompleteState, parts: Parts) -> Decoded<Node> {
+    tree::read_state(&state.write_to_bytes().unwrap(), parts, &mut Left::unbounded())
 }
 
 /// A sample with every value that can be known, and one without any.
@@ -82,7 +100,7 @@ fn prepared(level: Option<PrepareLevel>, tries: u32) -> PreparedInstance {
 fn texts_about_preparations_are_cut() {
     let long = Some("ä".repeat(CONDITION_INFO_MAX));
     let sent = PreparedInstance { reason: long.clone(), unmet: long, ..prepared(None, 1) };
-    let ToServer::Prepared(read) = to_server::read(to_server::write(ToServer::Prepared(vec![sent]))) else { panic!() };
+    let ToServer::Prepared(read) = through_server(ToServer::Prepared(vec![sent])) else { panic!() };
     for text in [&read[0].reason, &read[0].unmet] {
         assert!(text.as_ref().is_some_and(|text| text.len() <= CONDITION_INFO_MAX), "{text:?}");
     }
@@ -221,30 +239,33 @@ fn timings() -> Node {
 fn parts_on_request_are_unknown_in_new_states() {
     let sent = Node::map([("modes", modes()), ("timings", timings()), ("agents", Node::empty())]);
     let message = written(&sent);
-    assert_eq!(read(&message, Parts::Sent), Ok(sent));
-    assert_eq!(read(&message, Parts::New), Ok(Node::map([("agents", Node::empty())])));
+    assert_eq!(read_tree(&message, Parts::Sent), Ok(sent));
+    assert_eq!(read_tree(&message, Parts::New), Ok(Node::map([("agents", Node::empty())])));
 }
 
 #[test]
 fn a_zero_sub_state_is_on_the_wire() {
-    let message = values::write_execution_state(&ExecutionState::plain(Phase::Running));
+    let mut writer = Writer::default();
+    phase::write(&mut writer, Some(""), Some(Phase::Running));
     // Field 1 (text, present though empty), then field 4 as a varint 0.
-    assert_eq!(message.write_to_bytes().unwrap(), [0x0a, 0x00, 0x20, 0x00]);
+    assert_eq!(writer.bytes, [0x0a, 0x00, 0x20, 0x00]);
 }
 
 #[test]
 fn incomplete_states_are_skipped_one_by_one() {
-    let good = values::write_workload_states(&[WorkloadState::new(instance(), ExecutionState::plain(Phase::Running))]);
-    let mut states = good.clone();
-    let mut unknown = good.workloadStates[0].clone();
+    let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
+    let good = base::WorkloadState::parse_from_bytes(&encode_state_entry(&running)[2..]).unwrap();
+    let mut unknown = good.clone();
     unknown.executionState.mut_or_insert_default().ExecutionStateEnum =
         Some(base::execution_state::ExecutionStateEnum::Pending(EnumOrUnknown::from_i32(77)));
-    states.workloadStates.push(unknown);
-    states.workloadStates.push(base::WorkloadState::default());
-    let mut without_info = good.workloadStates[0].clone();
+    let mut without_info = good.clone();
     without_info.executionState.mut_or_insert_default().additionalInfo = None;
-    states.workloadStates.push(without_info);
-    assert_eq!(values::read_workload_states(&states).len(), 2);
+    let states = vec![good, unknown, base::WorkloadState::default(), without_info];
+    let update = grpc_api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
+    let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(update));
+    let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
+    let ToServer::WorkloadStates(read) = read(&message.write_to_bytes().unwrap()).unwrap() else { panic!() };
+    assert_eq!(read, [running.clone(), running]);
 }
 
 #[test]
@@ -258,7 +279,7 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
         let map = base::WorkloadMap { workloads: [("w".to_owned(), workload)].into(), ..Default::default() };
         state.desiredState =
             MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
-        assert_eq!(read(&state, Parts::New).unwrap_err().to_string(), message);
+        assert_eq!(read_tree(&state, Parts::New).unwrap_err().to_string(), message);
     }
 }
 
@@ -266,7 +287,8 @@ fn unknown_numbers_and_open_choices_make_a_new_state_unreadable() {
 fn a_workload_for_an_agent_must_be_complete() {
     let bytes = tree::write_workload(&workload_with_everything());
     let complete = base::Workload::parse_from_bytes(&bytes).unwrap();
-    let read = |workload: &base::Workload| tree::read_workload(&workload.write_to_bytes().unwrap());
+    let read =
+        |workload: &base::Workload| tree::read_workload(&workload.write_to_bytes().unwrap(), &mut Left::unbounded());
     assert_eq!(read(&complete).as_ref(), Ok(&workload_with_everything()));
     for (clear, message) in [
         ((|w: &mut base::Workload| w.agent = None) as fn(&mut base::Workload), "Missing field 'agent'"),
@@ -288,7 +310,7 @@ fn presence_survives_the_tree() {
         }),
         ..Default::default()
     };
-    let tree = read(&message, Parts::New).unwrap();
+    let tree = read_tree(&message, Parts::New).unwrap();
     assert_eq!(serde_json::to_string(&tree).unwrap(), r#"{"desiredState":{"apiVersion":"","workloads":{}}}"#);
     assert!(written(&tree).desiredState.workloads.is_some());
     assert!(written(&tree).desiredState.configs.is_none());
@@ -322,8 +344,10 @@ fn what_an_update_without_masks_ignores_cannot_refuse_it() {
         };
         let content = Some(base::request::RequestContent::UpdateStateRequest(update));
         let request = base::Request { RequestContent: content, ..Default::default() };
-        match to_server::read_request(request).content {
-            RequestContent::UpdateState(update) => update,
+        let content = Some(grpc_api::to_server::ToServerEnum::Request(request));
+        let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
+        match self::read(&message.write_to_bytes().unwrap()) {
+            Ok(ToServer::Request(Request { content: RequestContent::UpdateState(update), .. })) => update,
             other => panic!("{other:?}"),
         }
     };
@@ -342,7 +366,7 @@ fn messages_of_any_length_arrive_unchanged() {
         let config = |node| Node::map([("configs", Node::map([("c", node)])), ("apiVersion", Node::text("v1"))]);
         for node in [text.clone(), Node::map([("k", Node::List(vec![text.clone(), text.clone()]))])] {
             let state = Node::map([("desiredState", config(node.clone())), ("effectiveState", config(node))]);
-            assert_eq!(read(&written(&state), Parts::New), Ok(state), "{length}");
+            assert_eq!(read_tree(&written(&state), Parts::New), Ok(state), "{length}");
         }
     }
 }
@@ -352,7 +376,217 @@ fn what_a_tree_has_in_another_shape_is_left_out() {
     let agent = |status| Node::map([("agents", Node::map([("A", Node::map([("status", status), ("x", modes())]))]))]);
     let status = Node::map([("cpuUsage", Node::text("1")), ("freeMemory", Node::Number(5))]);
     let (written, expected) = (written(&agent(status)), Node::map([("freeMemory", Node::Number(5))]));
-    let read = read(&written, Parts::New).unwrap();
+    let read = read_tree(&written, Parts::New).unwrap();
     assert_eq!(read.at(&["agents", "A", "status", "freeMemory"]), expected.get("freeMemory"));
     assert!(read.at(&["agents", "A", "x"]).is_none());
+}
+
+// ------------------------------------------------- what messages may take in memory
+
+fn field(number: u32, content: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.bytes(number, content);
+    writer.bytes
+}
+
+/// Wraps `content` into fields, the last number being the innermost.
+fn within(path: &[u32], content: &[u8]) -> Vec<u8> {
+    path.iter().rev().fold(content.to_vec(), |bytes, number| field(*number, &bytes))
+}
+
+/// A message whose `parts` are all tiny, each of them another way to take memory.
+fn dense(kind: usize, parts: usize) -> Vec<u8> {
+    let state = |path: &[u32], content: &[u8]| within(&[&[3, 2, 1, 1], path].concat(), content);
+    let names = || (0..parts).map(|number| field(1, number.to_string().as_bytes()));
+    match kind {
+        0 => within(&[3, 4], &field(1, &[]).repeat(parts)), // names of workloads
+        1 => within(&[3, 2], &field(2, &[]).repeat(parts)), // masks
+        2 => state(&[3, 1, 2, 2], &within(&[1, 1], &[]).repeat(parts)), // items of a config
+        3 => state(&[2, 1, 2, 7], &within(&[1, 1], &[]).repeat(parts)), // rules of a workload
+        4 => state(&[2, 1, 2, 9], &within(&[1, 2], &[]).repeat(parts)), // files of a workload
+        5 => {
+            // workloads without anything
+            let names = names().flat_map(|name| field(1, &[name, field(2, &[])].concat()));
+            state(&[2], &names.collect::<Vec<u8>>())
+        }
+        6 => within(&[7, 2], &field(1, &[]).repeat(parts)), // log lines
+        7 => within(&[1001], &field(1, &[]).repeat(parts)), // preparations
+        _ => {
+            // values of workloads
+            let ids = names().flat_map(|id| field(1, &[id, field(2, &[])].concat())).collect::<Vec<u8>>();
+            within(&[1000, 2, 3], &[field(1, b"w"), within(&[2], &ids)].concat())
+        }
+    }
+}
+
+#[test]
+fn messages_of_tiny_parts_are_refused_before_they_fill_the_memory() {
+    for kind in 0..9 {
+        let weight = |parts| {
+            let bytes = dense(kind, parts);
+            let mut left = Left::of(&bytes);
+            let message = read_to_server(&bytes, &mut left);
+            (message, left)
+        };
+        let (message, left) = weight(1_000);
+        assert!(message.is_ok() && left.refused().is_none() && left.taken() >= 1_000 * PART, "kind {kind}: {left:?}");
+        let (message, left) = weight(if kind < 8 { 800_000 } else { 300_000 });
+        let reason = left.refused().unwrap_or_else(|| panic!("kind {kind}: {left:?}"));
+        assert!(reason.contains("bytes of memory"), "{reason}");
+        let is_request = kind < 6;
+        assert_eq!(message.is_ok(), is_request, "kind {kind}");
+    }
+}
+
+#[test]
+fn what_is_unknown_takes_nothing() {
+    let unknown: Vec<u8> = (0..1_000_000).flat_map(|number| field(100 + number, &[])).collect();
+    let bytes = [within(&[3, 1], b"id"), within(&[3, 3], &unknown)].concat();
+    let mut left = Left::of(&bytes);
+    assert!(read_to_server(&bytes, &mut left).is_ok() && left.taken() < 1_000, "{left:?}");
+}
+
+#[test]
+fn messages_of_long_texts_and_usual_states_are_never_too_heavy() {
+    let text = within(&[3, 2, 1, 1, 2, 1, 2, 6], &vec![b'x'; 8_000_000]);
+    let workload = |number: usize| {
+        let texts =
+            [(1, "agent_A"), (5, "podman"), (6, "image: alpine:latest")].map(|(n, text)| field(n, text.as_bytes()));
+        let tags = within(&[4, 1], &[field(1, b"owner"), field(2, b"me")].concat());
+        let workload = [&texts.concat(), tags.as_slice()].concat();
+        field(1, &[field(1, format!("workload_{number}").as_bytes()), field(2, &workload)].concat())
+    };
+    let workloads = within(&[3, 2, 1, 1, 2], &(0..20_000).flat_map(workload).collect::<Vec<u8>>());
+    for bytes in [text, workloads] {
+        let mut left = Left::of(&bytes);
+        read_to_server(&bytes, &mut left).unwrap();
+        assert!(left.refused().is_none() && left.taken() > bytes.len());
+    }
+}
+
+fn id_of(message: Decoded<ToServer>) -> Option<String> {
+    match message {
+        Ok(ToServer::Request(request)) => Some(request.id),
+        _ => None,
+    }
+}
+
+#[test]
+fn who_sent_what_is_too_heavy_is_told_so() {
+    let heavy = within(&[4], &field(1, &[]).repeat(1_000_000));
+    for (begin, id) in [
+        (field(1, b"id"), Some("id")),
+        ([field(1, b"first"), field(3, b""), field(1, b"last")].concat(), Some("last")),
+        (vec![], Some("")),
+        (field(1, &[0xff]), None),
+    ] {
+        let bytes = field(3, &[begin, heavy.clone()].concat());
+        let message = read(&bytes);
+        if let Ok(ToServer::Request(Request { content, .. })) = &message {
+            let RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) = content else {
+                panic!("{content:?}")
+            };
+            assert!(reason.contains("bytes of memory"), "{reason}");
+        }
+        assert_eq!(id_of(message).as_deref(), id);
+        let of_workload = read_from_workload(&bytes);
+        assert_eq!(
+            matches!(of_workload, Ok(FromWorkload::TooHeavy { id: found, .. }) if Some(&*found) == id),
+            id.is_some()
+        );
+    }
+}
+
+#[test]
+fn what_is_no_request_may_not_be_too_large_for_others() {
+    let info = "x".repeat(crate::limits::FOREIGN_MESSAGE_MAX);
+    let log = within(&[7, 2, 1, 2], info.as_bytes());
+    let request = within(&[3, 1], info.as_bytes());
+    assert!(read(&log).is_err() && read(&request).is_ok());
+    // Of several parts the last one counts.
+    assert!(read(&[request.clone(), log.clone()].concat()).is_err() && read(&[log, request].concat()).is_ok());
+}
+
+#[test]
+fn what_is_malformed_is_refused_however_deep_it_nests() {
+    for bytes in
+        [&[0xff; 20][..], &[0x1a], &[0x1a, 5, 0x12], &[0x1a, 0xff, 0xff, 0xff, 0xff, 0x0f], &[0x0b, 0x0c, 9, 1]]
+    {
+        assert!(read(bytes).is_err_and(|error| error.is_malformed()), "{bytes:?}");
+    }
+    // Config items within config items.
+    let nested = (0..5_000).fold(vec![], |inner, _| within(&[2, 1], &inner));
+    let deep = within(&[3, 2, 1, 1, 3, 1, 2], &nested);
+    let Ok(ToServer::Request(Request { content: RequestContent::UpdateState(update), .. })) = read(&deep) else {
+        panic!()
+    };
+    assert_eq!(update.new_state, Some(Err("messages that nest too deep".to_owned())));
+}
+
+#[test]
+fn masks_of_a_read_are_counted_before_they_are_decoded_and_those_of_an_update_are_not() {
+    let masks = |number: u32, count: usize| field(number, b"a.b").repeat(count);
+    let request = |content: Vec<u8>| field(3, &[field(1, b"id"), content].concat());
+    let read_of = |count| request(field(3, &masks(1, count)));
+    let most = READ_MASKS_PARTS_MAX / 2;
+    let refusal = |bytes: &[u8]| match read(bytes) {
+        Ok(ToServer::Request(Request { content, .. })) => match content {
+            RequestContent::UpdateState(UpdateState { new_state: Some(Err(reason)), .. }) => Some(reason),
+            _ => None,
+        },
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(&read_of(most)), None);
+    let reason = refusal(&read_of(most + 1)).unwrap();
+    assert!(reason.contains(&format!("have {} parts", 2 * most + 2)), "{reason}");
+    assert_eq!(refusal(&request(field(2, &masks(2, most + 1)))), None);
+}
+
+#[test]
+fn the_id_of_a_request_is_found_in_its_first_bytes() {
+    let request = field(3, &[field(1, b"w@7"), field(3, &[7; 10_000])].concat());
+    assert_eq!(request_id_of_begin(&request[..100]).as_deref(), Some("w@7"));
+    assert_eq!(request_id_of_begin(&request[..5]), None);
+    assert_eq!(request_id_of_begin(&field(2, b"states")), None);
+    assert_eq!(request_id_of_begin(&field(3, &field(3, &[7; 100]))), None);
+    assert_eq!(request_id_of_begin(&[]), None);
+}
+
+// -------------------------------------------------------------------- hooks
+
+#[test]
+fn a_plan_that_is_cut_short_is_refused_wherever_it_ends() {
+    let workload = Arc::new(workload_with_everything());
+    let plan = WorkloadPlan { added: vec![AddedWorkload { instance: instance(), workload }], deleted: vec![] };
+    let bytes = write_plan(&plan);
+    assert_eq!((read_plan(&bytes), read_plan(&[])), (Ok(plan), Ok(WorkloadPlan::default())));
+    for end in 1..bytes.len() {
+        assert!(read_plan(&bytes[..end]).is_err(), "{end} of {} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_used_says_why() {
+    assert!(read_plan(b"garbage").is_err_and(|error| error.is_malformed()));
+    let name = |writer: &mut Writer| instance().write(1, writer);
+    let added = |body: &dyn Fn(&mut Writer)| {
+        let mut writer = Writer::default();
+        writer.nested(1, body);
+        writer.bytes
+    };
+    for (bytes, reason) in [
+        (added(&|writer| writer.bytes(2, &tree::write_workload(&workload_with_everything()))), "No instance name"),
+        (added(&name), "No workload"),
+        (
+            added(&|writer| {
+                name(writer);
+                writer.bytes(2, &[]);
+            }),
+            "Missing field 'agent'",
+        ),
+    ] {
+        let error = read_plan(&bytes).unwrap_err();
+        assert!(error.0 == reason && !error.is_malformed(), "{error}");
+    }
+    assert!(InstanceName::read(Value::Varint(0), &mut Left::unbounded()).unwrap().is_none());
 }

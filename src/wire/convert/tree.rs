@@ -8,44 +8,41 @@
 //! map or list from none; which of them is in the tree stands in the table.
 
 mod reader;
-mod writer;
 
 use super::ConvertError;
-use super::values::{read_phase, write_phase};
+use super::codec::{Decoded, Left, from_bytes};
+use super::phase;
+use super::writer::Writer;
 use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
 use crate::model::fields::TYPE;
 use crate::model::node::Node;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
-use crate::wire::schema::ank_base as base;
-use crate::wire::weight::decode;
-use protobuf::{Enum, SpecialFields};
-use reader::{Decoded, last_of, message, only, text};
-use writer::Writer;
+use reader::{last_of, message, only};
 
 /// A field of a message.
 #[derive(Clone, Copy)]
-struct Field {
-    number: u32,
+pub struct Field {
+    pub number: u32,
     /// Its key in the tree.
-    key: &'static str,
-    kind: Kind,
+    pub key: &'static str,
+    pub kind: Kind,
     /// Whether it is in every tree that is read.
     always: bool,
 }
 
 /// What a field holds.
 #[derive(Clone, Copy)]
-enum Kind {
+pub enum Kind {
     /// `string`.
     Text,
     /// `uint64`.
     Number,
     /// `uint32`; a larger number becomes the largest.
     Short,
-    /// An enumeration.
-    Choice(Names),
+    /// An enumeration: the texts of its values, and their numbers.
+    Choice(&'static [&'static str], &'static [u64]),
     /// A message with these fields.
     Message(&'static [Field]),
     /// A message whose only field, with the number 1, is this.
@@ -58,20 +55,13 @@ enum Kind {
     Own(Codec),
 }
 
-/// The number of a name, and the other way.
-#[derive(Clone, Copy)]
-struct Names {
-    number: fn(&str) -> Option<i32>,
-    name: fn(i32) -> Option<&'static str>,
-}
-
 /// How a message is written and read.
 #[derive(Clone, Copy)]
-struct Codec {
+pub struct Codec {
     /// Adds it as the field with that number.
-    write: fn(&mut Writer, u32, &Node),
+    pub write: fn(&mut Writer, u32, &Node),
     /// Its tree; so many messages are around it.
-    read: fn(&[u8], usize) -> Decoded<Node>,
+    read: fn(&[u8], usize, &mut Left) -> Decoded<Node>,
 }
 
 use Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
@@ -183,18 +173,9 @@ const UPDATE: &[Field] = &[
 const UPDATED_WORKLOAD: &[Field] = &[field(1, "old", Text), field(2, "new", Text), field(3, "after", Text)];
 const UPDATED_CONFIG: &[Field] = &[field(1, "after", Text)];
 
-const RESTART_POLICY: Kind = Choice(Names {
-    number: |name| Some(base::RestartPolicy::from(RestartPolicy::parse(name)?).value()),
-    name: |number| Some(RestartPolicy::from(base::RestartPolicy::from_i32(number)?).as_str()),
-});
-const ADD_CONDITION: Kind = Choice(Names {
-    number: |name| Some(base::AddCondition::from(AddCondition::parse(name)?).value()),
-    name: |number| Some(AddCondition::from(base::AddCondition::from_i32(number)?).as_str()),
-});
-const OPERATION: Kind = Choice(Names {
-    number: |name| Some(base::ReadWriteEnum::from(Operation::parse(name)?).value()),
-    name: |number| Some(Operation::from(base::ReadWriteEnum::from_i32(number)?).as_str()),
-});
+const RESTART_POLICY: Kind = Choice(RestartPolicy::TEXTS, &[0, 1, 2]);
+const ADD_CONDITION: Kind = Choice(AddCondition::TEXTS, &[0, 1, 2]);
+const OPERATION: Kind = Choice(Operation::TEXTS, &[0, 1, 2, 5]);
 
 const CONFIG: Kind = Own(Codec { write: write_config, read: read_config });
 const CONFIG_LIST: Kind = List(&CONFIG);
@@ -209,11 +190,11 @@ fn write_config(writer: &mut Writer, number: u32, node: &Node) {
     });
 }
 
-fn read_config(bytes: &[u8], depth: usize) -> Decoded<Node> {
+fn read_config(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     match last_of(bytes, 1..=3)? {
-        Some((1, bytes)) => Ok(Node::Text(text(bytes)?)),
-        Some((2, bytes)) => only(&CONFIG_LIST, bytes, depth),
-        Some((_, bytes)) => only(&CONFIG_MAP, bytes, depth),
+        Some((1, bytes)) => Ok(Node::Text(left.text(bytes)?)),
+        Some((2, bytes)) => only(&CONFIG_LIST, bytes, depth, left),
+        Some((_, bytes)) => only(&CONFIG_MAP, bytes, depth, left),
         None => Err(ConvertError::missing("config_item_enum")),
     }
 }
@@ -230,9 +211,9 @@ fn write_file(writer: &mut Writer, number: u32, node: &Node) {
     }
 }
 
-fn read_file(bytes: &[u8], depth: usize) -> Decoded<Node> {
+fn read_file(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let (content, _) = last_of(bytes, 2..=3)?.ok_or_else(|| ConvertError::missing("file_content"))?;
-    let mut file = message(FILE_FIELDS, bytes, depth)?;
+    let mut file = message(FILE_FIELDS, bytes, depth, left)?;
     if let Node::Map(fields) = &mut file {
         fields.remove(if content == 2 { "binaryData" } else { "data" });
     }
@@ -252,48 +233,40 @@ fn write_rule(writer: &mut Writer, number: u32, node: &Node) {
     writer.nested(number, |writer| writer.node(kind, Kind::Message(fields), node));
 }
 
-fn read_rule(bytes: &[u8], depth: usize) -> Decoded<Node> {
+fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let (kind, fields, bytes) = match last_of(bytes, 1..=2)? {
         Some((1, bytes)) => (STATE_RULE_TYPE, STATE_RULE, bytes),
         Some((_, bytes)) => (LOG_RULE_TYPE, LOG_RULE, bytes),
         None => return Err(ConvertError::missing("access_rights_rule_enum")),
     };
-    let mut rule = message(fields, bytes, depth)?;
+    let mut rule = message(fields, bytes, depth, left)?;
     if let Node::Map(fields) = &mut rule {
         fields.insert(TYPE, Node::text(kind));
     }
     Ok(rule)
 }
 
-const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: |bytes, _| read_execution_state(bytes) });
+const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: read_execution_state });
 
 fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
     let phase = text("state").zip(text("subState")).and_then(|(state, sub)| Phase::parse(state, sub));
-    writer.nested(number, |writer| {
-        text("additionalInfo").into_iter().for_each(|info| writer.text(1, info));
-        if let Some(phase) = phase {
-            writer
-                .message(&base::ExecutionState { ExecutionStateEnum: Some(write_phase(phase)), ..Default::default() });
-        }
-    });
+    writer.nested(number, |writer| phase::write(writer, text("additionalInfo"), phase));
 }
 
-fn read_execution_state(bytes: &[u8]) -> Decoded<Node> {
-    let state: base::ExecutionState = decode(bytes).map_err(|_| ConvertError::malformed())?;
-    let phase = state.ExecutionStateEnum.as_ref().map(read_phase).transpose()?;
-    let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
+fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
+    let state: phase::Read = from_bytes(bytes, left)?;
+    let names = state.phase()?.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
     let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
-    Ok(Node::object(names.chain(state.additionalInfo.map(|info| ("additionalInfo", Node::Text(info))))))
+    Ok(Node::object(names.chain(state.info.map(|info| ("additionalInfo", Node::Text(info))))))
 }
 
 // ---------------------------------------------------------------- the states
 
 /// The bytes of a `CompleteState`, of which parts may be missing. What has no place in it is left out.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-#[must_use]
 pub fn write_state(tree: &Node) -> Vec<u8> {
-    Writer::bytes(COMPLETE_STATE, tree)
+    Writer::tree(COMPLETE_STATE, tree)
 }
 
 /// Which parts of a `CompleteState` are read.
@@ -312,47 +285,31 @@ pub enum Parts {
 /// # Errors
 /// An enumeration number without meaning, a choice that is left open or bytes that are no message, anywhere in these parts.
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
-pub fn read_state(bytes: &[u8], parts: Parts) -> Decoded<Node> {
+pub fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> {
     let is_read = |field: &&Field| match parts {
         Parts::Sent => true,
         Parts::New => field.number < FIRST_ON_REQUEST,
         Parts::NewWhole => ["desiredState", "agents"].contains(&field.key),
     };
     let fields: Vec<Field> = COMPLETE_STATE.iter().filter(is_read).copied().collect();
-    message(&fields, bytes, 0)
+    message(&fields, bytes, 0, left)
 }
 
 /// The bytes of a complete `Workload`, every part present.
-#[must_use]
 pub fn write_workload(workload: &Workload) -> Vec<u8> {
-    Writer::bytes(WORKLOAD, &workload_node(workload, Rendering::Full))
+    Writer::tree(WORKLOAD, &workload_node(workload, Rendering::Full))
 }
 
 /// Reads a complete `Workload`; the field names in errors are those of the schema.
 ///
 /// # Errors
 /// What is missing or unknown.
-pub fn read_workload(bytes: &[u8]) -> Decoded<Workload> {
-    let tree = message(WORKLOAD, bytes, 0)?;
+pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
+    let tree = message(WORKLOAD, bytes, 0, left)?;
     for (key, name) in [("agent", "agent"), ("runtime", "runtime"), ("runtimeConfig", "runtime_config")] {
         tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
     }
     workload_from_node(&tree, "workload").map_err(|error| ConvertError(error.to_string()))
-}
-
-/// The bytes of an `AgentUsage`.
-#[must_use]
-pub fn write_agent_usage(tree: &Node) -> Vec<u8> {
-    Writer::bytes(AGENT_USAGE, tree)
-}
-
-/// Makes bytes the field `number` of a message. The library writes fields that it does not know as they are, so they are
-/// given to it as such a field.
-#[must_use]
-pub fn as_field(number: u32, bytes: Vec<u8>) -> SpecialFields {
-    let mut fields = SpecialFields::new();
-    fields.mut_unknown_fields().add_length_delimited(number, bytes);
-    fields
 }
 
 #[cfg(test)]

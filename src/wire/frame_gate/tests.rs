@@ -7,6 +7,11 @@ use crate::simulation::manual_clock::ManualClock;
 
 const LARGE: usize = AGENT_REQUEST_MAX + 1;
 
+/// Room for one large message and some smaller ones.
+fn room() -> Arc<Budget> {
+    Budget::new(2 * LARGE - 1)
+}
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
@@ -40,7 +45,7 @@ struct Peer {
 
 impl Peer {
     /// After the preface.
-    fn new(intake: &Arc<Intake>) -> Self {
+    fn new(intake: &Arc<Budget>) -> Self {
         let account = Account::new(intake.clone(), MESSAGE_MAX);
         let mut gate = FrameGate::new(account.clone());
         let clock = ManualClock::new();
@@ -49,7 +54,7 @@ impl Peer {
     }
 
     /// After a hello on stream 1.
-    fn greeted(intake: &Arc<Intake>) -> Self {
+    fn greeted(intake: &Arc<Budget>) -> Self {
         let mut peer = Self::new(intake);
         assert!(peer.passes(&frames(1, 50)));
         peer.account.hello_accepted();
@@ -69,7 +74,7 @@ impl Peer {
 
 #[test]
 fn frames_pass_however_they_are_cut() {
-    let intake = Intake::new();
+    let intake = room();
     let mut bytes = frame(4, 0, 0, &[0; 12]);
     bytes.extend(frame(1, 4, 1, b"headers"));
     bytes.extend(frames(1, 20));
@@ -78,12 +83,13 @@ fn frames_pass_however_they_are_cut() {
         assert!(peer.passes(&[*byte]));
     }
     peer.account.hello_accepted();
-    for length in [0, 1, INTAKE_SMALL_MESSAGE, LARGE] {
+    for length in [0, 1, SMALL_MESSAGE, LARGE] {
         let bytes = frames(1, length);
         for part in bytes.chunks(1000) {
             assert!(peer.passes(part), "{length}");
         }
-        assert_eq!(peer.account.arrived(length).is_some(), length > INTAKE_SMALL_MESSAGE);
+        let bytes = if length > SMALL_MESSAGE { length } else { 0 };
+        assert_eq!(peer.account.arrived(length).amount(), bytes);
     }
     assert!(peer.passes(&frame(DATA, END_STREAM, 1, &[])));
     assert!(peer.gate.streams.is_empty());
@@ -91,7 +97,7 @@ fn frames_pass_however_they_are_cut() {
 
 #[test]
 fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection_before_they_come() {
-    let intake = Intake::new();
+    let intake = room();
     let mut peer = Peer::new(&intake);
     let first = FIRST_MESSAGE_MAX + 1;
     assert_eq!(peer.send(&frame(DATA, 0, 1, &announced(first))), Err(Refused::First(first)));
@@ -106,15 +112,15 @@ fn a_first_message_that_is_no_hello_and_one_that_is_too_large_end_the_connection
 
 #[test]
 fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
-    let mut peer = Peer::new(&Intake::new());
-    assert!(peer.passes(&frames(1, 50)) && peer.passes(&frames(1, INTAKE_SMALL_MESSAGE)));
+    let mut peer = Peer::new(&room());
+    assert!(peer.passes(&frames(1, 50)) && peer.passes(&frames(1, SMALL_MESSAGE)));
     let large = frames(1, LARGE);
     let before = peer.send(&large).unwrap();
     assert_eq!(before, FRAME_HEADER + MESSAGE_PREFIX - 1);
     assert_eq!(peer.send(&large[before..]), Ok(0));
     peer.account.hello_accepted();
     assert!(peer.passes(&large[before..]));
-    let mut peer = Peer::new(&Intake::new());
+    let mut peer = Peer::new(&room());
     assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
     peer.clock.advance(2 * HELLO_MAX);
     assert_eq!(peer.send(&large[before..]), Err(Refused::NoHello));
@@ -122,14 +128,18 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
 
 #[test]
 fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pass() {
-    let intake = Intake::new();
+    let intake = room();
     let (mut first, mut second, mut third) = (Peer::greeted(&intake), Peer::greeted(&intake), Peer::greeted(&intake));
     let large = frames(1, LARGE);
     assert!(first.passes(&large));
     let before = second.send(&large).unwrap();
     assert!(second.gate.is_waiting() && before < 20);
-    assert!(third.passes(&frames(1, INTAKE_SMALL_MESSAGE)) && third.passes(&frames(1, AGENT_REQUEST_MAX)));
-    let room = first.account.arrived(LARGE).unwrap();
+    assert!(
+        third.passes(&frames(1, SMALL_MESSAGE)) && !third.passes(&frames(1, AGENT_REQUEST_MAX)),
+        "it does not overtake"
+    );
+    drop(third);
+    let room = first.account.arrived(LARGE);
     assert_eq!(second.send(&large[before..]), Ok(0), "its bytes are still there");
     drop(room);
     assert!(second.passes(&large[before..]));
@@ -140,80 +150,78 @@ fn large_messages_of_all_connections_come_one_after_the_other_and_small_ones_pas
 
 #[test]
 fn the_next_large_message_of_a_connection_waits_until_its_reader_has_taken_the_one_before() {
-    let mut peer = Peer::greeted(&Intake::new());
-    let bytes = frames(1, INTAKE_SMALL_MESSAGE + 1);
+    let mut peer = Peer::greeted(&room());
+    let bytes = frames(1, SMALL_MESSAGE + 1);
     assert!(peer.passes(&bytes));
     let before = peer.send(&bytes).unwrap();
     assert!(peer.gate.is_waiting());
-    let _room = peer.account.arrived(INTAKE_SMALL_MESSAGE + 1).unwrap();
+    let _room = peer.account.arrived(SMALL_MESSAGE + 1);
     assert!(peer.passes(&bytes[before..]));
 }
 
 #[test]
 fn two_streams_of_a_connection_cannot_wait_for_each_other() {
-    let intake = Intake::new();
+    let intake = room();
     let mut peer = Peer::greeted(&intake);
     assert!(peer.passes(&frames(3, 50)));
     let part = |stream| frame(DATA, 0, stream, &message(LARGE)[..1000]);
     assert!(peer.passes(&part(1)));
     assert_eq!(peer.send(&part(3)), Err(Refused::Several));
-    let mut peer = Peer::greeted(&Intake::new());
+    let mut peer = Peer::greeted(&room());
     assert!(peer.passes(&frames(3, 50)));
-    let part = |stream| frame(DATA, 0, stream, &message(INTAKE_SMALL_MESSAGE + 1)[..1000]);
+    let part = |stream| frame(DATA, 0, stream, &message(SMALL_MESSAGE + 1)[..1000]);
     assert!(peer.passes(&part(1)) && peer.passes(&part(3)), "there is room for both");
 }
 
 #[test]
 fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
-    let intake = Intake::new();
+    let intake = room();
     let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
     assert!(slow.passes(&frame(DATA, 0, 1, &message(LARGE)[..1000])));
-    slow.clock.advance(INTAKE_GRACE * 10);
+    slow.clock.advance(MEASURED * 10);
     assert_eq!(slow.gate.check(slow.clock.now()), Ok(()), "nobody waits");
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert!(waits.gate.check_again_after().is_some_and(|pause| pause == INTAKE_RETRY));
+    assert!(waits.gate.check_again_after().is_some_and(|pause| pause == RETRY));
+}
+
+#[test]
+fn a_message_that_stops_coming_is_slow_whatever_came_before() {
+    let intake = room();
+    let (mut slow, mut waits) = (Peer::greeted(&intake), Peer::greeted(&intake));
+    let bytes = frames(1, LARGE);
+    assert!(slow.passes(&bytes[..3 << 20]) && !waits.passes(&bytes));
+    slow.clock.advance(MEASURED);
+    assert_eq!(slow.gate.check(slow.clock.now()), Ok(()), "it was fast");
+    slow.clock.advance(MEASURED);
+    assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
 }
 
 #[test]
 fn room_of_a_stream_that_ended_comes_back() {
-    let intake = Intake::new();
+    let intake = room();
     let mut peer = Peer::greeted(&intake);
     let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
     assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
     assert!(peer.account.state.lock().in_flight.is_empty());
-    assert!(peer.passes(&frames(3, 50)) && peer.passes(&frame(DATA, 0, 3, &message(LARGE)[..1000])));
-    peer.account.stream_ended();
-    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
-    peer.clock.advance(2 * INTAKE_LOST);
-    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::Ended), "gRPC drops what still comes");
-}
-
-#[test]
-fn what_a_reader_takes_late_because_the_server_is_busy_is_not_lost_when_another_stream_ends() {
-    let mut peer = Peer::greeted(&Intake::new());
-    assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(1, LARGE)));
-    peer.account.reader_waits();
-    peer.account.stream_ended();
-    peer.clock.advance(2 * INTAKE_LOST);
-    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
-    peer.account.reader_goes_on(peer.clock.now());
-    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
-    peer.clock.advance(2 * INTAKE_LOST);
-    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::Ended), "nobody takes it");
+    assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(3, LARGE)));
+    peer.clock.advance(TAKEN_MAX);
+    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()), "its reader may be busy");
+    peer.clock.advance(CHECK);
+    assert_eq!(peer.gate.check(peer.clock.now()), Err(Refused::NotTaken), "gRPC drops what still comes");
 }
 
 #[test]
 fn a_message_in_frames_of_one_byte_ends_the_connection() {
-    let mut peer = Peer::greeted(&Intake::new());
+    let mut peer = Peer::greeted(&room());
     assert!(peer.passes(&frame(DATA, 0, 1, &announced(LARGE))));
     let tiny: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[7])).collect();
     assert_eq!(peer.send(&tiny), Err(Refused::TinyFrames));
-    let mut peer = Peer::greeted(&Intake::new());
+    let mut peer = Peer::greeted(&room());
     let empty: Vec<u8> = (0..2 * FRAMES_ALWAYS).flat_map(|_| frame(DATA, 0, 1, &[])).collect();
     assert_eq!(peer.send(&empty), Err(Refused::TinyFrames));
-    let mut peer = Peer::greeted(&Intake::new());
+    let mut peer = Peer::greeted(&room());
     for _ in 0..10 * FRAMES_ALWAYS {
         assert!(peer.passes(&frames(1, 10)), "many small messages are none");
     }
@@ -221,7 +229,7 @@ fn a_message_in_frames_of_one_byte_ends_the_connection() {
 
 #[test]
 fn streams_without_an_end_are_forgotten_unless_a_message_is_on_its_way() {
-    let mut peer = Peer::greeted(&Intake::new());
+    let mut peer = Peer::greeted(&room());
     for stream in 1..1000 {
         assert!(peer.passes(&frames(stream, 10)));
         assert!(peer.gate.streams.len() <= GATED_STREAMS);

@@ -2,21 +2,33 @@
 //!
 //! Thread: none, a plain value that both ends of an outbox lock.
 
-use super::snapshot::PeerSnapshot;
-use crate::limits::{
-    PEER_ANSWERS_BYTES, PEER_DROPPED_LOGS, PEER_OUTBOX, PEER_OUTBOX_BYTES, PEER_OUTBOX_ENTRY, PEER_OUTBOX_LARGE,
-    PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES, STATES_MESSAGE_BYTES,
-};
+use super::Encoded;
+use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES};
 use crate::model::log_entries;
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crate::wire::budget::{Budget, Share};
-use crate::wire::encoded_state::EncodedState;
-use crate::wire::shared_state::{SharedState, SharedStates, shared};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::wire::convert::messages::{before_state_entries, write_from_server};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
+
+/// From this size on, in bytes, a message is large, of which one may wait beside the others: the hello of an agent with
+/// thousands of workloads, or the state of all of them.
+pub const LARGE: usize = PEER_OUTBOX_BYTES / 4;
+/// While responses of this many bytes wait for one peer, no further request of it is processed. Room for many small
+/// ones at once, and no large one is built before the one before it is sent.
+pub const ANSWERS: usize = 128 * 1024;
+/// Bytes of log lines that wait for one peer. More are dropped.
+pub const LOGS: usize = 4 * LOG_MESSAGE_MAX;
+/// When so many bytes wait for one peer, only the newest state of each instance is kept.
+pub const STATES: usize = 512 * 1024;
+/// Bytes of states in one message, about: each receiver has a copy while it is being sent.
+pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
+/// What a waiting message counts beside its own bytes: about its entry in the queue.
+pub const ENTRY: usize = 256;
+/// Log collections of one peer whose dropped lines are counted and reported.
+const DROPPED_LOGS: usize = 1024;
 
 /// Why a message was not taken: the connection must be closed, the peer resynchronises when it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -30,111 +42,106 @@ pub enum OutboxError {
 }
 
 /// The next message to send.
-#[derive(Debug)]
-pub enum Outgoing {
-    /// Any message.
-    Message(FromServer),
-    /// New states of instances on other agents.
-    States(SharedStates),
-    /// The response to a request with this id, encoded.
-    State(String, Arc<EncodedState>),
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    head: Vec<u8>,
+    rest: Vec<Arc<Encoded>>,
+}
+
+impl Outgoing {
+    pub fn size(&self) -> usize {
+        self.head.len() + self.rest.iter().map(|piece| piece.bytes()).sum::<usize>()
+    }
+
+    /// In one piece.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size());
+        bytes.extend_from_slice(&self.head);
+        self.rest.iter().for_each(|piece| bytes.extend_from_slice(&piece.bytes));
+        bytes
+    }
+}
+
+/// What is counted separately.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    Log,
+    /// Any other response that is no refusal: those are small, and of little use to a flood of requests.
+    Answer,
+    Refusal,
+    /// Workloads and log requests for an agent.
+    Command,
+    /// States of others, of which several are sent in one message.
+    States(Option<Key>),
+}
+
+/// What a newer entry can replace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Instance(InstanceName),
+    /// A part of all states of an agent.
+    Agent(Name, usize),
 }
 
 /// What waits for one peer.
 #[derive(Debug)]
 pub struct Queue {
-    messages: VecDeque<Entry>,
+    /// By number, which increases.
+    entries: BTreeMap<u64, Entry>,
+    next: u64,
+    /// Number of the newest entry of each key.
+    newest: BTreeMap<Key, u64>,
+    /// How many entries are states of an instance.
+    states: usize,
+    /// Largest message with states, in bytes.
+    pub states_max: usize,
     /// What responses to all peers take, and this one's among them.
-    pub(super) answers: Arc<Budget>,
-    /// How many messages are states as trees.
-    pub(super) trees: usize,
+    pub answers: Arc<Budget>,
     /// What the messages take, except for one large one.
-    pub(super) bytes: usize,
+    pub bytes: usize,
     /// Whether a large one waits that is not counted.
-    pub(super) has_large: bool,
+    pub has_large: bool,
     /// How much of `bytes` is log lines.
-    pub(super) log_bytes: usize,
+    pub log_bytes: usize,
     /// What other responses take, the large one as well.
-    pub(super) answer_bytes: usize,
-    /// What the responses that are being sent took while they waited.
-    pub(super) sending_bytes: usize,
-    /// What they take now.
-    pub(super) sending_room: Share,
+    pub answer_bytes: usize,
+    /// What the response that is being sent takes.
+    pub sending: Share,
     /// Woken when there is room for a response again.
-    pub(super) wants_room: Option<Waker>,
+    pub wants_room: Option<Waker>,
     /// Log lines that were dropped, until the stream can report their number.
-    pub(super) dropped: BTreeMap<(String, InstanceName), u64>,
-    pub(super) outbox_gone: bool,
-    pub(super) reader_gone: bool,
+    dropped: BTreeMap<(String, InstanceName), u64>,
+    pub outbox_gone: bool,
+    pub reader_gone: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
-    content: Content,
-    /// What it takes, in bytes.
-    bytes: usize,
+    kind: Kind,
+    /// What stands before `bytes`.
+    head: Vec<u8>,
+    bytes: Arc<Encoded>,
+    /// What it counts, in bytes.
+    counts: usize,
     /// Whether it is the large one that is not counted.
     is_large: bool,
-    /// Its share of what responses to all peers take.
-    room: Share,
-    /// Encoded size of this batch of states from which on it is worth to look for outdated ones again.
-    thin_out_at: usize,
-}
-
-#[derive(Debug)]
-enum Content {
-    Message(FromServer),
-    States(SharedStates),
-    State(String, Arc<EncodedState>),
-    Snapshot(PeerSnapshot),
-}
-
-impl Content {
-    /// Whether it is a state as a tree.
-    fn is_tree(&self) -> bool {
-        matches!(
-            self,
-            Self::Message(FromServer::Response(Response { content: ResponseContent::CompleteState { .. }, .. }))
-        )
-    }
-
-    /// The next message, and what is left behind it.
-    fn next(self) -> (Option<Outgoing>, Option<Self>) {
-        match self {
-            Self::States(mut states) => {
-                let mut bytes = 0;
-                let count = states.iter().take_while(|state| {
-                    bytes += state.bytes();
-                    bytes <= STATES_MESSAGE_BYTES
-                });
-                let count = count.count().max(1);
-                let rest = states.split_off(count.min(states.len()));
-                (Some(Outgoing::States(states)), (!rest.is_empty()).then_some(Self::States(rest)))
-            }
-            Self::Message(message) => (Some(Outgoing::Message(message)), None),
-            Self::State(id, state) => (Some(Outgoing::State(id, state)), None),
-            Self::Snapshot(mut snapshot) => {
-                let message = snapshot.next_states().map(Outgoing::States);
-                let has_more = snapshot.has_more();
-                (message, has_more.then_some(Self::Snapshot(snapshot)))
-            }
-        }
-    }
 }
 
 impl Queue {
     /// With nothing in it; `answers` is shared by all peers.
     pub fn new(answers: Arc<Budget>) -> Self {
         Self {
-            messages: VecDeque::new(),
+            entries: BTreeMap::new(),
+            next: 0,
+            newest: BTreeMap::new(),
+            states: 0,
+            states_max: STATES_MESSAGE_BYTES,
             answers,
-            trees: 0,
             bytes: 0,
             has_large: false,
             log_bytes: 0,
             answer_bytes: 0,
-            sending_bytes: 0,
-            sending_room: Share::default(),
+            sending: Share::default(),
             wants_room: None,
             dropped: BTreeMap::new(),
             outbox_gone: false,
@@ -142,154 +149,123 @@ impl Queue {
         }
     }
 
-    /// Puts any message.
+    /// Whether hardly any response waits or is being sent.
+    pub fn has_room_for_answer(&self) -> bool {
+        self.reader_gone || self.answer_bytes + self.sending.amount() < ANSWERS
+    }
+
+    /// Puts a message that nobody else is sent.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push(&mut self, message: FromServer) -> Result<(), OutboxError> {
-        let bytes = message.memory_bytes() + PEER_OUTBOX_ENTRY;
-        match message {
-            FromServer::WorkloadStates(states) => self.push_states(shared(states)),
-            FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) }) => {
-                self.push_logs(id, entries, bytes);
-                Ok(())
-            }
-            FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) }) => {
-                // The last chance to report what is missing.
-                if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
-                    self.push_entry(Content::Message(note(&id, &instance, lines)), PEER_OUTBOX_ENTRY)?;
-                }
-                let stop = FromServer::Response(Response { id, content: ResponseContent::LogsStop(instance) });
-                self.push_entry(Content::Message(stop), bytes)
-            }
-            other => self.push_entry(Content::Message(other), bytes),
+    pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
+        let room = if kind == Kind::Answer { self.answers.overdraw(bytes.len()) } else { Share::default() };
+        let counts = bytes.len() + ENTRY;
+        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, _room: room }), counts)
+    }
+
+    /// Puts a response that others are sent with other ids.
+    ///
+    /// # Errors
+    /// [`OutboxError::Overflow`].
+    pub fn push_answer(&mut self, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
+        let counts = head.len() + bytes.bytes() + ENTRY;
+        self.push(Kind::Answer, head, bytes, counts)
+    }
+
+    /// Puts a state. A peer that keeps up gets every one of them; for one that does not only the newest of each instance
+    /// is kept.
+    ///
+    /// # Errors
+    /// [`OutboxError::Overflow`].
+    pub fn push_state(&mut self, instance: InstanceName, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
+        let key = Key::Instance(instance);
+        if self.bytes > STATES {
+            self.remove_newest(&key);
+        }
+        let counts = bytes.bytes() + ENTRY;
+        self.push(Kind::States(Some(key)), Vec::new(), bytes, counts)
+    }
+
+    /// Puts states of an agent, which replace older ones with the same key. All receivers share them.
+    ///
+    /// # Errors
+    /// [`OutboxError::Overflow`].
+    pub fn push_states_of(&mut self, key: Option<(Name, usize)>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
+        let key = key.map(|(agent, part)| Key::Agent(agent, part));
+        key.iter().for_each(|key| self.remove_newest(key));
+        self.push(Kind::States(key), Vec::new(), bytes, ENTRY)
+    }
+
+    fn remove_newest(&mut self, key: &Key) {
+        if let Some(number) = self.newest.get(key).copied() {
+            self.remove(number);
         }
     }
 
-    /// Whether hardly any response waits or is being sent.
-    pub fn has_room_for_answer(&self) -> bool {
-        self.reader_gone || self.answer_bytes + self.sending_bytes < PEER_ANSWERS_BYTES
-    }
-
-    /// One large message always finds room: the hello of an agent, or the state that was requested. Only the writer
-    /// can see whether it can be cut to what the peer takes.
-    fn push_entry(&mut self, content: Content, bytes: usize) -> Result<(), OutboxError> {
-        let kind = Kind::of(&content);
-        let is_large = bytes >= PEER_OUTBOX_LARGE && !self.has_large && kind != Kind::States;
-        if is_large {
-            self.has_large = true;
-        } else if self.bytes + bytes > PEER_OUTBOX_BYTES {
+    /// One large message always finds room: the hello of an agent, or the state that was requested.
+    fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>, counts: usize) -> Result<(), OutboxError> {
+        let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
+        if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
-        } else {
-            self.bytes += bytes;
         }
-        match kind {
-            Kind::Log => self.log_bytes += bytes,
-            Kind::Answer => self.answer_bytes += bytes,
-            Kind::Refusal | Kind::States | Kind::Command => {}
+        let entry = Entry { kind, head, bytes, counts, is_large };
+        self.count(&entry, usize::wrapping_add);
+        self.has_large |= is_large;
+        if let Kind::States(Some(key)) = &entry.kind {
+            self.newest.insert(key.clone(), self.next);
         }
-        self.trees += usize::from(content.is_tree());
-        // What is encoded takes room by itself, once for all who wait for it.
-        let takes = kind == Kind::Answer && !matches!(content, Content::State(..));
-        let room = if takes { self.answers.overdraw(bytes) } else { Share::default() };
-        self.messages.push_back(Entry { content, bytes, is_large, room, thin_out_at: PEER_OUTBOX_STATES_BYTES });
+        self.entries.insert(self.next, entry);
+        self.next += 1;
         Ok(())
     }
 
-    /// Encodes states that wait as trees. Returns how many bytes they took.
-    pub fn encode_waiting(&mut self) -> usize {
-        if self.trees == 0 {
-            return 0;
+    /// Counts an entry, or takes that back.
+    fn count(&mut self, entry: &Entry, change: impl Fn(usize, usize) -> usize) {
+        if !entry.is_large {
+            self.bytes = change(self.bytes, entry.counts);
         }
-        let mut before = 0;
-        for entry in &mut self.messages {
-            let Content::Message(FromServer::Response(Response {
-                id,
-                content: ResponseContent::CompleteState { state, altered },
-            })) = &mut entry.content
-            else {
-                continue;
-            };
-            let id = std::mem::take(id);
-            let encoded = EncodedState::new(state, altered.take(), &self.answers);
-            let bytes = state_answer_bytes(&id, &encoded).min(entry.bytes);
-            if !entry.is_large {
-                self.bytes -= entry.bytes - bytes;
-            }
-            self.answer_bytes -= entry.bytes - bytes;
-            before += entry.bytes;
-            (entry.bytes, entry.room) = (bytes, Share::default());
-            entry.content = Content::State(id, Arc::new(encoded));
+        match &entry.kind {
+            Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
+            Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
+            Kind::States(Some(Key::Instance(_))) => self.states = change(self.states, 1),
+            Kind::Refusal | Kind::Command | Kind::States(_) => {}
         }
-        self.trees = 0;
-        before
     }
 
-    /// Takes back what [`Self::push_entry`] has counted.
-    fn forget(&mut self, Entry { content, bytes, is_large, .. }: &Entry) {
-        if *is_large {
-            self.has_large = false;
-        } else {
-            self.bytes -= bytes;
-        }
-        match Kind::of(content) {
-            Kind::Log => self.log_bytes -= bytes,
-            Kind::Answer => self.answer_bytes -= bytes,
-            Kind::Refusal | Kind::States | Kind::Command => {}
-        }
-        self.trees -= usize::from(content.is_tree());
-    }
-
-    /// Puts a state for the request `id`.
-    ///
-    /// # Errors
-    /// [`OutboxError::Overflow`].
-    pub fn push_state(&mut self, id: String, state: Arc<EncodedState>) -> Result<(), OutboxError> {
-        let bytes = state_answer_bytes(&id, &state);
-        self.push_entry(Content::State(id, state), bytes)
-    }
-
-    /// Puts a snapshot. One that repeats what the peer has received replaces an older such one: what came between them is
-    /// as true before the newer one. So a peer that does not keep up does not get everything for each agent that comes.
-    ///
-    /// # Errors
-    /// [`OutboxError::Overflow`].
-    pub fn push_snapshot(&mut self, mut snapshot: PeerSnapshot) -> Result<(), OutboxError> {
-        let repeats = |entry: &Entry| matches!(&entry.content, Content::Snapshot(old) if old.repeats);
-        if snapshot.repeats
-            && let Some(index) = self.messages.iter().position(repeats)
-            && let Some(entry) = self.messages.remove(index)
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&number)?;
+        self.count(&entry, usize::wrapping_sub);
+        self.has_large &= !entry.is_large;
+        if let Kind::States(Some(key)) = &entry.kind
+            && self.newest.get(key) == Some(&number)
         {
-            self.forget(&entry);
-            // States that only one of them leaves out are in the other.
-            if let Content::Snapshot(old) = entry.content
-                && old.newcomer != snapshot.newcomer
-            {
-                snapshot.newcomer = None;
-            }
+            self.newest.remove(key);
         }
-        self.push_entry(Content::Snapshot(snapshot), PEER_OUTBOX_ENTRY) // All receivers share the states.
+        Some(entry)
     }
 
-    /// The next message, and the room that it takes. States that are too many for one stay at the front.
-    pub fn take(&mut self) -> Option<(Outgoing, Share)> {
-        loop {
-            let entry = self.messages.pop_front()?;
-            self.forget(&entry);
-            let thin_out_at = entry.thin_out_at;
-            let (message, rest) = entry.content.next();
-            if let Some(content) = rest {
-                // Texts that receivers share were counted less, and the peer must not seem busier the more it takes.
-                let rest_bytes = |states| waiting_bytes(states).min(entry.bytes);
-                let bytes = if let Content::States(states) = &content { rest_bytes(states) } else { entry.bytes };
-                self.bytes += bytes;
-                let room = Share::default();
-                self.messages.push_front(Entry { content, bytes, is_large: false, room, thin_out_at });
-            }
-            if let Some(message) = message {
-                return Some((message, entry.room));
-            }
+    /// The next message, and whether it is a response that counts. States that follow each other are sent together.
+    pub fn take(&mut self) -> Option<(Outgoing, bool)> {
+        let (first, entry) = self.entries.first_key_value().map(|(number, entry)| (*number, entry))?;
+        if !matches!(entry.kind, Kind::States(_)) {
+            let entry = self.remove(first)?;
+            let is_answer = entry.kind == Kind::Answer;
+            return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, is_answer));
         }
+        let mut message = Outgoing::default();
+        let mut bytes = 0;
+        while let Some((number, Entry { kind: Kind::States(_), bytes: entry, .. })) = self.entries.first_key_value() {
+            // With tag and length around them.
+            if bytes > 0 && bytes + entry.bytes() + 6 > self.states_max {
+                break;
+            }
+            bytes += entry.bytes();
+            let number = *number;
+            message.rest.extend(self.remove(number).map(|entry| entry.bytes));
+        }
+        message.head = before_state_entries(bytes);
+        Some((message, false))
     }
 
     /// Wakes who waits for room for a response if there is some.
@@ -299,152 +275,59 @@ impl Queue {
         }
     }
 
-    /// Lines that find no room are dropped and counted; the next ones that find some come after a line with the number of missing ones.
-    fn push_logs(&mut self, id: String, entries: Vec<LogEntry>, bytes: usize) {
-        let no_room = self.log_bytes + bytes > PEER_OUTBOX_LOG_BYTES
-            || self.bytes + bytes > PEER_OUTBOX_BYTES
-            || self.messages.len() >= PEER_OUTBOX;
-        if no_room {
+    /// Puts log lines. Those that find no room are dropped and counted; the next ones that find some come after a line with
+    /// the number of missing ones.
+    pub fn push_logs(&mut self, id: &str, entries: &[LogEntry], pieces: Vec<Vec<u8>>) {
+        let bytes = pieces.iter().map(|piece| piece.len() + ENTRY).sum::<usize>();
+        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES {
             for entry in entries {
-                let key = (id.clone(), entry.instance);
+                let key = (id.to_owned(), entry.instance.clone());
                 if let Some(lines) = self.dropped.get_mut(&key) {
                     *lines += 1;
-                } else if self.dropped.len() < PEER_DROPPED_LOGS {
+                } else if self.dropped.len() < DROPPED_LOGS {
                     self.dropped.insert(key, 1);
                 }
             }
             return;
         }
         // Notes are short and few, and what follows them has been given room already.
-        let missing: Vec<InstanceName> =
-            self.dropped.keys().filter(|(request, _)| *request == id).map(|(_, instance)| instance.clone()).collect();
-        for instance in missing {
-            if let Some(lines) = self.dropped.remove(&(id.clone(), instance.clone())) {
-                let _ = self.push_entry(Content::Message(note(&id, &instance, lines)), PEER_OUTBOX_ENTRY);
-            }
+        let missing: Vec<(String, InstanceName)> =
+            self.dropped.keys().filter(|(request, _)| request == id).cloned().collect();
+        for stream in missing {
+            let _ = self.push_missing(stream);
         }
-        let lines = FromServer::Response(Response { id, content: ResponseContent::LogEntries(entries) });
-        let _ = self.push_entry(Content::Message(lines), bytes);
+        for piece in pieces {
+            let _ = self.push_bytes(Kind::Log, piece);
+        }
     }
 
-    /// States join the batch that waits at the end of the queue. A peer that keeps up gets every one of them; for one
-    /// that does not only the newest state of each instance is kept.
+    /// Puts a line in place of those that were dropped of a log, if there are any.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push_states(&mut self, states: SharedStates) -> Result<(), OutboxError> {
-        let bytes = waiting_bytes(&states);
-        if self.bytes + bytes > PEER_OUTBOX_BYTES {
-            self.thin_out();
-        }
-        match self.messages.back_mut() {
-            Some(Entry { content: Content::States(waiting), bytes: before, thin_out_at, .. })
-                if self.bytes + bytes <= PEER_OUTBOX_BYTES =>
-            {
-                waiting.extend(states);
-                let mut after = *before + bytes;
-                // A long batch is thinned out whenever it doubles, so that the cost stays linear.
-                if after >= *thin_out_at {
-                    *waiting = newest(std::mem::take(waiting), &mut BTreeSet::new());
-                    after = shared_bytes(waiting);
-                    *thin_out_at = PEER_OUTBOX_STATES_BYTES.max(2 * after);
-                }
-                self.bytes = self.bytes - *before + after;
-                *before = after;
-                Ok(())
-            }
-            _ => self.push_entry(Content::States(states), bytes),
-        }
-    }
-
-    /// Keeps of all states that wait the newest of each instance.
-    fn thin_out(&mut self) {
-        let mut seen = BTreeSet::new();
-        for entry in self.messages.iter_mut().rev() {
-            let Content::States(states) = &mut entry.content else { continue };
-            *states = newest(std::mem::take(states), &mut seen);
-            self.bytes -= entry.bytes;
-            entry.bytes = shared_bytes(states);
-            self.bytes += entry.bytes;
-        }
+    pub fn push_missing(&mut self, stream: (String, InstanceName)) -> Result<(), OutboxError> {
+        let Some(lines) = self.dropped.remove(&stream) else { return Ok(()) };
+        let (id, instance) = stream;
+        let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance, lines)]);
+        let (note, _) = write_from_server(FromServer::Response(Response { id, content }));
+        self.push_bytes(Kind::Log, note)
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Whether nothing waits but a batch of states, which further ones would join.
+    /// Whether nothing waits but states of instances, which further ones would join.
     pub fn has_only_states(&self) -> bool {
-        let mut entries = self.messages.iter();
-        let states = |entry: &Entry| matches!(entry.content, Content::States(_));
-        entries.next().is_some_and(states) && entries.next().is_none()
+        self.states > 0 && self.states == self.entries.len()
     }
 
     /// Forgets all messages, which gives their room back.
     pub fn clear(&mut self) {
-        self.messages.clear();
-        (self.bytes, self.log_bytes, self.sending_room) = (0, 0, Share::default());
+        self.entries.clear();
+        self.newest.clear();
         self.dropped.clear();
+        (self.bytes, self.log_bytes, self.states, self.sending) = (0, 0, 0, Share::default());
     }
-}
-
-/// What is counted separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Log,
-    /// Any other response that is no refusal: those are small, and of little use to a flood of requests.
-    Answer,
-    Refusal,
-    /// States of others; they are merged, and cut into several messages.
-    States,
-    /// Workloads and log requests for an agent.
-    Command,
-}
-
-impl Kind {
-    fn of(content: &Content) -> Self {
-        match content {
-            Content::Message(FromServer::Response(Response { content: ResponseContent::LogEntries(_), .. })) => {
-                Self::Log
-            }
-            Content::Message(FromServer::Response(Response { content: ResponseContent::Error(_), .. })) => {
-                Self::Refusal
-            }
-            Content::Message(FromServer::Response(_)) | Content::State(..) => Self::Answer,
-            Content::States(_) | Content::Snapshot(_) => Self::States,
-            Content::Message(_) => Self::Command,
-        }
-    }
-}
-
-/// A line in place of `lines` dropped ones.
-fn note(id: &str, instance: &InstanceName, lines: u64) -> FromServer {
-    let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance.clone(), lines)]);
-    FromServer::Response(Response { id: id.to_owned(), content })
-}
-
-/// What states take while they wait.
-fn waiting_bytes(states: &[Arc<SharedState>]) -> usize {
-    states.iter().map(|state| state.bytes()).sum::<usize>() + PEER_OUTBOX_ENTRY
-}
-
-/// What an encoded state takes for one who waits for it.
-fn state_answer_bytes(id: &str, state: &EncodedState) -> usize {
-    id.len() + state.bytes() + PEER_OUTBOX_ENTRY
-}
-
-/// What states take while they wait if each is the newest of its instance: they share their texts with the state of the
-/// cluster then.
-fn shared_bytes(states: &[Arc<SharedState>]) -> usize {
-    let own = states.iter().map(|state| state.newest_bytes());
-    own.sum::<usize>() + PEER_OUTBOX_ENTRY
-}
-
-/// Keeps the last state of each instance that was not `seen`, in the order in which these were reported.
-pub(super) fn newest(mut states: SharedStates, seen: &mut BTreeSet<InstanceName>) -> SharedStates {
-    states.reverse();
-    states.retain(|state| seen.insert(state.state().instance.clone()));
-    states.reverse();
-    states
 }

@@ -1,17 +1,10 @@
 //! One queue with both ends on one thread.
 
+use super::queue::{ANSWERS, LARGE, LOGS, STATES};
 use super::*;
-use crate::limits::{
-    PEER_ANSWERS_BYTES, PEER_OUTBOX, PEER_OUTBOX_LARGE, PEER_OUTBOX_LOG_BYTES, PEER_OUTBOX_STATES_BYTES,
-    STATES_MESSAGE_BYTES,
-};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::{LogEntry, Response, ResponseContent};
 use crate::model::names::InstanceName;
-use crate::model::node::Entries;
-use crate::wire::shared_state::shared;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn state(workload: &str, phase: Phase) -> WorkloadState {
@@ -42,11 +35,18 @@ fn waiting_states_travel_together_and_none_is_left_out() {
 }
 
 #[test]
-fn outdated_states_are_merged_to_the_newest_of_each_instance() {
+fn of_a_peer_that_is_behind_only_the_newest_state_of_each_instance_waits() {
+    let (outbox, reader) = outbox();
+    outbox.put(line("r", "a", &"x".repeat(STATES))).unwrap();
     let old = state("a", Phase::PendingStarting);
     let (new, other) = (state("a", Phase::Running), state("b", Phase::Running));
-    let kept = queue::newest(shared(vec![old, other.clone(), new.clone()]), &mut BTreeSet::new());
-    assert_eq!(kept.iter().map(|state| state.state()).collect::<Vec<_>>(), [&other, &new]);
+    for state in [&old, &other, &new] {
+        outbox.put(states(std::slice::from_ref(state))).unwrap();
+        outbox.put(response(1)).unwrap(); // Nothing is moved before it.
+    }
+    let told: Vec<FromServer> = std::iter::from_fn(|| reader.try_next()).skip(1).collect();
+    assert_eq!(told, [response(1), states(&[other]), response(1), states(&[new]), response(1)]);
+    assert!(reader.queue.lock().bytes == 0);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
     }
     let queue = reader.queue.lock();
     assert!(queue.has_only_states(), "in one message");
-    assert!(queue.bytes <= PEER_OUTBOX_STATES_BYTES, "{}", queue.bytes);
+    assert!(queue.bytes <= 2 * STATES, "{}", queue.bytes);
 }
 
 fn on(workload: &str, agent: &str) -> WorkloadState {
@@ -84,46 +84,46 @@ fn name(text: &str) -> Name {
 
 #[test]
 fn a_snapshot_leaves_out_the_peers_own_states_and_those_of_the_newcomer() {
-    let snapshot = StatesSnapshot::new(vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]);
+    let snapshot = StatesOfAgent::all(&[on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]);
     for (own, newcomer, expected) in [
         ("A", "B", vec![on("u", "")]),
         ("B", "B", vec![on("u", ""), on("a", "A"), on("a2", "A")]),
         ("C", "D", vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]),
     ] {
         let (outbox, reader) = outbox();
-        outbox.put_snapshot(&snapshot, &name(own), &name(newcomer), true).unwrap();
+        outbox.put_all_states(&snapshot, &name(own), &name(newcomer), true).unwrap();
         assert_eq!(reader.try_next(), Some(states(&expected)), "{own} {newcomer}");
     }
     let (outbox, reader) = outbox();
     for all in [vec![], vec![on("a", "A"), on("b", "B")]] {
-        outbox.put_snapshot(&StatesSnapshot::new(all), &name("A"), &name("B"), true).unwrap();
+        outbox.put_all_states(&StatesOfAgent::all(&all), &name("A"), &name("B"), true).unwrap();
     }
     assert_eq!(reader.try_next(), None);
 }
 
 #[test]
-fn of_snapshots_that_wait_only_the_first_and_the_newest_are_told() {
+fn of_all_states_that_wait_only_the_first_and_the_newest_of_each_agent_are_told() {
     let (outbox, reader) = outbox();
-    let snapshot = |count: usize| {
-        StatesSnapshot::new(["A", "B", "C"].iter().map(|agent| on(&format!("w{count}"), agent)).collect())
+    let all = |count: usize| {
+        let states: Vec<WorkloadState> = ["A", "B", "C"].map(|agent| on(&format!("w{count}"), agent)).into();
+        StatesOfAgent::all(&states)
     };
-    outbox.put_snapshot(&snapshot(0), &name("own"), &name("own"), true).unwrap();
+    outbox.put_all_states(&all(0), &name("own"), &name("own"), true).unwrap();
     for count in 1..1000 {
-        outbox.put_snapshot(&snapshot(count), &name("own"), &name("C"), false).unwrap();
+        outbox.put_all_states(&all(count), &name("own"), &name("C"), false).unwrap();
         outbox.put(states(&[state(&format!("{count}"), Phase::Running)])).unwrap();
     }
-    outbox.put_snapshot(&snapshot(1000), &name("own"), &name("B"), false).unwrap();
-    assert_eq!(reader.try_next(), Some(states(&[on("w0", "A"), on("w0", "B"), on("w0", "C")])));
-    let between: Vec<WorkloadState> = (1..1000).map(|count| state(&count.to_string(), Phase::Running)).collect();
-    let mut told = Vec::new();
-    while told.len() < between.len()
-        && let Some(FromServer::WorkloadStates(states)) = reader.try_next()
-    {
-        told.extend(states);
-    }
-    assert_eq!(told, between);
-    // The older ones would have told of B, the newest tells of C.
-    assert_eq!(reader.try_next(), Some(states(&[on("w1000", "A"), on("w1000", "B"), on("w1000", "C")])));
+    outbox.put_all_states(&all(1000), &name("own"), &name("B"), false).unwrap();
+    let told = all_states(&reader).concat();
+    assert_eq!(told[..3], [on("w0", "A"), on("w0", "B"), on("w0", "C")]);
+    // The older ones told of B, the newest tells of C.
+    let (snapshots, between): (Vec<_>, Vec<_>) =
+        told[3..].iter().partition(|state| state.instance.workload.starts_with('w'));
+    assert_eq!(snapshots, [&on("w999", "B"), &on("w1000", "A"), &on("w1000", "C")]);
+    assert_eq!(
+        between,
+        (1..1000).map(|count| state(&count.to_string(), Phase::Running)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+    );
     assert_eq!((reader.try_next(), reader.queue.lock().bytes), (None, 0));
 }
 
@@ -141,16 +141,17 @@ fn stop(id: &str, workload: &str) -> FromServer {
 #[test]
 fn log_lines_without_room_are_dropped_and_the_stream_says_how_many() {
     let (outbox, reader) = outbox();
-    for _ in 0..PEER_OUTBOX + 3 {
-        outbox.put(line("r", "a", "x")).unwrap();
+    let long = "x".repeat(LOGS / 32);
+    for _ in 0..31 + 3 {
+        outbox.put(line("r", "a", &long)).unwrap();
     }
-    outbox.put(line("r", "b", "x")).unwrap();
-    outbox.put(line("other", "a", "x")).unwrap();
+    outbox.put(line("r", "b", &long)).unwrap();
+    outbox.put(line("other", "a", &long)).unwrap();
     // Answers still find room, and so do states.
     outbox.put(response(1)).unwrap();
     outbox.put(states(&[state("a", Phase::Running)])).unwrap();
-    for _ in 0..PEER_OUTBOX {
-        assert_eq!(reader.try_next(), Some(line("r", "a", "x")));
+    for _ in 0..31 {
+        assert_eq!(reader.try_next(), Some(line("r", "a", &long)));
     }
     assert_eq!((reader.try_next(), reader.try_next().is_some()), (Some(response(1)), true));
     outbox.put(line("r", "c", "new")).unwrap();
@@ -175,7 +176,7 @@ fn log_lines_have_a_share_of_the_bytes_that_comes_back_when_they_are_read() {
         outbox.put(line("r", "a", &long)).unwrap();
     }
     let waiting = std::iter::from_fn(|| reader.try_next()).filter(|message| *message == line("r", "a", &long)).count();
-    assert_eq!(waiting, PEER_OUTBOX_LOG_BYTES / long.len() - 1);
+    assert_eq!(waiting, LOGS / long.len() - 1);
     assert_eq!(reader.queue.lock().log_bytes, 0);
     outbox.put(line("r", "a", &long)).unwrap();
     assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), 2, "the note and the line");
@@ -204,9 +205,9 @@ fn one_large_message_waits_beside_the_others() {
     let (outbox, reader) = outbox();
     outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
     for _ in 0..3 {
-        outbox.put(response(PEER_OUTBOX_LARGE)).unwrap();
+        outbox.put(response(LARGE)).unwrap();
     }
-    assert_eq!(outbox.put(response(PEER_OUTBOX_LARGE)), Err(OutboxError::Overflow));
+    assert_eq!(outbox.put(response(LARGE)), Err(OutboxError::Overflow));
     outbox.put(response(1)).unwrap();
     assert_eq!(reader.try_next(), Some(response(100 * PEER_OUTBOX_BYTES)));
     outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
@@ -250,18 +251,16 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let wake = Waker::from(count.clone());
     let (outbox, reader) = outbox();
     outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
-    outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
+    outbox.put(line("r", "a", &"x".repeat(2 * ANSWERS))).unwrap();
     assert!(outbox.has_room_for_answer(false, &wake), "nothing that waits is an answer");
-    outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
+    outbox.put(response(ANSWERS)).unwrap();
     assert!(!outbox.has_room_for_answer(false, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
     }
     assert_eq!(count.woken(), 0);
-    assert!(
-        matches!(reader.next_to_send(), Some(Outgoing::Message(message)) if message == response(PEER_ANSWERS_BYTES))
-    );
+    assert!(reader.next_to_send().is_some_and(|message| message.size() > ANSWERS));
     assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
     reader.sent();
     assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
@@ -286,12 +285,12 @@ fn all_states(reader: &OutboxReader) -> Vec<Vec<WorkloadState>> {
 }
 
 #[test]
-fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off() {
-    const LONG: usize = 16 * 1024;
+fn long_texts_of_states_cut_nobody_off() {
+    const LONG: usize = 2 * 1024;
     let peers: Vec<_> = (0..10).map(|_| outbox()).collect();
     let mut newest = Vec::new();
     for _ in 0..30 {
-        newest = (0..200).map(|workload| long_state(workload, LONG)).collect();
+        newest = (0..1_000).map(|workload| long_state(workload, LONG)).collect();
         for (outbox, _) in &peers {
             outbox.put(states(&newest)).unwrap();
             outbox.put(response(1)).unwrap(); // Nothing is merged across it.
@@ -299,29 +298,87 @@ fn long_texts_of_states_are_shared_by_all_who_wait_for_them_and_cut_nobody_off()
     }
     for (_, reader) in &peers {
         let held: Vec<_> = all_states(reader).concat();
-        assert!(held.len() * LONG <= PEER_OUTBOX_BYTES + newest.len() * LONG, "{} states", held.len());
+        assert!(held.len() * LONG <= STATES + LONG + newest.len() * LONG, "{} states", held.len());
         for state in &newest {
-            let last = held.iter().rfind(|held| held.instance == state.instance).unwrap();
-            assert!(Arc::ptr_eq(&last.state.additional_info, &state.state.additional_info));
+            assert_eq!(held.iter().rfind(|held| held.instance == state.instance), Some(state));
         }
         assert_eq!(reader.queue.lock().bytes, 0);
     }
 }
 
 #[test]
-fn states_are_sent_in_messages_of_bounded_size() {
-    const LONG: usize = 16 * 1024;
-    let all: Vec<_> = (0..1_000).map(|workload| long_state(workload, LONG)).collect();
-    let (outbox, reader) = outbox();
-    outbox.put_snapshot(&StatesSnapshot::new(all.clone()), &name("B"), &name("B"), true).unwrap();
-    outbox.put(states(&all[..10])).unwrap();
-    let messages = all_states(&reader);
-    for message in &messages {
-        let bytes: usize = message.iter().map(|state| size_of::<WorkloadState>() + state.memory_bytes()).sum();
-        assert!(bytes <= STATES_MESSAGE_BYTES, "{bytes}");
+fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
+    const LONG: usize = 2 * 1024;
+    let all: Vec<_> = (0..3_000).map(|workload| long_state(workload, LONG)).collect();
+    for max in [usize::MAX, 4096] {
+        let (outbox, reader) = outbox();
+        let outbox = outbox.limited_to(max, "B");
+        if max == usize::MAX {
+            outbox.put_all_states(&StatesOfAgent::all(&all), &name("B"), &name("B"), true).unwrap();
+        }
+        outbox.put(states(&all[..10])).unwrap();
+        let (mut told, mut messages) = (Vec::new(), 0);
+        while let Some(message) = reader.next_to_send() {
+            assert!(message.size() <= max.min(STATES_MESSAGE_BYTES + 6), "{}", message.size());
+            let Ok(FromServer::WorkloadStates(states)) = read_from_server(&message.bytes()) else { panic!() };
+            told.extend(states);
+            messages += 1;
+        }
+        let first = if max == usize::MAX { &all[..] } else { &[] };
+        assert_eq!(told, [first, &all[..10]].concat());
+        assert!(messages >= told.len() * LONG / max.min(STATES_MESSAGE_BYTES), "{messages}");
+        assert_eq!(reader.queue.lock().bytes, 0);
     }
-    assert_eq!(messages.concat(), [&all[..], &all[..10]].concat());
-    assert_eq!(reader.queue.lock().bytes, 0);
+}
+
+#[test]
+fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_other() {
+    const LIMIT: usize = 4096;
+    let names = |all: &[WorkloadState]| -> Vec<Vec<String>> {
+        let (outbox, reader) = outbox();
+        outbox.limited_to(LIMIT, "A").put(states(all)).unwrap();
+        let told = all_states(&reader);
+        told.iter().map(|states| states.iter().map(|state| state.instance.workload.to_string()).collect()).collect()
+    };
+    let all = [long_state(0, 0), long_state(1, LIMIT), long_state(2, 0)];
+    assert_eq!(names(&all), [["w0", "w2"]]);
+    let alone = encode_state_entry(&long_state(0, 1000)).len();
+    for (info, expected) in [(LIMIT - alone - 1000, 1), (LIMIT - alone, 2)] {
+        assert_eq!(names(&[long_state(0, 1000), long_state(1, info)]).len(), expected, "{info}");
+    }
+}
+
+#[test]
+fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
+    let all: Vec<WorkloadState> = (0..3).map(|number| long_state(number, 100 * number)).collect();
+    let (outbox, reader) = outbox();
+    outbox.put(states(&all)).unwrap();
+    let (whole, _) = crate::wire::convert::messages::write_from_server(states(&all));
+    assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
+}
+
+#[test]
+fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
+    let altered = AlteredFields { added: vec!["agents.A".to_owned()], updated: vec![], removed: vec!["x".to_owned()] };
+    for altered in [None, Some(altered)] {
+        let (outbox, reader) = outbox();
+        let state = Arc::new(outbox.encode(&tree(10), altered.clone()));
+        outbox.put_state("r".to_owned(), &state).unwrap();
+        let content = ResponseContent::CompleteState { state: tree(10), altered };
+        let (whole, _) = crate::wire::convert::messages::write_from_server(FromServer::Response(Response {
+            id: "r".to_owned(),
+            content,
+        }));
+        assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
+        // What is too large for the peer is refused.
+        let outbox = outbox.limited_to(state.bytes(), "A");
+        outbox.put_state("r".repeat(3), &Arc::new(outbox.encode(&tree(1000), None))).unwrap();
+        let Some(FromServer::Response(Response { content: ResponseContent::Error(text), .. })) = reader.try_next()
+        else {
+            continue; // Nor does the refusal find room.
+        };
+        assert!(text.contains("field masks"));
+    }
 }
 
 fn tree(bytes: usize) -> Node {
@@ -344,7 +401,7 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
     drop(event);
     assert!(answers.has_room() && !peers[0].0.has_room_for_answer(false, Waker::noop()), "one is enough for one peer");
     for (_, reader) in &peers[..4] {
-        assert!(matches!(reader.next_to_send(), Some(Outgoing::State(id, _)) if id == "r"));
+        assert!(reader.next_to_send().is_some());
     }
     assert!(!answers.has_room() && peers[0].1.has_answers());
     for (_, reader) in &peers {
@@ -383,34 +440,4 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
     assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.takes_wanted_room());
-}
-
-#[test]
-fn a_state_that_waits_for_longer_is_encoded_and_takes_less() {
-    let (outbox, reader) = outbox();
-    let many = || Node::map((0..1_000).map(|number| (format!("w{number}"), Node::map([("agent", Node::text("A"))]))));
-    let state = || Node::map([("desiredState", Node::map([("workloads", many())]))]);
-    let content = || ResponseContent::CompleteState { state: state(), altered: None };
-    let answer = || FromServer::Response(Response { id: "r".to_owned(), content: content() });
-    outbox.put(response(1)).unwrap();
-    outbox.put(answer()).unwrap();
-    let before = reader.queue.lock().bytes;
-    assert!(reader.encode_waiting() > 0 && reader.queue.lock().bytes < before / 4);
-    outbox.put(tree_answer(2 * PEER_OUTBOX_LARGE)).unwrap();
-    assert!(reader.encode_waiting() > 0);
-    assert_eq!(reader.encode_waiting(), 0, "once");
-    assert_eq!(reader.try_next(), Some(response(1)));
-    let read = reader.try_next();
-    let names = |message: &FromServer| match message {
-        FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered: None } }) => {
-            assert_eq!(id, "r");
-            state.at(&["desiredState", "workloads"]).and_then(Node::as_map).map_or(0, Entries::len)
-        }
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(read.as_ref().map(names), Some(1_000));
-    assert!(reader.try_next().is_some_and(|large| large.memory_bytes() > 2 * PEER_OUTBOX_LARGE));
-    let queue = reader.queue.lock();
-    assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large, queue.trees), (0, 0, false, 0));
-    assert!(queue.answers.has_room());
 }

@@ -68,7 +68,7 @@ pub(in crate::wire) fn start(
 }
 
 fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
-    start(Security::Insecure, message_max, Keepalive::default(), SERVER_INBOX_BYTES)
+    start(Security::Insecure, message_max, Keepalive::default(), LARGE_MESSAGES)
 }
 
 pub(in crate::wire) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
@@ -399,7 +399,7 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
 #[test]
 fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_pass() {
     const LARGE: usize = 100 * 1024;
-    let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, Keepalive::default(), 5 * LARGE);
+    let (endpoint, events) = start(Security::Insecure, MESSAGE_MAX, Keepalive::default(), 3 * LARGE);
     let (mut flood, _flood_receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
     let (flooding, _, _flood_outbox) = opened(&events);
     let (mut witness, _receiver, _hangup) = dial(&endpoint, Service::Cli, commander(VERSION));
@@ -415,7 +415,7 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
         PeerEvent::Message { peer, room, .. } => (peer, room),
         other => panic!("{other:?}"),
     };
-    // A text counts twice. The room is held as long as these are not handled, so the third one stays with its reader.
+    // The room is held as long as these are not handled, so the third one does not come.
     let held = [next(), next()];
     assert!(held.iter().all(|(peer, _)| *peer == flooding));
     for _ in 0..100 {
@@ -442,9 +442,10 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     grpc::prepare(&socket).unwrap();
     let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
-    let (mut sink, _stream) = client.duplex_streaming(&grpc::CONNECT_AGENT, grpcio::CallOption::default()).unwrap();
+    let (mut sink, _stream) =
+        client.duplex_streaming(&grpc::called(grpc::CONNECT_AGENT), grpcio::CallOption::default()).unwrap();
     for sent in [agent("B"), ToServer::StatesComplete] {
-        wait(sink.send((crate::wire::convert::to_server::write(sent), WriteFlags::default()))).unwrap();
+        wait(sink.send((crate::wire::convert::messages::write_to_server(sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
     assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));

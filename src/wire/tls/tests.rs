@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{HANDSHAKES, MESSAGE_MAX, SERVER_INBOX_BYTES, STACK_SMALL, TLS_BUFFER};
+use crate::limits::{HANDSHAKES, MESSAGE_MAX, STACK_SMALL, TLS_BUFFER};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
@@ -12,6 +12,7 @@ use crate::wire::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::wire::grpc::Keepalive;
 use crate::wire::peer::PeerEvent;
 use crate::wire::pump::{self, Reason, Transfer};
+use crate::wire::server_endpoint::LARGE_MESSAGES;
 use crate::wire::server_endpoint::ServerEndpoint;
 use crate::wire::server_endpoint::tests::{client, start};
 use crossbeam_channel::{Receiver, bounded};
@@ -62,7 +63,7 @@ impl Authority {
 }
 
 fn endpoint(security: Security) -> (ServerEndpoint, Receiver<PeerEvent>) {
-    start(security, MESSAGE_MAX, Keepalive::default(), SERVER_INBOX_BYTES)
+    start(security, MESSAGE_MAX, Keepalive::default(), LARGE_MESSAGES)
 }
 
 fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> ClientOptions {

@@ -7,12 +7,9 @@ use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::wire::budget::Budget;
+use crate::wire::convert::messages::read_from_server;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use grpc_api::from_server::FromServerEnum;
-use protobuf::Message;
-
-const MESSAGE_MAX: usize = 1024 * 1024;
 
 /// What a peer does with what it is sent.
 #[derive(Default)]
@@ -39,21 +36,18 @@ impl FakeLine {
     }
 }
 
-/// What the peer reads, which is not how it is put together here.
-fn text(message: &grpc_api::FromServer) -> String {
-    let message = grpc_api::FromServer::parse_from_bytes(&message.write_to_bytes().unwrap()).unwrap();
-    match &message.FromServerEnum {
-        Some(FromServerEnum::UpdateWorkloadState(states)) => {
-            let names: Vec<&str> =
-                states.workloadStates.iter().map(|state| state.instanceName.workloadName.as_str()).collect();
+fn text(message: &Outgoing) -> String {
+    match read_from_server(&message.bytes()).unwrap() {
+        FromServer::WorkloadStates(states) => {
+            let names: Vec<&str> = states.iter().map(|state| &*state.instance.workload).collect();
             names.join(" ")
         }
-        Some(FromServerEnum::Response(response)) => format!("answer {}", response.requestId),
+        FromServer::Response(response) => format!("answer {}", response.id),
         other => panic!("{other:?}"),
     }
 }
 
-impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
+impl Sink<(Outgoing, WriteFlags)> for FakeLine {
     type Error = std::fmt::Error;
 
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -69,7 +63,7 @@ impl Sink<(grpc_api::FromServer, WriteFlags)> for FakeLine {
         Poll::Ready(Ok(()))
     }
 
-    fn start_send(self: Pin<&mut Self>, (message, _): (grpc_api::FromServer, WriteFlags)) -> Result<(), Self::Error> {
+    fn start_send(self: Pin<&mut Self>, (message, _): (Outgoing, WriteFlags)) -> Result<(), Self::Error> {
         let mut peer = self.peer();
         assert!(!peer.in_flight, "the one before was not taken yet");
         peer.in_flight = true;
@@ -114,7 +108,7 @@ impl Bench {
         let line = FakeLine::default();
         let answers = Budget::new(ANSWERS_BYTES);
         let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone());
-        let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, MESSAGE_MAX, bundles_states);
+        let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, bundles_states);
         Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
     }
 
@@ -258,7 +252,7 @@ fn a_peer_that_takes_no_answers_has_less_time_while_others_wait_for_their_room()
         if !is_wanted {
             bench.line.peer().stuck = false;
             assert_eq!(bench.advance(), Next::Woken);
-            bench.expect_sent(&["answer 2", "answer 3"]); // They were encoded while they waited.
+            bench.expect_sent(&["answer 2", "answer 3"]);
         }
     }
 }
@@ -314,7 +308,7 @@ fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
     line.peer().told = Some(told);
     let waker = writer.waker(PeerId(number));
     let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES));
-    writer.add(PeerId(number), PeerStream::new(number.to_string(), line, reader, MESSAGE_MAX, true), waker);
+    writer.add(PeerId(number), PeerStream::new(number.to_string(), line, reader, true), waker);
     (outbox, received)
 }
 

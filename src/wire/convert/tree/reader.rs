@@ -1,34 +1,20 @@
 //! Reads field trees by the table. Fields that are not in it, or have another wire type, are skipped; of a field that is
-//! there twice the last one counts. It takes no more memory than is counted before a message is decoded (wire/weight.rs).
+//! there twice the last one counts.
 //!
 //! Thread: whichever reads the stream.
 
 use super::Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
 use super::{ConvertError, Field, Kind};
 use crate::model::node::{Key, Node};
-use crate::wire::fields::{Fields, Malformed, Value};
+use crate::wire::convert::codec::{Decoded, Left, PART};
+use crate::wire::convert::fields::{Fields, Value};
 use std::ops::RangeInclusive;
 
 /// Messages nest at most so deep: with those around a state at most a hundred, as in the library.
 const DEPTH_MAX: usize = 97;
 
-/// What becomes of bytes.
-pub type Decoded<T> = Result<T, ConvertError>;
-
-impl From<Malformed> for ConvertError {
-    fn from(_: Malformed) -> Self {
-        Self::malformed()
-    }
-}
-
 fn deeper(depth: usize) -> Decoded<usize> {
     if depth < DEPTH_MAX { Ok(depth + 1) } else { Err(ConvertError("messages that nest too deep".to_owned())) }
-}
-
-/// The text that `bytes` are.
-pub fn text(bytes: &[u8]) -> Decoded<String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| ConvertError("a text that is no UTF-8".to_owned()))?;
-    Ok(text.to_owned())
 }
 
 /// The last of the fields with these numbers, which holds bytes.
@@ -43,7 +29,7 @@ pub fn last_of(bytes: &[u8], numbers: RangeInclusive<u32>) -> Decoded<Option<(u3
 }
 
 /// The tree of a message with these fields.
-pub fn message(fields: &[Field], bytes: &[u8], depth: usize) -> Decoded<Node> {
+pub fn message(fields: &[Field], bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let depth = deeper(depth)?;
     let mut found: Vec<Option<Node>> = vec![None; fields.len()];
     for part in Fields::of(bytes) {
@@ -54,37 +40,37 @@ pub fn message(fields: &[Field], bytes: &[u8], depth: usize) -> Decoded<Node> {
             _ if !fits(kind, part.value) => continue,
             // Its other parts were read with the first one.
             Map(_) | List(_) if found[index].is_some() => continue,
-            Map(_) | List(_) => repeated(kind, part.number, bytes, depth)?,
-            _ => value(kind, part.value, depth)?,
+            Map(_) | List(_) => repeated(kind, part.number, bytes, depth, left)?,
+            _ => value(kind, part.value, depth, left)?,
         };
         found[index] = Some(node);
     }
     let mut entries = Vec::with_capacity(found.iter().flatten().count());
     for (field, node) in fields.iter().zip(found) {
-        let node = if field.always && node.is_none() { Some(absent(field.kind, depth)?) } else { node };
+        let node = if field.always && node.is_none() { Some(absent(field.kind, depth, left)?) } else { node };
         entries.extend(node.map(|node| (Key::Borrowed(field.key), node)));
     }
     Ok(Node::Map(entries.into_iter().collect()))
 }
 
 /// The tree of a message whose only field, with the number 1, is of this kind.
-pub fn only(kind: &Kind, bytes: &[u8], depth: usize) -> Decoded<Node> {
+pub fn only(kind: &Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let depth = deeper(depth)?;
     if let Map(_) | List(_) = kind {
-        return repeated(*kind, 1, bytes, depth);
+        return repeated(*kind, 1, bytes, depth, left);
     }
     let mut node = None;
     for part in Fields::of(bytes) {
         let part = part?;
         if part.number == 1 && fits(*kind, part.value) {
-            node = Some(value(*kind, part.value, depth)?);
+            node = Some(value(*kind, part.value, depth, left)?);
         }
     }
-    node.map_or_else(|| absent(*kind, depth), Ok)
+    node.map_or_else(|| absent(*kind, depth, left), Ok)
 }
 
 /// The map or list of all fields with that number.
-fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize) -> Decoded<Node> {
+fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     let items = Fields::of(bytes).filter_map(|field| match field {
         Ok(field) if field.number == number => {
             if let Value::Bytes(item) = field.value {
@@ -98,18 +84,20 @@ fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize) -> Decoded<Node
     });
     match kind {
         Map(kind) => {
-            let entries: Vec<(Key, Node)> = items.map(|item| entry(*kind, item?, depth)).collect::<Decoded<_>>()?;
+            let entries: Vec<(Key, Node)> =
+                items.map(|item| entry(*kind, item?, depth, left)).collect::<Decoded<_>>()?;
             Ok(Node::Map(entries.into_iter().collect()))
         }
         List(kind) => {
-            let nodes = items.map(|item| value(*kind, Value::Bytes(item?), depth));
+            let nodes = items.map(|item| value(*kind, Value::Bytes(item?), depth, left));
             Ok(Node::List(nodes.collect::<Decoded<_>>()?))
         }
         _ => Ok(Node::empty()),
     }
 }
 
-fn entry(kind: Kind, bytes: &[u8], depth: usize) -> Decoded<(Key, Node)> {
+fn entry(kind: Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Key, Node)> {
+    left.take(PART)?;
     let (mut key, mut node) = (&[][..], None);
     for field in Fields::of(bytes) {
         let field = field?;
@@ -119,41 +107,44 @@ fn entry(kind: Kind, bytes: &[u8], depth: usize) -> Decoded<(Key, Node)> {
             _ => {}
         }
     }
-    let node = node.map_or_else(|| absent(kind, depth), |found| value(kind, found, depth))?;
-    Ok((text(key)?.into(), node))
+    let node = match node {
+        Some(found) => value(kind, found, depth, left)?,
+        None => absent(kind, depth, left)?,
+    };
+    Ok((left.text(key)?.into(), node))
 }
 
 /// Whether a value has the wire type of this kind.
 fn fits(kind: Kind, value: Value<'_>) -> bool {
     match value {
-        Value::Varint(_) => matches!(kind, Number | Short | Choice(_)),
-        Value::Bytes(_) => !matches!(kind, Number | Short | Choice(_)),
+        Value::Varint(_) => matches!(kind, Number | Short | Choice(..)),
+        Value::Bytes(_) => !matches!(kind, Number | Short | Choice(..)),
         Value::Other => false,
     }
 }
 
 /// The node of a value that fits.
-fn value(kind: Kind, value: Value<'_>, depth: usize) -> Decoded<Node> {
+fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
+    left.take(PART)?;
     match (kind, value) {
-        (Text, Value::Bytes(bytes)) => Ok(Node::Text(text(bytes)?)),
+        (Text, Value::Bytes(bytes)) => Ok(Node::Text(left.text(bytes)?)),
         (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
-        (Choice(names), Value::Varint(number)) => {
-            // The wire has them with a sign, in 64 bits.
-            let number = number.cast_signed() as i32;
-            Ok(Node::text((names.name)(number).ok_or_else(|| ConvertError::unknown_enum(number))?))
+        (Choice(texts, numbers), Value::Varint(number)) => {
+            let index = numbers.iter().position(|known| *known == number);
+            Ok(Node::text(texts[index.ok_or_else(|| ConvertError::unknown_enum(number))?]))
         }
-        (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth),
-        (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth),
-        (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?),
+        (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth, left),
+        (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth, left),
+        (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?, left),
         _ => Ok(Node::empty()),
     }
 }
 
 /// The node of a value that was left out.
-fn absent(kind: Kind, depth: usize) -> Decoded<Node> {
+fn absent(kind: Kind, depth: usize, left: &mut Left) -> Decoded<Node> {
     match kind {
-        Map(_) | List(_) => repeated(kind, 1, &[], depth),
-        Number | Short | Choice(_) => value(kind, Value::Varint(0), depth),
-        _ => value(kind, Value::Bytes(&[]), depth),
+        Map(_) | List(_) => repeated(kind, 1, &[], depth, left),
+        Number | Short | Choice(..) => value(kind, Value::Varint(0), depth, left),
+        _ => value(kind, Value::Bytes(&[]), depth, left),
     }
 }

@@ -5,9 +5,10 @@
 use super::*;
 use crate::limits::STACK_LARGE;
 use crate::platform::threads;
+use crate::wire::convert::schema::ank_base as base;
 use base::CompleteState;
 use protobuf::reflect::{FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType};
-use protobuf::{Message, MessageDyn, MessageFull};
+use protobuf::{CodedInputStream, Message, MessageDyn, MessageFull};
 use std::collections::BTreeSet;
 
 /// Compares the fields of a message with the schema: all are there, with their names and types.
@@ -24,11 +25,10 @@ fn compare(fields: &[Field], message: &MessageDescriptor, seen: &mut BTreeSet<St
 fn compare_kind(kind: Kind, field: &FieldDescriptor, seen: &mut BTreeSet<String>) {
     let one = |kind: Kind, value: RuntimeType, seen: &mut BTreeSet<String>| match (kind, value) {
         (Text, RuntimeType::String) | (Number, RuntimeType::U64) | (Short, RuntimeType::U32) => {}
-        (Choice(names), RuntimeType::Enum(values)) => {
-            for value in values.values() {
-                let name = (names.name)(value.value()).expect("each number has a name");
-                assert_eq!((names.number)(name), Some(value.value()), "{name}");
-            }
+        (Choice(texts, numbers), RuntimeType::Enum(values)) => {
+            assert_eq!(texts.len(), numbers.len());
+            let expected: Vec<u64> = values.values().map(|value| value.value().try_into().unwrap()).collect();
+            assert_eq!(numbers, expected);
         }
         (Kind::Message(fields), RuntimeType::Message(message)) => compare(fields, &message, seen),
         (Only(kind), RuntimeType::Message(message)) => {
@@ -61,6 +61,19 @@ fn the_table_is_that_of_the_schema() {
         compare(fields, &message, &mut seen);
     }
     assert!(seen.len() > 10, "{seen:?}");
+}
+
+fn read_state(bytes: &[u8], parts: Parts) -> Decoded<Node> {
+    super::read_state(bytes, parts, &mut Left::unbounded())
+}
+
+/// What the library reads. It needs the end as a limit, or takes what is cut short for complete.
+fn decode<M: Message>(bytes: &[u8]) -> protobuf::Result<M> {
+    let mut message = M::new();
+    let mut stream = CodedInputStream::from_bytes(bytes);
+    stream.push_limit(bytes.len() as u64)?;
+    message.merge_from(&mut stream)?;
+    Ok(message)
 }
 
 /// Whatever the schema allows. Of several fields of which one is sent, one is there.
@@ -167,8 +180,9 @@ fn damaged_bytes_are_refused_or_read_as_the_library_reads_them() {
 
 /// The field with that number that has these bytes.
 fn with_length(number: u32, bytes: &[u8]) -> Vec<u8> {
-    let mut message = as_field(number, bytes.to_vec());
-    base::Files { special_fields: std::mem::take(&mut message), ..Default::default() }.write_to_bytes().unwrap()
+    let mut writer = Writer::default();
+    writer.bytes(number, bytes);
+    writer.bytes
 }
 
 #[test]
@@ -270,7 +284,7 @@ fn files_and_rules_that_are_not_complete_are_left_out() {
         ("files", list(&files)),
         ("controlInterfaceAccess", Node::object([("denyRules", list(&rules))])),
     ]);
-    let workload = base::Workload::parse_from_bytes(&Writer::bytes(WORKLOAD, &workload)).unwrap();
+    let workload = base::Workload::parse_from_bytes(&Writer::tree(WORKLOAD, &workload)).unwrap();
     assert_eq!(
         workload.files.files.iter().map(|file| (&*file.mountPoint, file.data())).collect::<Vec<_>>(),
         [("/b", "d")]

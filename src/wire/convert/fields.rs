@@ -32,7 +32,6 @@ pub struct Fields<'b>(&'b [u8]);
 
 impl<'b> Fields<'b> {
     /// Those of the message that `bytes` are.
-    #[must_use]
     pub fn of(bytes: &'b [u8]) -> Self {
         Self(bytes)
     }

@@ -1,11 +1,11 @@
-//! Writes field trees by the table. What a tree lacks, or has in another shape, is left out, since it may be partial.
+//! Writes messages, and field trees by the table. What a tree lacks, or has in another shape, is left out, since it may be
+//! partial.
 //!
 //! Thread: whichever writes the stream.
 
-use super::Kind::{Choice, List, Map, Number, Only, Own, Short, Text};
-use super::{Field, Kind};
+use super::tree::Field;
+use super::tree::Kind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
 use crate::model::node::Node;
-use protobuf::Message;
 
 /// The wire type of numbers.
 const VARINT: u32 = 0;
@@ -15,12 +15,12 @@ const LENGTH: u32 = 2;
 /// Bytes that are added to.
 #[derive(Default)]
 pub struct Writer {
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Writer {
     /// The message with these fields.
-    pub fn bytes(fields: &[Field], tree: &Node) -> Vec<u8> {
+    pub fn tree(fields: &[Field], tree: &Node) -> Vec<u8> {
         let mut writer = Self::default();
         writer.fields(fields, tree);
         writer.bytes
@@ -38,16 +38,25 @@ impl Writer {
         self.varint(u64::from(number << 3 | wire_type));
     }
 
-    fn number(&mut self, number: u32, value: u64) {
+    pub fn number(&mut self, number: u32, value: u64) {
         self.tag(number, VARINT);
         self.varint(value);
     }
 
-    /// Adds a text.
     pub fn text(&mut self, number: u32, text: &str) {
+        self.bytes(number, text.as_bytes());
+    }
+
+    /// Adds a message that is written already.
+    pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
+        self.begin(number, bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Adds what stands before so many bytes.
+    pub fn begin(&mut self, number: u32, bytes: usize) {
         self.tag(number, LENGTH);
-        self.varint(text.len() as u64);
-        self.bytes.extend_from_slice(text.as_bytes());
+        self.varint(bytes as u64);
     }
 
     /// Writes what `body` writes as one field. Most lengths need one byte, for which there is room; what is longer moves.
@@ -75,20 +84,15 @@ impl Writer {
         }
     }
 
-    /// Adds the fields of a message.
-    pub fn message(&mut self, message: &impl Message) {
-        message.write_to_vec(&mut self.bytes).expect("no field is required, and a vector takes all bytes");
-    }
-
     /// Adds a node as a field of this kind. What has another shape is left out.
     pub fn node(&mut self, number: u32, kind: Kind, node: &Node) {
         match kind {
             Text => node.as_text().into_iter().for_each(|text| self.text(number, text)),
             Number => node.as_number().into_iter().for_each(|value| self.number(number, value)),
             Short => node.as_number().into_iter().for_each(|value| self.number(number, value.min(u32::MAX.into()))),
-            Choice(names) => {
-                let value = node.as_text().and_then(names.number).and_then(|value| u64::try_from(value).ok());
-                value.into_iter().for_each(|value| self.number(number, value));
+            Choice(texts, numbers) => {
+                let index = node.as_text().and_then(|text| texts.iter().position(|one| *one == text));
+                index.into_iter().for_each(|index| self.number(number, numbers[index]));
             }
             Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
             Only(kind) => self.nested(number, |writer| writer.node(1, *kind, node)),
