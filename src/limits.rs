@@ -127,33 +127,6 @@ pub const UPDATE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------ requests
 
-/// Requests that wait: for hooks, for earlier responses to the same peer, or because their requester has used up its
-/// [`REQUEST_TIME_SHARE`]. More are refused.
-pub const REQUESTS_WAITING: usize = 512;
-/// What requests that wait take in memory, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// Waiting requests of one agent or one connection of a commander. They keep their places in the inbox, so the
-/// connection of a commander with as many is read no further.
-pub const REQUESTS_WAITING_OF_STREAM: usize = REQUESTS_WAITING / 4;
-/// What they take in memory then, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_OF_STREAM_BYTES: usize = REQUESTS_WAITING_BYTES / 2;
-/// One part in so many of [`REQUESTS_WAITING`] and [`REQUESTS_WAITING_BYTES`] is kept for small requests on connections
-/// without other waiting requests.
-pub const REQUESTS_WAITING_FIRST: usize = 4;
-const _: () = assert!(REQUESTS_WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
-const _: () = assert!(REQUESTS_WAITING_OF_STREAM < REQUESTS_WAITING - REQUESTS_WAITING / REQUESTS_WAITING_FIRST);
-/// Waiting requests of one workload. Our agents pass on one at a time, other implementations all.
-pub const REQUESTS_WAITING_OF_WORKLOAD: usize = 16;
-/// What the requests of one workload that wait take in memory, in bytes. A single one may be larger.
-pub const REQUESTS_WAITING_OF_WORKLOAD_BYTES: usize = REQUESTS_WAITING_BYTES / 4;
-const _: () = assert!(REQUESTS_WAITING_OF_WORKLOAD_BYTES < REQUESTS_WAITING_OF_STREAM_BYTES);
-/// Time of the server's thread in each [`REQUEST_TIME_PERIOD`] for the requests of one workload, one agent, or one
-/// connection of a commander. Further ones wait until no others wait. Reads and updates take milliseconds.
-pub const REQUEST_TIME_SHARE: Duration = Duration::from_millis(100);
-/// Period of [`REQUEST_TIME_SHARE`], and the most that is remembered of what a requester took beyond its share: one
-/// update of thousands of workloads does not delay its sender for minutes.
-pub const REQUEST_TIME_PERIOD: Duration = Duration::from_secs(1);
-const _: () = assert!(REQUEST_TIME_SHARE.as_millis() * 2 <= REQUEST_TIME_PERIOD.as_millis());
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.
@@ -162,63 +135,17 @@ pub const LOG_CAMPAIGNS_PER_PEER_MAX: usize = 1024;
 pub const SUBSCRIPTIONS_OF_WORKLOAD: usize = 64;
 /// Log collections of one workload among them. Each may be of many workloads.
 pub const LOG_CAMPAIGNS_OF_WORKLOAD: usize = 64;
-/// Event subscriptions of one stream, in bytes, and its log collections likewise: room for some that name each of 5,000
-/// workloads.
-pub const LASTING_REQUESTS_BYTES: usize = 8 * 1024 * 1024;
-/// Those of one workload, in bytes, and its log collections likewise.
-pub const LASTING_REQUESTS_OF_WORKLOAD_BYTES: usize = LASTING_REQUESTS_BYTES / 4;
-/// What a part of a mask or the name of an instance takes beside its text, in bytes, about.
-pub const LASTING_REQUEST_PART: usize = 32;
 /// Longest id of a request, in bytes. It is stored, and sent to agents behind the names of a stream and a workload.
 pub const REQUEST_ID_MAX: usize = 1024;
-/// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
-pub const LOG_TIME_MAX: usize = 64;
 /// Parts of all field masks of one read or subscription, equal masks counted each time: two masks for each of 5,000
 /// workloads. More is refused before it is decoded.
 pub const READ_MASKS_PARTS_MAX: usize = 50_000;
 /// Parts of all field masks of one request, each mask counted once: a dozen masks for each of 5,000 workloads. Each
 /// part may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
-/// Parts of all changed paths of one event: a dozen fields of each of 5,000 workloads. The paths to many fields of a
-/// deep config take far more memory than the update that changes them.
-pub const CHANGES_PARTS_MAX: usize = 250_000;
-/// Steps to send one change to all subscriptions of one workload, or of one stream of a commander. A step takes some
-/// ten nanoseconds of the server's thread, for example the lookup of a key.
-pub const EVENT_STEPS_MAX: usize = 8_000_000;
-/// The same for all subscribers together: a third of a second. A dozen programs with different masks need as much when
-/// 5,000 workloads are new.
-pub const EVENTS_STEPS_MAX: usize = 4 * EVENT_STEPS_MAX;
-/// Steps for each part of a path in an event: it is copied, sorted in, read and encoded.
-pub const EVENT_PART_STEPS: usize = 32;
-/// Steps for each value and each key that is read and encoded.
-pub const EVENT_NODE_STEPS: usize = 8;
-/// Bytes of a text that are read and encoded in one step.
-pub const EVENT_STEP_BYTES: usize = 64;
-/// Bytes of an encoded event that are sent to one subscriber in one step.
-pub const EVENT_SENT_STEP_BYTES: usize = 16;
-const _: () = assert!(CHANGES_PARTS_MAX * EVENT_PART_STEPS <= EVENT_STEPS_MAX);
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
 /// further events.
 pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
-/// States of instances that one agent reports and the server does not want, in bytes of their names,
-/// [`STRAY_STATE_ENTRY`] and [`STRAY_INFO_MAX`] each: more than a thousand. More can only be a mistake or an attack.
-pub const STRAY_STATES_BYTES: usize = 1024 * 1024;
-/// The same for all agents together: few enough that a response with all of them fits into [`FOREIGN_MESSAGE_MAX`].
-/// Those of the agent that is gone longest are forgotten first; an agent that comes back reports its own again.
-pub const STRAYS_BYTES: usize = 4 * STRAY_STATES_BYTES;
-const _: () = assert!(STRAYS_BYTES <= FOREIGN_MESSAGE_MAX);
-/// What the state of an instance takes beside the names and the text, about.
-pub const STRAY_STATE_ENTRY: usize = 256;
-/// Additional info stored of such an instance, in bytes.
-pub const STRAY_INFO_MAX: usize = 256;
-/// Instances of one workload among those of one agent: containers of a few earlier forms may be left. Each is compared
-/// with all known deletes.
-pub const STRAYS_OF_WORKLOAD: usize = 16;
-/// States of instances that were wanted and whose end their agent has not reported, in bytes as above: 5,000 workloads
-/// of one agent that are replaced twice. What an agent leaves beyond that counts as removed.
-pub const FORMER_STATES_BYTES: usize = 10 * 1024 * 1024;
-/// Instances of one workload among those: updates that follow each other faster than its agent carries them out.
-pub const FORMER_OF_WORKLOAD: usize = 256;
 /// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
@@ -232,10 +159,6 @@ pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
 /// Longest wait of a read for the samples of agents. A sample takes milliseconds; whoever reads repeats it.
 pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Reads of one stream that wait for samples. An agent's stream carries those of all its workloads.
-pub const USAGE_READS_OF_STREAM: usize = 16;
-/// Those of one workload among them.
-pub const USAGE_READS_OF_WORKLOAD: usize = 4;
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
@@ -355,11 +278,6 @@ pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
 
 /// Longest name of a workload, agent or config item, in bytes.
 pub const NAME_MAX: usize = 63;
-/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
-pub const MODES_OF_WORKLOAD: usize = 64;
-/// Workloads of a chain of deletes that are followed to find out whether they wait for each other. A circle over agents
-/// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
-pub const DELETE_CIRCLE_MAX: usize = 100;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
 /// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
@@ -423,15 +341,6 @@ pub const UPDATES_ENDED_BYTES: usize = 1024 * 1024;
 pub const UPDATE_AGENT_AWAY: Duration = Duration::from_secs(60);
 /// Starts of the server and losses of agents after which an update has failed: it may be their reason.
 pub const UPDATE_LOSSES: u32 = 3;
-/// How often the age of an instance that is being staged is shown.
-pub const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
-
-// --------------------------------------------------------------- persistence
-
-/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
-pub const STORED_DEPTH_MAX: usize = 256;
-/// Pause before a state that could not be stored is stored again. A full disk seldom improves at once.
-pub const STORE_RETRY: Duration = Duration::from_secs(30);
 
 // ---------------------------------------------------------------- templates
 
@@ -454,32 +363,8 @@ pub const TEMPLATE_START_SHARE: usize = 4;
 const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_START_SHARE > TEMPLATE_STEPS_MAX);
 /// Bytes of config values that are copied or compared in one step.
 pub const TEMPLATE_STEP_BYTES: usize = 1024;
-/// Bytes of a template outside of tags that are compiled in one step; each takes 41 ns, in a comment 62 ns.
-pub const TEMPLATE_RAW_BYTES: usize = 16;
-/// Bytes inside of a tag that are compiled in one step; a parameter takes up to a microsecond.
-pub const TEMPLATE_TAG_INSIDE: usize = 3;
-/// Steps to compile a tag, beside its length.
-pub const TEMPLATE_TAG_STEPS: usize = 3;
-/// Bytes before a tag that are read again for it in one step; each takes up to 2 ns.
-pub const TEMPLATE_TAG_BYTES: usize = 256;
-/// Bytes searched for the end of a comment in one step; each takes 68 ns.
-pub const TEMPLATE_COMMENT_BYTES: usize = 14;
-/// Bytes searched for the last bracket in one step; each takes 2.4 ns.
-pub const TEMPLATE_BRACKET_BYTES: usize = 400;
-/// Blocks around a path that cost one step: the path is followed from the outermost one, 30 ns for each.
-pub const TEMPLATE_LEVELS: usize = 16;
-/// Parts of a path that cost one step; each takes 29 ns.
-pub const TEMPLATE_PATH_PARTS: usize = 16;
-/// What a literal of a template takes beside its text, in bytes, about; a loop copies it for 42 ns.
-pub const TEMPLATE_LITERAL_ENTRY: usize = 64;
-/// Bytes that are rendered in one step; a list takes some 10 ns for each.
-pub const TEMPLATE_OUTPUT_BYTES: usize = 192;
 /// Config values that the templates of one workload can name, in bytes. The template engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
-pub const TEMPLATE_VALUE_ENTRY: usize = 64;
-/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
-pub const TEMPLATE_VALUE_MAP: usize = 640;
 /// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
 pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
@@ -507,8 +392,6 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 pub const HOOK_TIMEOUT_S: u16 = 10;
 /// Time from SIGTERM to SIGKILL for a hook.
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
-/// Standard error kept of a hook, in bytes. It becomes part of a response.
-pub const HOOK_ERROR_MAX: usize = 4 * 1024;
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 // ------------------------------------------------------------------ engines

@@ -3,11 +3,11 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::ManifestArguments;
-use super::completion::RUNTIMES;
 use super::error::{CliError, CommandError, meant_or};
 use super::output::Output;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::{Update, read_file};
+use crate::model::runtime_config::RUNTIMES;
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::fields::reader::{Reading, Rules};
 use crate::model::fields::{self, STATE};

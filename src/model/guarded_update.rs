@@ -7,10 +7,12 @@ use super::node::Node;
 
 named_enum! {
     /// How far a guarded update is, or how it ended.
+    #[derive(Default)]
     UpdatePhase {
         /// Agents prepare the new instances while the old ones run.
         Staging = "STAGING",
         /// It is carried out and judged.
+        #[default]
         Trial = "TRIAL",
         /// All judged instances were healthy.
         Good = "GOOD",

@@ -29,7 +29,8 @@ pub fn is_name(text: &str) -> bool {
 /// configuration is another instance and everything else that changes is not.
 // [impl->swdd~api-workload-execution-instance-naming~1]
 // [impl->swdd~api-workload-state-identification~1]
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct InstanceName {
     /// Name of the workload.
     pub workload: Name,
@@ -80,6 +81,20 @@ impl fmt::Display for InstanceName {
     }
 }
 
+impl From<InstanceName> for String {
+    fn from(name: InstanceName) -> Self {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for InstanceName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or(text)
+    }
+}
+
 /// The id that a runtime configuration gives to its instance.
 #[must_use]
 pub fn hash_id(runtime_config: &str) -> String {
@@ -103,7 +118,7 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$doc])* #[serde(rename = $text)] $member),+ }
 
         impl $name {

@@ -58,7 +58,7 @@ enum Standing {
     Away,
     /// It has failed and the update is kept all the same.
     Kept,
-    /// It may not run, or is about to be replaced.
+    /// It may not run.
     Excused,
 }
 
@@ -76,7 +76,6 @@ struct Judged {
     healthy_since: Option<Instant>,
     is_healthy: bool,
     has_failed: bool,
-    is_suspended: bool,
     standing: Standing,
     /// What its clock showed when it was stopped last.
     spent: Duration,
@@ -89,13 +88,12 @@ impl Judged {
         let info = &self.state.additional_info;
         let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
         let may_not_run = waits && ![PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| info.starts_with(prefix));
-        self.is_suspended || may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
+        may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
     }
 
     fn standing(&self) -> Standing {
         match () {
             () if self.has_failed => Standing::Kept,
-            () if self.is_suspended => Standing::Excused,
             () if !self.candidate.is_present => Standing::Away,
             () if self.is_excused() => Standing::Excused,
             () if self.is_healthy => Standing::Healthy,
@@ -122,6 +120,10 @@ impl Judged {
 
     fn is_not_well(&mut self) {
         (self.healthy_since, self.is_healthy, self.has_succeeded) = (None, false, false);
+    }
+
+    fn clock(&self, now: Instant) -> Duration {
+        self.spent + self.runs_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn healthy_at(&self) -> Option<Instant> {
@@ -157,6 +159,8 @@ impl Judged {
 #[derive(Debug, Default)]
 pub struct Trial {
     judged: BTreeMap<Name, Judged>,
+    /// What the clocks of those showed that are not judged at present.
+    clocks: BTreeMap<Name, Duration>,
     /// When something changes by itself.
     alarms: BTreeSet<(Instant, Name)>,
     /// How many stand how.
@@ -169,9 +173,8 @@ impl Trial {
     /// Judges an instance. One of the same workload that was judged before is forgotten, but its clock goes on.
     pub fn judge(&mut self, candidate: Candidate, now: Instant) {
         let name = candidate.instance.workload.clone();
-        let spent = self.forget(&name).map_or(Duration::ZERO, |earlier| {
-            earlier.spent + earlier.runs_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
-        });
+        let earlier = self.clocks.remove(&name);
+        let spent = self.forget(&name).map(|judged| judged.clock(now)).or(earlier).unwrap_or_default();
         let mut judged = Judged {
             counts: !candidate.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
@@ -180,7 +183,6 @@ impl Trial {
             healthy_since: None,
             is_healthy: false,
             has_failed: false,
-            is_suspended: false,
             standing: Standing::Excused,
             spent,
             runs_since: None,
@@ -203,6 +205,7 @@ impl Trial {
             self.alarms.extend(judged.alarm.map(|at| (at, name.clone())));
             self.judged.insert(name, judged);
         }
+        self.clocks.extend(other.clocks);
     }
 
     fn forget(&mut self, name: &Name) -> Option<Judged> {
@@ -216,25 +219,14 @@ impl Trial {
 
     /// A workload is not judged any more.
     pub fn remove(&mut self, name: &Name) {
-        drop(self.forget(name));
+        (_, _) = (self.forget(name), self.clocks.remove(name));
     }
 
-    /// A workload is about to be replaced; until then it is not waited for.
-    pub fn suspend(&mut self, name: &Name, now: Instant) {
-        if let Some(judged) = self.judged.get_mut(name) {
-            judged.is_suspended = true;
-            self.refresh(name, now);
+    /// The instance of a workload is not in force any more. The clock of its successor, if there is one, goes on from there.
+    pub fn end(&mut self, name: &Name, now: Instant) {
+        if let Some(judged) = self.forget(name) {
+            self.clocks.insert(name.clone(), judged.clock(now));
         }
-    }
-
-    /// A workload is not replaced after all; `state` is what was reported of it last.
-    pub fn resume(&mut self, name: &Name, state: Option<&ExecutionState>, now: Instant) {
-        let Some(judged) = self.judged.get_mut(name).filter(|judged| judged.is_suspended) else { return };
-        judged.is_suspended = false;
-        if let Some(state) = state.filter(|_| judged.counts) {
-            judged.take(state, now);
-        }
-        self.refresh(name, now);
     }
 
     /// The judged instance of a workload.
@@ -244,8 +236,8 @@ impl Trial {
 
     /// Whether a failure of this instance is one of the update, which is undone then.
     pub fn would_undo(&self, instance: &InstanceName) -> bool {
-        self.judged.get(&instance.workload).is_some_and(|Judged { candidate, is_suspended, .. }| {
-            candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback && !is_suspended
+        self.judged.get(&instance.workload).is_some_and(|Judged { candidate, .. }| {
+            candidate.instance == *instance && candidate.on_failure == OnFailure::Rollback
         })
     }
 
@@ -282,7 +274,7 @@ impl Trial {
             judged.counts = true; // What comes now is of the new one.
             judged.is_not_well();
             None
-        } else if judged.counts && !judged.is_suspended {
+        } else if judged.counts {
             judged.take(state, now);
             judged.failure().and_then(|why| judged.fail(why))
         } else {
@@ -316,7 +308,7 @@ impl Trial {
         let mut is_loss = false;
         for name in self.of_agent(agent) {
             if let Some(judged) = self.judged.get_mut(&name) {
-                is_loss |= judged.is_started && !judged.is_suspended;
+                is_loss |= judged.is_started;
                 judged.candidate.is_present = false;
                 judged.state = ExecutionState::plain(Phase::AgentDisconnected);
                 judged.is_not_well();

@@ -40,7 +40,7 @@ impl ServerLoop {
         }
         self.put_failed(failed);
         let mut changes = Changes::default();
-        if !self.subscriptions.is_empty() {
+        if self.is_observed() {
             changes.desired(&before, &self.workloads.desired);
         }
         for (name, tags) in agent_tags {
@@ -67,7 +67,7 @@ impl ServerLoop {
         let (for_agents, infos) = self.workloads.in_mode(difference);
         if for_agents.is_empty() {
             let refreshed = self.workloads.refresh_infos(&infos);
-            if !self.subscriptions.is_empty() {
+            if self.is_observed() {
                 changes.states(refreshed, &self.workloads.states);
             }
             return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
@@ -113,7 +113,7 @@ impl ServerLoop {
         let (finished, for_agents) = self.split_finished(deletes);
         let refreshed = self.workloads.refresh_infos(infos);
         let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
-        if !self.subscriptions.is_empty() {
+        if self.is_observed() {
             let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
             changes
                 .states(new_instances.into_iter().chain(finished).chain(refreshed).collect(), &self.workloads.states);
@@ -143,12 +143,12 @@ impl ServerLoop {
         changes: &mut Changes,
     ) -> Vec<(InstanceName, Option<ExecutionState>)> {
         let now = self.now();
-        let Self { workloads, deletes, rights, peers, subscriptions, timings, guarded, .. } = self;
-        let observed = !subscriptions.is_empty();
+        let observed = self.is_observed();
+        let Self { workloads, deletes, rights, peers, timings, guarded, .. } = self;
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
-            rights.end(&stopped.instance, workloads, |instance| guarded.is_own(instance));
+            rights.end(&stopped.instance, workloads, |instance| guarded.is_placeholder(instance));
             guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
@@ -167,13 +167,13 @@ impl ServerLoop {
             }
             workloads.begin(entry);
             rights.begin(entry);
-            workloads.strays.remove(instance);
+            workloads.unwanted.remove(instance);
             timings.accept(instance, now);
             if let Some(agent) = peers.agents.get_mut(&instance.agent) {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
             let state = workloads.first_state(instance);
-            if guarded.begins(instance) {
+            if guarded.end_placeholder(instance) {
                 new_instances.push((instance.clone(), workloads.states.set(instance, state)));
             } else if workloads.states.set_initial(instance, state) {
                 new_instances.push((instance.clone(), None));
@@ -203,15 +203,15 @@ impl ServerLoop {
             let is_unsent = instance.agent.is_empty() || self.peers.of_agent(&instance.agent).is_none() && is_initial;
             if continues || !is_unsent {
                 for_agents.push(entry);
-                if continues || self.keeps_former(&instance) {
+                if continues || self.keeps_deleted(&instance) {
                     continue;
                 }
             }
             self.deletes.forget_stopping(&instance);
             if let Some(state) = self.workloads.states.remove(&instance) {
                 self.timings.remove(&instance);
-                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_own(instance));
-                self.guarded.show_no_more(&instance);
+                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_placeholder(instance));
+                self.guarded.end_placeholder(&instance);
                 finished.push((instance, state));
             }
         }
@@ -219,9 +219,9 @@ impl ServerLoop {
     }
 
     /// Whether the state of an instance that is not wanted any more stays until its agent reports its end.
-    fn keeps_former(&mut self, instance: &InstanceName) -> bool {
+    fn keeps_deleted(&mut self, instance: &InstanceName) -> bool {
         let Some(state) = self.workloads.states.get(instance) else { return true };
-        let keeps = self.workloads.strays.keep_former(instance, state.additional_info.len());
+        let keeps = self.workloads.unwanted.delete(instance, state.additional_info.len());
         if !keeps {
             log::warn!(
                 "Taking '{}' as removed: agent '{}' has not reported the end of very many earlier workloads.",

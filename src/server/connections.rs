@@ -4,8 +4,9 @@
 
 use super::ServerLoop;
 use super::events::Changes;
+use super::lasting::Kind;
 use super::peers::{Agent, Peer, PeerClass};
-use crate::limits::{STRAY_INFO_MAX, STRAYS_OF_WORKLOAD};
+use super::unwanted::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -68,9 +69,8 @@ impl ServerLoop {
         let mut changes = Changes::default();
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
-        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
+        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_placeholder(one);
         let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
-        self.workloads.strays.agent_connected(&name);
         self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(&changes);
@@ -91,31 +91,40 @@ impl ServerLoop {
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
         let mut lost = self.workloads.states.set_agent_disconnected(name);
-        self.keep_shown(&mut lost);
+        self.keep_placeholders(&mut lost);
         self.judge_lost(name);
-        let unknown = ExecutionState::plain(Phase::AgentDisconnected);
-        let reports: Vec<WorkloadState> =
-            lost.iter().map(|(instance, _)| WorkloadState::new(instance.clone(), unknown.clone())).collect();
-        if !self.subscriptions.is_empty() {
+        let never_wanted = self.workloads.unwanted.agent_gone(name);
+        for instance in &never_wanted {
+            self.workloads.states.remove(instance);
+            self.timings.remove(instance);
+            self.deletes.forget_stopping(instance);
+            self.deletes.forget_sent(instance);
+        }
+        let report = |(instance, _): &(InstanceName, ExecutionState)| {
+            let is_gone = never_wanted.contains(instance);
+            let phase = if is_gone { Phase::Removed } else { Phase::AgentDisconnected };
+            WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
+        };
+        let reports: Vec<WorkloadState> = lost.iter().map(report).collect();
+        if self.is_observed() {
             let mut changes = Changes::default();
             changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
             let lost = lost.into_iter().map(|(instance, state)| (instance, Some(state)));
             changes.states(lost.collect(), &self.workloads.states);
             self.publish(&changes);
         }
+        never_wanted.iter().for_each(|instance| self.end_requests_of_gone(instance));
         self.peers.broadcast_states(&reports, None);
         // Nothing waits for what is not known to run.
         self.relieve_deletes(reports.iter().map(|report| &report.instance));
-        self.workloads.strays.agent_disconnected(name);
-        self.forget_surplus();
     }
 
     /// Removes a stream and its requests, except for logs.
     fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(id)?;
-        self.subscriptions.remove_peer(id);
+        self.end_lasting(|kind, key, _| kind != Kind::Logs && key.peer == id);
+        self.end_usage_of_peer(id);
         self.waiting.remove_peer(id);
-        self.usage.remove_peer(id);
         if !self.waiting.is_empty() {
             self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
         }
@@ -163,25 +172,24 @@ impl ServerLoop {
         states.retain_mut(|WorkloadState { instance, state }| {
             agent.unconfirmed.remove(instance);
             if state.phase == Phase::Removed {
-                workloads.strays.remove(instance);
+                workloads.unwanted.remove(instance);
                 return true;
             }
             if workloads.is_wanted(instance) {
                 return true;
             }
-            state.cut_info(STRAY_INFO_MAX);
-            workloads.strays.report(instance)
+            state.cut_info(UNWANTED_INFO_MAX);
+            workloads.unwanted.report(instance)
         });
         if states.len() < all {
             log::warn!(
                 "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
-                 {STRAYS_OF_WORKLOAD} of one workload.",
+                 {NEVER_WANTED_OF_WORKLOAD} of one workload.",
                 all - states.len()
             );
         }
         let failures = self.new_failures(&states);
         self.take_states(Some(id), states);
-        self.forget_surplus();
         failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
@@ -195,17 +203,6 @@ impl ServerLoop {
         self.states_reported(id, name, gone.into_iter().map(removed).collect());
     }
 
-    /// Agents of ever new names must not fill the memory with states of instances that nobody wants.
-    fn forget_surplus(&mut self) {
-        while let Some((name, instances)) = self.workloads.strays.take_surplus() {
-            log::warn!(
-                "Forgetting {} states of workloads that '{name}', which is disconnected, should not have.",
-                instances.len()
-            );
-            self.take_states(None, instances.into_iter().map(removed).collect());
-        }
-    }
-
     /// Stores states that the agent with the stream `from` may report, and passes them on.
     fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
         let mut old = Vec::new();
@@ -213,8 +210,8 @@ impl ServerLoop {
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
             self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
-            let shown = self.guarded.as_shown(instance, state);
-            old.push((instance.clone(), self.workloads.states.set(instance, shown)));
+            self.guarded.reported(instance);
+            old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
                 // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.
@@ -224,11 +221,7 @@ impl ServerLoop {
             }
         }
         self.judge(&states);
-        if !self.subscriptions.is_empty() {
-            let mut changes = Changes::default();
-            changes.states(old, &self.workloads.states);
-            self.publish(&changes);
-        }
+        self.publish_states(old);
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
@@ -278,9 +271,10 @@ impl ServerLoop {
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));
-        if !self.subscriptions.is_empty() {
+        let after = agent.attributes.clone();
+        if self.is_observed() {
             let mut changes = Changes::default();
-            changes.agent(name, Some(&before), Some(&agent.attributes));
+            changes.agent(name, Some(&before), Some(&after));
             self.publish(&changes);
         }
     }

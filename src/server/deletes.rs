@@ -4,13 +4,16 @@
 
 use super::dependencies::{Users, needed_running};
 use super::workloads::Workloads;
-use crate::limits::DELETE_CIRCLE_MAX;
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::InstanceName;
 use crate::model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Workloads of a chain of deletes that are followed to find out whether they wait for each other. A circle over agents
+/// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
+const DELETE_CIRCLE_MAX: usize = 100;
 
 /// What a delete waits for: the one condition that the server sends.
 const CONDITION: DeleteCondition = DeleteCondition::NotPendingNorRunning;

@@ -44,7 +44,7 @@ impl ServerLoop {
         }
         let cause = format!("{text}; switching from mode '{old}' to '{new}'.");
         log::error!("{cause}");
-        let updates = self.waiting.updates_in_line().cloned().collect();
+        let updates = self.waiting.updates().cloned().collect();
         self.overtaken = Overtaken { updates, cause: cause.clone() };
         self.write_mode(new, cause);
     }

@@ -1,17 +1,14 @@
 //! Event subscriptions and what changed: state changes to events.
 //!
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them. Differences are computed for the entries
-//! that changed and for nothing else, and each event once for all subscriptions with the same masks.
+//! that changed and for nothing else, and each event once for all subscriptions with the same masks. What the events of a
+//! change cost is measured, and who takes too much of it loses the subscription.
 
 use super::ServerLoop;
+use super::lasting::{Content, Kind, Lasting, TooMany};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
-use super::shares::{ByRequest, EventBudget, LastingRequest, TooMany, check_room, of_peer};
 use super::update::StateChange;
-use crate::limits::{
-    CHANGES_PARTS_MAX, EVENT_NODE_STEPS, EVENT_PART_STEPS, EVENT_STEP_BYTES, SUBSCRIPTIONS_OF_WORKLOAD,
-    SUBSCRIPTIONS_PER_PEER_MAX,
-};
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
     workload_node,
@@ -23,13 +20,27 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
 use crate::wire::outbox::Encoded;
-use crate::wire::peer::PeerId;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The keys that lead to a node. A key may contain dots, so a path is more than its text.
 pub type Path = Vec<String>;
+
+/// Parts of all changed paths of one event, and of all that one subscriber is told: a dozen fields of each of 5,000
+/// workloads. The paths to many fields of a deep config take far more memory than the update that changes them.
+const PARTS_MAX: usize = 250_000;
+/// What the events of one change may cost for one requester in any case, in CPU time; beside that,
+/// [`COST_OF_CHANGE`] times as much as the change itself.
+const COST_FREE: Duration = Duration::from_millis(100);
+const COST_OF_CHANGE: u32 = 3;
+/// The same for all of them together, as a multiple. Half of it is shared evenly, so that a requester that needs little
+/// gets that however much others need; the other half goes to those who come first.
+const COST_OF_ALL: u32 = 4;
+/// Keys that are compared between two looks at the time.
+const LOOK_INTERVAL: u32 = 256;
 
 /// The error for a subscriber when so much changed that an event with each path of it would keep everybody waiting.
 const TOO_MANY_FIELDS: &str = "Too many fields changed at once; the event subscription ends, subscribe again";
@@ -37,29 +48,13 @@ const TOO_MANY_FIELDS: &str = "Too many fields changed at once; the event subscr
 const EVENTS_LOST: &str = "Events were not taken in time and are lost; the event subscription ends, subscribe again to \
                            get the state";
 
-/// All subscriptions.
-#[derive(Debug, Default)]
-pub struct Subscriptions {
-    by_request: ByRequest<Subscription>,
-}
-
-#[derive(Debug)]
-struct Subscription {
-    requester: Requester,
-    /// `None` stands for everything. Equal masks are shared.
-    masks: Option<Arc<MaskTree>>,
-    /// The instance that subscribed through its agent: its successor has not.
-    owner: Option<InstanceName>,
-}
-
-impl LastingRequest for Subscription {
-    const NAME: &str = "event subscriptions";
-    const OF_WORKLOAD: usize = SUBSCRIPTIONS_OF_WORKLOAD;
-    const OF_STREAM: usize = SUBSCRIPTIONS_PER_PEER_MAX;
-
-    fn bytes(&self) -> usize {
-        self.masks.as_ref().map_or(0, |masks| masks.bytes())
-    }
+/// What a subscriber gets of a change.
+enum Told {
+    /// It does not concern its masks.
+    Nothing,
+    /// It does, but there is no room.
+    Lost,
+    Event(Arc<Encoded>),
 }
 
 /// Subscriptions with the same masks, which get the same events.
@@ -70,88 +65,83 @@ struct SameMasks {
     subscriptions: Vec<(RequestKey, Requester)>,
 }
 
-impl Subscriptions {
-    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything. `owner` is the instance
-    /// that subscribes through its agent.
-    ///
-    /// # Errors
-    /// [`TooMany`]; an earlier subscription under `key` stays.
-    pub fn add(
-        &mut self,
-        requester: &Requester,
-        key: &RequestKey,
-        masks: Option<MaskTree>,
-        owner: Option<InstanceName>,
-    ) -> Result<(), TooMany> {
-        let masks = masks.map(|masks| {
-            let mut others = self.by_request.values().filter_map(|other| other.masks.as_ref());
-            others.find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
-        });
-        let subscription = Subscription { requester: requester.clone(), masks, owner };
-        let earlier = self.by_request.remove(key);
-        let checked = check_room(&self.by_request, requester, key, &subscription);
-        let kept = if checked.is_ok() { Some(subscription) } else { earlier };
-        self.by_request.extend(kept.map(|kept| (key.clone(), kept)));
-        checked
+// --------------------------------------------------------------------- cost
+
+/// CPU time that the thread of the server has used; stands still until it is said where that comes from.
+pub struct CpuTime(pub Box<dyn Fn() -> Duration + Send>);
+
+impl Default for CpuTime {
+    fn default() -> Self {
+        Self(Box::new(|| Duration::ZERO))
+    }
+}
+
+impl CpuTime {
+    /// That of the thread that asks.
+    pub fn of_thread() -> Self {
+        Self(Box::new(|| clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()))
+    }
+}
+
+/// What the events of one change may still cost.
+struct Budget<'c> {
+    cpu: &'c CpuTime,
+    taken: BTreeMap<Requester, Duration>,
+    /// What one requester may take.
+    most: Duration,
+    /// What is kept for each of them.
+    share: Duration,
+    /// What is left for those who come first.
+    common: Duration,
+}
+
+impl<'c> Budget<'c> {
+    /// For a change that cost `change` by itself and that so many requesters have subscribed to.
+    fn new(cpu: &'c CpuTime, change: Duration, requesters: usize) -> Self {
+        let most = COST_FREE + COST_OF_CHANGE * change;
+        let half = most * COST_OF_ALL / 2;
+        let share = half / u32::try_from(requesters.max(1)).unwrap_or(u32::MAX);
+        Self { cpu, taken: BTreeMap::new(), most, share, common: half }
     }
 
-    /// Ends all subscriptions.
-    pub fn take_all(&mut self) -> Vec<RequestKey> {
-        std::mem::take(&mut self.by_request).into_keys().collect()
-    }
-
-    /// Ends one subscription.
-    pub fn remove(&mut self, key: &RequestKey) {
-        self.by_request.remove(key);
-    }
-
-    /// Ends all subscriptions of a stream.
-    pub fn remove_peer(&mut self, peer: PeerId) {
-        self.by_request.retain(|key, _| key.peer != peer);
-    }
-
-    /// Ends all subscriptions of an instance that is gone.
-    pub fn remove_owner(&mut self, instance: &InstanceName) {
-        self.by_request.retain(|_, subscription| subscription.owner.as_ref() != Some(instance));
-    }
-
-    /// The subscriptions of a workload on the stream of its agent, with their masks.
-    pub fn of_workload(&self, peer: PeerId, workload: &str) -> impl Iterator<Item = (&RequestKey, Option<&MaskTree>)> {
-        let own = of_peer(&self.by_request, peer).filter(move |(key, _)| key.workload() == Some(workload));
-        own.map(|(key, subscription)| (key, subscription.masks.as_deref()))
-    }
-
-    /// Whether that request is one.
-    #[cfg(test)]
-    pub fn contains(&self, key: &RequestKey) -> bool {
-        self.by_request.contains_key(key)
-    }
-
-    /// How many each stream has.
-    #[cfg(test)]
-    pub fn by_peer(&self) -> BTreeMap<PeerId, usize> {
-        let mut counts = BTreeMap::new();
-        self.by_request.keys().for_each(|key| *counts.entry(key.peer).or_default() += 1);
-        counts
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.by_request.is_empty()
-    }
-
-    /// All subscriptions, those with the same masks together, in the order of the first of them.
-    fn by_masks(&self) -> Vec<SameMasks> {
-        let mut all: Vec<SameMasks> = Vec::new();
-        let mut index = BTreeMap::new();
-        for (key, Subscription { masks, requester, .. }) in &self.by_request {
-            let place = *index.entry(masks.as_ref().map(Arc::as_ptr)).or_insert(all.len());
-            if place == all.len() {
-                all.push(SameMasks { masks: masks.clone(), subscriptions: Vec::new() });
-            }
-            all[place].subscriptions.push((key.clone(), requester.clone()));
+    /// Does `work` at the cost of a requester; `None` when it had nothing left, or had to stop.
+    fn spend<T>(&mut self, requester: &Requester, work: impl FnOnce(&mut Meter<'_>) -> Option<T>) -> Option<T> {
+        let taken = self.taken.get(requester).copied().unwrap_or_default();
+        let share = self.share.saturating_sub(taken);
+        let left = (share + self.common).min(self.most.saturating_sub(taken));
+        if left.is_zero() {
+            return None;
         }
-        all
+        let begin = (self.cpu.0)();
+        let result = work(&mut Meter { cpu: self.cpu, until: begin + left, keys: 0, parts: 0 });
+        let spent = (self.cpu.0)().saturating_sub(begin);
+        self.common = self.common.saturating_sub(spent.saturating_sub(share));
+        *self.taken.entry(requester.clone()).or_default() += spent;
+        result
+    }
+}
+
+/// Ends work that takes too long, or finds too much.
+struct Meter<'c> {
+    cpu: &'c CpuTime,
+    until: Duration,
+    keys: u32,
+    parts: usize,
+}
+
+impl Meter<'_> {
+    /// A key is compared; `None` when there is no time left.
+    fn compare(&mut self) -> Option<()> {
+        self.keys += 1;
+        let is_over = self.keys.is_multiple_of(LOOK_INTERVAL) && (self.cpu.0)() > self.until;
+        (!is_over).then_some(())
+    }
+
+    /// A path is added to an event; `None` when that has too many parts.
+    fn add(&mut self, path: &Path, event: &mut BTreeSet<Path>) -> Option<()> {
+        self.parts += path.len();
+        event.insert(path.clone());
+        (self.parts <= PARTS_MAX).then_some(())
     }
 }
 
@@ -190,12 +180,12 @@ type StatesById = BTreeMap<Name, Option<ExecutionState>>;
 pub struct Changes {
     /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
-    /// The highest new nodes, with everything below them, and the steps to send that.
-    added: Vec<(Path, Node, usize)>,
+    /// The highest new nodes, with everything below them.
+    added: Vec<(Path, Node)>,
     /// The highest nodes that are gone, with everything that was below them.
     removed: Vec<(Path, Node)>,
-    /// Leaves with another value, and the steps to send that.
-    updated: Vec<(Path, usize)>,
+    /// Leaves with another value.
+    updated: Vec<Path>,
 }
 
 fn path(parts: &[&str]) -> Path {
@@ -209,7 +199,7 @@ impl Changes {
 
     /// Whether too much changed to send each path of it.
     fn are_too_many(&self) -> bool {
-        self.parts > CHANGES_PARTS_MAX
+        self.parts > PARTS_MAX
     }
 
     /// The node at `path` changed. Both are sparse: empty containers are not there.
@@ -218,18 +208,18 @@ impl Changes {
         match (old, new) {
             _ if self.are_too_many() => return,
             (None, None) => {}
-            (None, Some(new)) => self.added.push((path.clone(), new.clone(), value_steps(new))),
+            (None, Some(new)) => self.added.push((path.clone(), new.clone())),
             (Some(old), None) => self.removed.push((path.clone(), old.clone())),
             (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
             (Some(old), Some(new)) if old == new => {}
             // An empty list means the same as none.
             (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
-                self.added.push((path.clone(), new.clone(), value_steps(new)));
+                self.added.push((path.clone(), new.clone()));
             }
             (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => {
                 self.removed.push((path.clone(), old.clone()));
             }
-            (Some(_), Some(new)) => self.updated.push((path.clone(), value_steps(new))),
+            (Some(_), Some(_)) => self.updated.push(path.clone()),
         }
         self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
     }
@@ -296,7 +286,7 @@ impl Changes {
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
         if before.api_version != now.api_version {
             for part in ["desiredState", "effectiveState"] {
-                self.updated.push((path(&[part, "apiVersion"]), EVENT_NODE_STEPS));
+                self.updated.push(path(&[part, "apiVersion"]));
             }
         }
         for (name, workload) in &before.workloads {
@@ -318,29 +308,22 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// The event for a subscriber with `masks`. Takes from the steps that are `left`: to compare each changed path with all
-    /// masks at once, and to read, encode and send the event. `None` when these are not enough.
-    fn matching(&self, masks: Option<&MaskTree>, left: &mut usize) -> Option<Altered> {
+    /// The event for a subscriber with `masks`; `None` when it takes too long to find, or is too large.
+    fn matching(&self, masks: Option<&MaskTree>, meter: &mut Meter<'_>) -> Option<Altered> {
         let Altered { mut added, mut updated, mut removed } = Altered::default();
-        for (path, tree, steps) in &self.added {
-            find(tree, *steps, masks, path, &mut added, left)?;
+        for (path, tree) in &self.added {
+            find(tree, masks, path, &mut added, meter)?;
         }
         for (path, tree) in &self.removed {
-            find(tree, 0, masks, path, &mut removed, left)?; // Nothing is there that could be read.
+            find(tree, masks, path, &mut removed, meter)?;
         }
-        for (path, steps) in &self.updated {
-            if follow(masks, path, left)?.0 {
-                add_path(path, *steps, &mut updated, left)?;
+        for path in &self.updated {
+            if follow(masks, path, meter)?.0 {
+                meter.add(path, &mut updated)?;
             }
         }
         Some(Altered { added, updated, removed })
     }
-}
-
-/// Takes `steps` from those that are `left`; `None` when there are not so many.
-fn take(left: &mut usize, steps: usize) -> Option<()> {
-    *left = left.checked_sub(steps)?;
-    Some(())
 }
 
 /// The changed instances of one workload before and now, by id.
@@ -359,147 +342,222 @@ fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) ->
     states.get(&instance).map(execution_state_node)
 }
 
-/// What it takes to read and encode a value.
-fn value_steps(node: &Node) -> usize {
-    EVENT_NODE_STEPS
-        + match node {
-            Node::Text(text) => text.len() / EVENT_STEP_BYTES,
-            Node::Number(_) => 0,
-            Node::List(items) => items.iter().map(value_steps).sum(),
-            Node::Map(entries) => entries.values().map(|child| EVENT_NODE_STEPS + value_steps(child)).sum(),
-        }
-}
-
-/// Adds a path to an event.
-fn add_path(path: &Path, value_steps: usize, event: &mut BTreeSet<Path>, left: &mut usize) -> Option<()> {
-    take(left, EVENT_PART_STEPS * path.len() + value_steps)?;
-    event.insert(path.clone());
-    Some(())
-}
-
-/// The paths of an event for the new or removed `node` at `path`, whose value takes `value_steps`.
+/// The paths of an event for the new or removed `node` at `path`.
 fn find(
     node: &Node,
-    value_steps: usize,
     masks: Option<&MaskTree>,
     path: &Path,
     found: &mut BTreeSet<Path>,
-    left: &mut usize,
+    meter: &mut Meter<'_>,
 ) -> Option<()> {
-    let (is_wanted, below) = follow(masks, path, left)?;
+    let (is_wanted, below) = follow(masks, path, meter)?;
     if is_wanted {
-        add_path(path, value_steps, found, left)?;
+        meter.add(path, found)?;
     }
-    // What is sent as a whole is read once, however many masks lead to its parts.
-    let reads = value_steps > 0 && !is_wanted;
-    below.map_or(Some(()), |below| collect_below(node, reads, &below, &mut path.clone(), found, left))
+    below.map_or(Some(()), |below| collect_below(node, &below, &mut path.clone(), found, meter))
 }
 
 /// Whether a mask ends on the way to the node at `path` or there, and where the others go on below it. Without masks
 /// everything is wanted.
-fn follow<'m>(masks: Option<&'m MaskTree>, path: &Path, left: &mut usize) -> Option<(bool, Option<Wanted<'m>>)> {
+fn follow<'m>(masks: Option<&'m MaskTree>, path: &Path, meter: &mut Meter<'_>) -> Option<(bool, Option<Wanted<'m>>)> {
     let Some(masks) = masks else { return Some((true, None)) };
     let (is_wanted, below) = path.iter().try_fold((false, masks.wanted()), |(is_wanted, wanted), key| {
-        take(left, 1 + wanted.count())?;
+        meter.compare()?;
         let wanted = wanted.on(key);
         Some((is_wanted || wanted.is_whole(), wanted))
     })?;
     Some((is_wanted, Some(below)))
 }
 
-/// The concrete paths that masks lead to below an added or removed node, whose values are read with `reads`.
+/// The concrete paths that masks lead to below an added or removed node.
 fn collect_below(
     node: &Node,
-    reads: bool,
     wanted: &Wanted<'_>,
     path: &mut Path,
     found: &mut BTreeSet<Path>,
-    left: &mut usize,
+    meter: &mut Meter<'_>,
 ) -> Option<()> {
     let Node::Map(entries) = node else { return Some(()) };
     if wanted.is_nothing() {
         return Some(());
     }
     for (key, child) in entries {
-        take(left, 1 + wanted.count())?;
+        meter.compare()?;
         let below = wanted.on(key);
         if below.is_nothing() {
             continue;
         }
         path.push(key.to_owned());
-        let is_whole = below.is_whole();
-        if is_whole {
-            add_path(path, if reads { value_steps(child) } else { 0 }, found, left)?;
+        if below.is_whole() {
+            meter.add(path, found)?;
         }
-        collect_below(child, reads && !is_whole, &below, path, found, left)?;
+        collect_below(child, &below, path, found, meter)?;
         path.pop();
     }
     Some(())
 }
 
 impl ServerLoop {
+    /// From now on the CPU time that the events of a change take is `cpu`.
+    pub fn set_cpu_time(&mut self, cpu: CpuTime) {
+        self.cpu = cpu;
+    }
+
+    /// Whether anybody is told of changes.
+    pub(super) fn is_observed(&self) -> bool {
+        !self.lasting.has_no(Kind::Events)
+    }
+
+    /// Subscribes the request `key`; its earlier masks are replaced. No masks mean everything.
+    pub(super) fn subscribe(
+        &mut self,
+        requester: &Requester,
+        key: &RequestKey,
+        masks: Option<MaskTree>,
+    ) -> Result<(), TooMany> {
+        let masks = masks.map(|masks| {
+            let mut others = self.lasting.of(Kind::Events).filter_map(|(_, other)| other.masks());
+            others.find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))
+        });
+        let owner = self.rights.owner(requester);
+        let lasting = Lasting { requester: requester.clone(), owner, content: Content::Events(masks) };
+        self.lasting.add(Kind::Events, key, lasting)
+    }
+
+    /// All subscriptions, those with the same masks together, in the order of the first of them.
+    fn by_masks(&self) -> Vec<SameMasks> {
+        let mut all: Vec<SameMasks> = Vec::new();
+        let mut index = BTreeMap::new();
+        for (key, lasting) in self.lasting.of(Kind::Events) {
+            let masks = lasting.masks();
+            let place = *index.entry(masks.map(Arc::as_ptr)).or_insert(all.len());
+            if place == all.len() {
+                all.push(SameMasks { masks: masks.cloned(), subscriptions: Vec::new() });
+            }
+            all[place].subscriptions.push((key.clone(), lasting.requester.clone()));
+        }
+        all
+    }
+
+    /// Notifies subscribers of states of instances that have changed; `old` are those that they had before.
+    pub(super) fn publish_states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>) {
+        if self.is_observed() {
+            let mut changes = Changes::default();
+            changes.states(old, &self.workloads.states);
+            self.publish(&changes);
+        }
+    }
+
     /// Notifies subscribers of what changed, each in one message with the new values. Events must not cost an agent its
     /// connection: a subscriber that does not take them in time gets an error, and its subscription ends.
     pub(super) fn publish(&mut self, changes: &Changes) {
-        if changes.are_too_many() {
-            for key in self.subscriptions.take_all() {
-                self.peers.refuse(&key, TOO_MANY_FIELDS);
-            }
-            return;
-        }
         if changes.is_empty() {
             return;
         }
-        let groups = self.subscriptions.by_masks();
-        let requesters: BTreeSet<&Requester> =
-            groups.iter().flat_map(|group| &group.subscriptions).map(|(_, requester)| requester).collect();
-        let mut budget = EventBudget::new(requesters.len());
+        let groups = self.by_masks();
+        let all = || groups.iter().flat_map(|group| &group.subscriptions);
+        if changes.are_too_many() {
+            let keys: Vec<RequestKey> = all().map(|(key, _)| key.clone()).collect();
+            return keys.iter().for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
+        }
+        let requesters = all().map(|(_, requester)| requester).collect::<BTreeSet<_>>().len();
+        let cpu = std::mem::take(&mut self.cpu);
+        let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
         // One after the other: the events of all groups together could fill the memory.
         for group in groups {
             self.send_event(group, changes, &mut budget);
         }
+        self.cpu = cpu;
     }
 
     /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
     /// them that can pay for that.
-    fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut EventBudget) {
+    fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut Budget<'_>) {
         let mut event: Option<Arc<Encoded>> = None;
         for (key, requester) in group.subscriptions {
             let Some(peer) = self.peers.get(key.peer) else { continue };
-            let mut altered = None;
-            if event.is_none() {
-                altered = budget.spend(&requester, |left| changes.matching(group.masks.as_deref(), left));
-                match &altered {
-                    Some(found) if found.is_empty() => return,
-                    Some(_) => {}
-                    None => {
-                        self.end_subscription(&key, TOO_MANY_FIELDS);
-                        continue;
-                    }
-                }
-            }
             let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
-            if is_busy || !peer.outbox.has_room_for_event() {
-                self.end_subscription(&key, EVENTS_LOST);
-                continue;
-            }
-            if let Some(altered) = altered {
-                let state = self.view().read_paths(altered.all());
-                event = Some(Arc::new(peer.outbox.encode(&state, Some(altered.fields()))));
-            }
-            let Some(event) = &event else { continue };
-            if budget.pay_for_sending(&requester, event.bytes()) {
-                let result = peer.outbox.put_state(key.id, event);
-                self.peers.check(key.peer, result);
-            } else {
-                self.end_subscription(&key, TOO_MANY_FIELDS);
+            let has_room = !is_busy && peer.outbox.has_room_for_event();
+            let told = budget.spend(&requester, |meter| match &event {
+                Some(event) if has_room => Some(Told::Event(event.clone())),
+                Some(_) => Some(Told::Lost),
+                None => {
+                    let altered = changes.matching(group.masks.as_deref(), meter)?;
+                    if altered.is_empty() {
+                        return Some(Told::Nothing);
+                    }
+                    let state = has_room.then(|| self.view().read_paths(altered.all()));
+                    let encoded = state.map(|state| peer.outbox.encode(&state, Some(altered.fields())));
+                    Some(encoded.map_or(Told::Lost, |encoded| Told::Event(Arc::new(encoded))))
+                }
+            });
+            match told {
+                Some(Told::Nothing) => return,
+                Some(Told::Lost) => self.end_subscription(&key, EVENTS_LOST),
+                None => self.end_subscription(&key, TOO_MANY_FIELDS),
+                Some(Told::Event(encoded)) => {
+                    let result = peer.outbox.put_state(key.id, &encoded);
+                    self.peers.check(key.peer, result);
+                    event = Some(encoded);
+                }
             }
         }
     }
 
     /// Ends a subscription and sends the reason.
     pub(super) fn end_subscription(&mut self, key: &RequestKey, reason: impl Display) {
-        self.subscriptions.remove(key);
+        self.lasting.remove(Kind::Events, key);
         self.peers.refuse(key, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::requester::Stream;
+    use crate::wire::peer::PeerId;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn commander(number: u64) -> Requester {
+        Requester { stream: Stream::Commander(PeerId(number)), workload: None }
+    }
+
+    /// CPU time in milliseconds that the test decides.
+    fn cpu() -> (CpuTime, Arc<AtomicU64>) {
+        let time = Arc::new(AtomicU64::new(0));
+        let read = time.clone();
+        (CpuTime(Box::new(move || Duration::from_millis(read.load(Ordering::Relaxed)))), time)
+    }
+
+    #[test]
+    fn one_takes_no_more_than_its_most_and_the_last_one_gets_its_share() {
+        let (cpu, time) = cpu();
+        let most = COST_FREE + COST_OF_CHANGE * Duration::from_millis(50);
+        let mut budget = Budget::new(&cpu, Duration::from_millis(50), 20);
+        let mut takes = |number: u64, milliseconds: u64| {
+            budget.spend(&commander(number), |meter| {
+                let begin = time.fetch_add(milliseconds, Ordering::Relaxed);
+                (Duration::from_millis(begin + milliseconds) <= meter.until).then_some(())
+            })
+        };
+        assert_eq!((takes(0, 250), takes(0, 1)), (Some(()), None), "{most:?}, whatever its subscriptions");
+        (1..10).for_each(|number| _ = takes(number, 250));
+        let share = most * COST_OF_ALL / 2 / 20;
+        assert_eq!(share, Duration::from_millis(25));
+        assert!((10..20).all(|number| takes(number, 25).is_some()), "those who need little get it");
+        assert!((10..20).all(|number| takes(number, 1).is_none()));
+    }
+
+    #[test]
+    fn work_ends_when_its_time_is_over_or_an_event_is_too_large() {
+        let (cpu, time) = cpu();
+        let mut meter = Meter { cpu: &cpu, until: Duration::from_millis(10), keys: 0, parts: 0 };
+        assert!((0..10 * LOOK_INTERVAL).all(|_| meter.compare().is_some()));
+        time.store(11, Ordering::Relaxed);
+        assert!((0..LOOK_INTERVAL).any(|_| meter.compare().is_none()));
+        let path: Path = vec!["x".to_owned(); PARTS_MAX / 2];
+        let mut event = BTreeSet::new();
+        assert!(meter.add(&path, &mut event).is_some() && meter.add(&path, &mut event).is_some());
+        assert!(meter.add(&path, &mut event).is_none());
     }
 }

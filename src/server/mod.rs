@@ -13,7 +13,8 @@ mod dependencies;
 mod essential;
 mod events;
 mod guarded;
-mod log_campaigns;
+mod lasting;
+mod logs;
 pub mod metrics;
 mod modes;
 pub mod mutating_hooks;
@@ -24,12 +25,11 @@ mod prepare;
 mod requester;
 mod requests;
 pub mod settings;
-mod shares;
 pub mod state_store;
 pub mod state_view;
-mod strays;
 mod templates;
 mod timings;
+mod unwanted;
 mod update;
 mod usage;
 mod waiting_requests;
@@ -45,9 +45,9 @@ use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use essential::Overtaken;
-use events::Subscriptions;
+use events::CpuTime;
 use guarded::GuardedUpdates;
-use log_campaigns::LogCampaigns;
+use lasting::LastingRequests;
 use metrics::{NumbersRequest, UpdateCounts};
 use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
@@ -55,15 +55,14 @@ use peers::Peers;
 use prepare::Occasion;
 use requester::Rights;
 use settings::ModeSettings;
-use shares::Shares;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use timings::Timings;
 use update::{StateChange, UpdateError};
-use usage::UsageReads;
+use usage::Samples;
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
 
@@ -119,14 +118,11 @@ pub struct ServerLoop {
     deletes: Deletes,
     peers: Peers,
     rights: Rights,
-    subscriptions: Subscriptions,
-    log_campaigns: LogCampaigns,
+    lasting: LastingRequests,
     waiting: WaitingRequests,
-    usage: UsageReads,
+    samples: Samples,
     /// Updates that came before the server switched the mode by itself.
     overtaken: Overtaken,
-    /// How long the server has worked for each requester.
-    shares: Shares,
     updates: UpdateCounts,
     metrics: Option<Receiver<NumbersRequest>>,
     hooks: Option<MutatingHooks>,
@@ -138,6 +134,9 @@ pub struct ServerLoop {
     /// When instances were accepted and started.
     timings: Timings,
     time: Time,
+    cpu: CpuTime,
+    /// The CPU time when the present event began.
+    begun: Duration,
     room: RoomWaker,
 }
 
@@ -237,12 +236,13 @@ impl ServerLoop {
         let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
         self.set_clock(clock.clone());
+        self.set_cpu_time(CpuTime::of_thread());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
             pulse.turn();
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
-            let usage_due = self.usage.until().map_or_else(never, |at| clock.alarm(at));
+            let usage_due = self.usage_until().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
@@ -286,6 +286,7 @@ impl ServerLoop {
 
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
+        self.begun = (self.cpu.0)();
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);
@@ -318,65 +319,7 @@ impl ServerLoop {
     }
 }
 
-/// What tests and the simulation inspect.
-#[cfg(test)]
-impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states, rights that outlast their workload.
-    pub fn sizes(&self) -> [usize; 6] {
-        let [stopping, deletes] = self.deletes.len();
-        let (streams, ids) = (self.peers.streams.len(), self.peers.ids.len());
-        [streams, ids, stopping, deletes, self.workloads.states.iter().count(), self.rights.ending(&self.workloads)]
-    }
-
-    /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
-    pub fn wrong_strays(&self) -> BTreeSet<String> {
-        let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
-        let is_stray = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_own(one);
-        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_stray).collect();
-        self.workloads.strays.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
-    }
-
-    /// Whether the server itself shows this instance, which no agent has got yet.
-    pub fn is_own(&self, instance: &InstanceName) -> bool {
-        self.guarded.is_own(instance)
-    }
-
-    /// Whether only instances have times that have a state or are wanted.
-    pub fn timings_agree(&self) -> bool {
-        let Workloads { states, .. } = &self.workloads;
-        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
-    }
-
-    /// What the delete of an instance waits for, as it was sent last.
-    pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
-        self.deletes.conditions(instance)
-    }
-
-    /// Whether it has modes.
-    pub fn has_modes(&self) -> bool {
-        self.workloads.modes.is_some()
-    }
-
-    /// Whether a request is served with events.
-    pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
-        self.subscriptions.contains(&RequestKey { peer, id: id.to_owned() })
-    }
-
-    /// Event subscriptions of each stream.
-    pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
-        self.subscriptions.by_peer()
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
-pub use guarded::SeenUpdate;
-#[cfg(test)]
-use {
-    crate::model::names::InstanceName,
-    crate::wire::peer::PeerId,
-    requester::RequestKey,
-    std::collections::{BTreeMap, BTreeSet},
-};
+pub use guarded::tests::SeenUpdate;

@@ -6,7 +6,7 @@
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
-use crate::limits::{EXCERPT_MAX, MODES_OF_WORKLOAD};
+use crate::limits::EXCERPT_MAX;
 use crate::model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::modes::{
@@ -18,6 +18,9 @@ use crate::model::validation::NAME_RULE;
 use crate::model::workload::{ConfigItem, RestartPolicy, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
+const MODES_OF_WORKLOAD: usize = 64;
 
 /// A state that modes do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@
 
 use super::settings::HookEntry;
 use super::update::UpdateError;
-use crate::limits::{HOOK_ERROR_MAX, HOOK_KILL_GRACE, STACK_LARGE};
+use crate::limits::{HOOK_KILL_GRACE, STACK_LARGE};
 use crate::model::messages::WorkloadPlan;
 use crate::platform::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::platform::memory::give_back_after;
@@ -18,6 +18,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Standard error kept of a hook, in bytes. It becomes part of a response.
+const HOOK_ERROR_MAX: usize = 4 * 1024;
 
 /// What the hooks made of a plan: `None` when they left it as it is.
 pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;

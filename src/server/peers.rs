@@ -12,6 +12,7 @@ use crate::wire::outbox::{Outbox, OutboxError, StateEntry, StatesOfAgent};
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::task::Waker;
 
 /// Which service a stream uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +111,12 @@ impl Peers {
     /// The agent `name` if `id` is its stream.
     pub fn agent_on(&mut self, id: PeerId, name: &str) -> Option<&mut Agent> {
         self.agents.get_mut(name).filter(|agent| agent.peer == id)
+    }
+
+    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is so. `is_only` is whether its
+    /// requester waits for no other.
+    pub fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
+        self.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(is_only, wake))
     }
 
     /// Who sent a request.

@@ -7,6 +7,7 @@
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
 use super::ServerLoop;
+use super::lasting::Kind;
 use super::workloads::Workloads;
 use crate::model::authorizer::{Authorizer, Denial};
 use crate::model::mask_tree::MaskTree;
@@ -179,9 +180,8 @@ impl ServerLoop {
     /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
     /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_own(instance));
-        self.subscriptions.remove_owner(gone);
-        self.end_logs_of_instance(gone);
+        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_placeholder(instance));
+        self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
         if self.rights.of(&gone.agent, &gone.workload).is_none() {
             self.end_denied_subscriptions(gone);
             self.end_logs_of_workload(gone);
@@ -194,9 +194,10 @@ impl ServerLoop {
         let check = |masks: Option<&MaskTree>| {
             self.rights.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
         };
-        let own = self.subscriptions.of_workload(peer, workload);
-        let ended: Vec<(RequestKey, Denied)> =
-            own.filter_map(|(key, masks)| Some((key.clone(), check(masks).err()?))).collect();
+        let own = self.lasting.of(Kind::Events).filter(|(key, _)| key.peer == peer && key.workload() == Some(workload));
+        let ended: Vec<(RequestKey, Denied)> = own
+            .filter_map(|(key, lasting)| Some((key.clone(), check(lasting.masks().map(|masks| &**masks)).err()?)))
+            .collect();
         for (key, denied) in ended {
             self.end_subscription(&key, format_args!("{denied}; the event subscription ends"));
         }

@@ -4,12 +4,12 @@
 
 use super::ServerLoop;
 use super::events::Changes;
+use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
 use super::update::{StateChange, UpdateError, requested_change};
-use super::waiting_requests::NoRoom;
-use crate::limits::{LOG_TIME_MAX, MASKS_PARTS_MAX, REQUEST_ID_MAX, REQUEST_TIME_SHARE};
+use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::Phase;
 use crate::model::field_path;
 use crate::model::mask_tree::MaskTree;
@@ -21,6 +21,9 @@ use crate::wire::peer::PeerId;
 use crate::wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+
+/// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
+const LOG_TIME_MAX: usize = 64;
 
 /// The error when too many requests of a requester wait.
 const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
@@ -55,44 +58,24 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
 }
 
 impl ServerLoop {
-    /// Handles a request and responds on the stream that it came from, or lets it wait: for an update before it, for
-    /// responses that are not sent yet, or until nobody else wants anything because its requester has used up its share of
-    /// the server's time. `room` is what its message takes of the inbox.
+    /// Handles a request and responds on the stream that it came from, or lets it wait. `room` is what its message takes of
+    /// the inbox.
     pub(super) fn request(&mut self, peer: PeerId, Request { id, content }: Request, room: Room) {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.peers.requester(&key);
-        self.request_of(&requester, key, content, room);
-        self.shares.charge(&requester, begin, self.now());
-    }
-
-    fn request_of(&mut self, requester: &Requester, key: RequestKey, content: RequestContent, room: Room) {
+        let has_room = || self.peers.has_room_for_answer(key.peer, true, &self.room.0);
+        let (waiting, has_hooks) = (&self.waiting, self.hooks.is_some());
         if let Some(reason) = too_large(&key.id, &content) {
-            return self.peers.refuse_or_drop(&key, reason);
-        }
-        // There may be many rules, so a request that has to wait in any case is compared with them only after that.
-        let is_late = !content.is_cancel() && !self.shares.excess(requester, self.now()).is_none();
-        let checked = if is_late {
-            self.rights.rules_for(requester, &content).map(drop)
+            self.peers.refuse_or_drop(&key, reason);
+        } else if let Err(denied) = self.rights.rules_for(&requester, &content) {
+            self.deny(&key, denied);
+        } else if waiting.must_wait(&requester, &content, begin, has_hooks, has_room) {
+            self.wait_for_turn(&requester, key, content, room);
         } else {
-            self.rights.authorize(requester, &content)
-        };
-        if let Err(denied) = checked {
-            return self.deny(&key, denied);
+            self.serve(&requester, &key, content);
         }
-        if !is_late && !self.waiting.must_wait(requester, &content, || self.has_room_for_answer(key.peer)) {
-            return self.serve(requester, &key, content);
-        }
-        self.wait_for_turn(requester, key, content, room);
-        if is_late {
-            self.room.0.wake_by_ref(); // No outbox wakes the loop for it.
-        }
-    }
-
-    /// Whether a response for this peer, of whose requester nothing waits, would be sent soon; if not, the loop is woken when
-    /// that is so.
-    fn has_room_for_answer(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(true, &self.room.0))
+        self.waiting.charge(&requester, begin, self.now());
     }
 
     /// A commander is read no further while many of its requests wait, so that none is refused. An agent sends other
@@ -100,7 +83,9 @@ impl ServerLoop {
     fn wait_for_turn(&mut self, requester: &Requester, key: RequestKey, content: RequestContent, mut room: Room) {
         room.give_bytes_back(); // What waits here has a bound of its own.
         let place = if requester.agent().is_none() { room } else { Room::default() };
-        let Err(NoRoom { key, content }) = self.waiting.add(requester.clone(), key, content, place) else { return };
+        let Err((key, content)) = self.waiting.add(requester.clone(), key, content, place) else {
+            return self.room.0.wake_by_ref(); // No outbox wakes the loop for whoever rests.
+        };
         match content {
             // What frees something is never refused. The responses before it come later, which matters little.
             RequestContent::LogsCancel | RequestContent::EventsCancel => {
@@ -119,33 +104,14 @@ impl ServerLoop {
     /// events are handled in between. Returns whether there was one.
     pub(super) fn serve_waiting(&mut self) -> bool {
         let begin = self.now();
-        let Self { waiting, peers, room, shares, .. } = self;
-        let has_room = |peer| peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
-        let excess = |requester: &Requester| shares.excess(requester, begin);
-        let Some((requester, key, content)) = waiting.next(has_room, excess) else { return false };
+        let Self { waiting, peers, room, .. } = self;
+        let has_room = |peer| peers.has_room_for_answer(peer, false, &room.0);
+        let Some((requester, key, content)) = waiting.next(begin, has_room) else { return false };
         let _source = log_source(self.peers.source_of(&requester.of_stream()));
-        // What was allowed when the request came may not be so any more.
-        match self.rights.authorize(&requester, &content) {
-            Ok(()) => self.serve(&requester, &key, content),
-            Err(denied) => {
-                self.deny(&key, denied);
-                self.overtaken_done(&key);
-            }
-        }
-        self.shares.charge(&requester, begin, self.now());
+        self.serve(&requester, &key, content);
+        self.waiting.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
         true
-    }
-
-    /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
-    #[cfg(test)]
-    pub fn serve_all_waiting(&mut self) {
-        loop {
-            while self.serve_waiting() {}
-            self.on_event(super::ServerEvent::Room);
-            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
-            self.on_event(super::ServerEvent::Hooks(outcome));
-        }
     }
 
     /// Our agents deny by themselves what this denies.
@@ -156,7 +122,12 @@ impl ServerLoop {
         self.peers.refuse_or_drop(key, denied);
     }
 
+    /// Serves a request as far as it is allowed at this time.
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
+        if let Err(denied) = self.rights.authorize(requester, &content) {
+            self.deny(key, denied);
+            return self.overtaken_done(key);
+        }
         match content {
             RequestContent::UpdateState(update) => self.update_state(requester, key, update),
             RequestContent::RollBack(number) => {
@@ -174,7 +145,7 @@ impl ServerLoop {
             }
             RequestContent::CompleteState(read) => self.complete_state(requester, key, &read),
             RequestContent::EventsCancel => {
-                self.subscriptions.remove(key);
+                self.lasting.remove(Kind::Events, key);
                 self.peers.respond(key, ResponseContent::EventsCancelAccepted);
             }
             RequestContent::Logs(logs) => self.logs(requester, key, logs),
@@ -188,11 +159,10 @@ impl ServerLoop {
             Ok(masks) => masks,
             Err(error) => return self.peers.refuse(key, error),
         };
-        if read.subscribe {
-            let owner = self.rights.owner(requester);
-            if let Err(error) = self.subscriptions.add(requester, key, masks.clone(), owner) {
-                return self.peers.refuse(key, error);
-            }
+        if read.subscribe
+            && let Err(error) = self.subscribe(requester, key, masks.clone())
+        {
+            return self.peers.refuse(key, error);
         }
         let on_request = masks.as_ref().filter(|_| !read.subscribe);
         if on_request.is_some_and(|masks| self.read_usage(requester, key, read, masks)) {
@@ -255,7 +225,7 @@ impl ServerLoop {
         masks.iter().filter_map(failed).collect()
     }
 
-    /// The hooks are done: carries the update out or refuses it, then serves what waited for that.
+    /// The hooks are done: carries the update out or refuses it.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let begin = self.now();
         let Some((requester, key, prepared)) = self.waiting.end() else {
@@ -267,10 +237,8 @@ impl ServerLoop {
         let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
         let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
         self.update_done(&key, result);
-        self.shares.charge(&requester, begin, self.now());
-        // What waited for that; the rest later, so that others need not wait for all of it.
-        while self.now().saturating_duration_since(begin) < REQUEST_TIME_SHARE && self.serve_waiting() {}
-        self.room.0.wake_by_ref();
+        self.waiting.charge(&requester, begin, self.now());
+        self.room.0.wake_by_ref(); // For what waited for that.
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {

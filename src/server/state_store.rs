@@ -8,7 +8,7 @@
 //! out, and at most a second in ten; `main` reads at the start.
 //! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
 
-use crate::limits::{STACK_LARGE, STORE_RETRY, STORED_DEPTH_MAX};
+use crate::limits::STACK_LARGE;
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
 use crate::model::node::Node;
@@ -23,6 +23,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
+const STORED_DEPTH_MAX: usize = 256;
+/// Pause before a state that could not be stored is stored again. A full disk seldom improves at once.
+const STORE_RETRY: Duration = Duration::from_secs(30);
 
 /// Longest time that the server waits for its disk before staged updates are carried out. All others wait meanwhile.
 pub const STORE_WAIT: Duration = Duration::from_millis(500);

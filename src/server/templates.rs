@@ -7,9 +7,8 @@
 mod cost;
 
 use crate::limits::{
-    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_OUTPUT_BYTES, TEMPLATE_START_SHARE,
-    TEMPLATE_START_STEPS, TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUE_ENTRY, TEMPLATE_VALUE_MAP,
-    TEMPLATE_VALUES_MAX,
+    RENDERED_MAX, RENDERED_UPDATE_MAX, TEMPLATE_DEPTH_MAX, TEMPLATE_START_SHARE, TEMPLATE_START_STEPS,
+    TEMPLATE_STEP_BYTES, TEMPLATE_STEPS_MAX, TEMPLATE_VALUES_MAX,
 };
 use crate::model::workload::{ConfigItem, File, FileContent, Workload};
 use cost::{COUNT_STEPS, Pricing};
@@ -24,6 +23,13 @@ use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that are rendered in one step; a list takes some 10 ns for each.
+const OUTPUT_BYTES: usize = 192;
+/// What a config value, or a key, takes in that copy beside its text, in bytes, about.
+const VALUE_ENTRY: usize = 64;
+/// What a mapping takes in that copy beside its entries, in bytes: room for eleven.
+const VALUE_MAP: usize = 640;
 
 /// The one partial that templates may include: each line of its content gets the indentation of the inclusion.
 const INDENT: (&str, &str) = ("indent", "{{content}}");
@@ -265,13 +271,13 @@ impl Values {
 /// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`] on, so that no more
 /// is measured than may be used.
 fn add_size(size: usize, item: &ConfigItem) -> Option<usize> {
-    let size = size + TEMPLATE_VALUE_ENTRY;
+    let size = size + VALUE_ENTRY;
     let size = match item {
         ConfigItem::Text(text) => size + text.len(),
         ConfigItem::List(items) => items.iter().try_fold(size, add_size)?,
-        ConfigItem::Map(items) => items.iter().try_fold(size + TEMPLATE_VALUE_MAP, |size, (key, item)| {
-            add_size(size + TEMPLATE_VALUE_ENTRY + key.len(), item)
-        })?,
+        ConfigItem::Map(items) => items
+            .iter()
+            .try_fold(size + VALUE_MAP, |size, (key, item)| add_size(size + VALUE_ENTRY + key.len(), item))?,
     };
     (size <= TEMPLATE_VALUES_MAX).then_some(size)
 }
@@ -306,10 +312,9 @@ impl io::Write for Bounded<'_> {
         };
         self.left.set(left);
         self.written += bytes.len() + 1; // Empty lines are written one by one.
-        if self.written >= TEMPLATE_OUTPUT_BYTES {
-            take_steps(self.steps, self.written / TEMPLATE_OUTPUT_BYTES)
-                .map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
-            self.written %= TEMPLATE_OUTPUT_BYTES;
+        if self.written >= OUTPUT_BYTES {
+            take_steps(self.steps, self.written / OUTPUT_BYTES).map_err(|_| io::Error::other(TOO_MANY_STEPS))?;
+            self.written %= OUTPUT_BYTES;
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -709,7 +714,7 @@ mod tests {
     fn one_large_config_under_many_names_is_not_copied_for_each() {
         let text = || ConfigItem::Text("x".repeat(1024 * 1024));
         assert_eq!(render_with(400, text(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
-        let many = ConfigItem::List(vec![ConfigItem::Text(String::new()); TEMPLATE_VALUES_MAX / TEMPLATE_VALUE_ENTRY]);
+        let many = ConfigItem::List(vec![ConfigItem::Text(String::new()); TEMPLATE_VALUES_MAX / VALUE_ENTRY]);
         assert_eq!(render_with(1, many.clone(), "{{a0}}"), Err(RenderError::ConfigsTooLarge));
         assert_eq!(render_with(2, text(), "{{a0}}").unwrap().runtime_config.len(), 1024 * 1024);
         // Without a template nothing is copied, so nothing can be too large.

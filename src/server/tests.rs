@@ -11,10 +11,11 @@ mod masks;
 mod modes;
 mod peers;
 mod rights;
-mod strays;
+mod unwanted;
 mod updates;
 mod usage;
 
+use super::lasting::Kind;
 use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -22,11 +23,74 @@ use crate::model::messages::{
     AddedWorkload, AgentCapabilities, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, UpdateState, WorkloadPlan,
 };
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::wire::budget::Budget;
 use crate::wire::outbox::{OutboxReader, outbox_waking};
-use crate::wire::peer::{PeerHello, Room};
+use crate::wire::peer::{PeerHello, PeerId, Room};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What tests and the simulation inspect.
+impl ServerLoop {
+    /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
+    /// workload states, rights that outlast their workload.
+    pub fn sizes(&self) -> [usize; 6] {
+        let [stopping, deletes] = self.deletes.len();
+        let (streams, ids) = (self.peers.streams.len(), self.peers.ids.len());
+        [streams, ids, stopping, deletes, self.workloads.states.iter().count(), self.rights.ending(&self.workloads)]
+    }
+
+    /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
+    pub fn wrong_unwanted(&self) -> BTreeSet<String> {
+        let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
+        let is_unwanted = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_placeholder(one);
+        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_unwanted).collect();
+        self.workloads.unwanted.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
+    }
+
+    /// Whether the server itself shows this instance, which no agent has got yet.
+    pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
+        self.guarded.is_placeholder(instance)
+    }
+
+    /// Whether only instances have times that have a state or are wanted.
+    pub fn timings_agree(&self) -> bool {
+        let Workloads { states, .. } = &self.workloads;
+        self.timings.instances().all(|one| states.get(one).is_some() || self.workloads.is_wanted(one))
+    }
+
+    /// What the delete of an instance waits for, as it was sent last.
+    pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
+        self.deletes.conditions(instance)
+    }
+
+    /// Whether it has modes.
+    pub fn has_modes(&self) -> bool {
+        self.workloads.modes.is_some()
+    }
+
+    /// Whether a request is served with events.
+    pub fn is_subscribed(&self, peer: PeerId, id: &str) -> bool {
+        self.lasting.of(Kind::Events).any(|(key, _)| key.peer == peer && key.id == id)
+    }
+
+    /// Event subscriptions of each stream.
+    pub fn subscribed(&self) -> BTreeMap<PeerId, usize> {
+        let mut counts = BTreeMap::new();
+        self.lasting.of(Kind::Events).for_each(|(key, _)| *counts.entry(key.peer).or_default() += 1);
+        counts
+    }
+
+    /// Serves all that waits as far as it may be served, as the loop does when nothing else happens.
+    pub fn serve_all_waiting(&mut self) {
+        loop {
+            while self.serve_waiting() {}
+            self.on_event(ServerEvent::Room);
+            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
+            self.on_event(ServerEvent::Hooks(outcome));
+        }
+    }
+}
 
 /// A server with peers whose messages are read directly from their outboxes.
 pub struct Cluster {
@@ -50,7 +114,7 @@ impl Default for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert_eq!((self.server.wrong_strays().len(), self.server.timings_agree()), (0, true));
+            assert_eq!((self.server.wrong_unwanted().len(), self.server.timings_agree()), (0, true));
         }
     }
 }

@@ -7,11 +7,9 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::ServerLoop;
-use super::peers::Agent;
+use super::lasting::{Content, Kind, Lasting};
 use super::requester::{RequestKey, Requester};
-use crate::limits::{
-    LASTING_REQUESTS_BYTES, USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_READS_OF_WORKLOAD, USAGE_WAIT_MAX,
-};
+use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::mask_tree::MaskTree;
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
@@ -26,30 +24,19 @@ use std::time::Instant;
 /// The part of the complete state that samples are.
 pub const USAGE: &str = "usage";
 
-/// The error when too many reads of one stream wait.
-const TOO_MANY: &str = "Too many requests for usage";
-
-/// The reads that wait, and the requests to agents for them.
+/// The requests to agents that reads wait for.
 #[derive(Debug, Default)]
-pub struct UsageReads {
-    waiting: Vec<UsageRead>,
-    /// The request under way of each agent.
-    requested: BTreeMap<Name, Requested>,
-    /// Number of the last request.
-    last_number: u64,
+pub struct Samples {
+    /// The number and the stream of the request under way of each agent.
+    requested: BTreeMap<Name, (u64, PeerId)>,
+    /// Numbers of the last request, and of the last read.
+    last_request: u64,
+    last_read: u64,
 }
 
+/// A read that waits.
 #[derive(Debug)]
-struct Requested {
-    number: u64,
-    /// The stream of the agent.
-    peer: PeerId,
-}
-
-#[derive(Debug)]
-struct UsageRead {
-    requester: Requester,
-    key: RequestKey,
+pub struct UsageRead {
     masks: MaskTree,
     /// What rights are compared with: they may change while it waits.
     content: RequestContent,
@@ -61,74 +48,33 @@ struct UsageRead {
     usage: BTreeMap<Name, Arc<AgentUsage>>,
 }
 
-impl UsageReads {
-    /// When the first of them has waited long enough; `None` when none waits.
-    pub fn until(&self) -> Option<Instant> {
-        self.waiting.iter().filter_map(|read| read.until).min()
-    }
-
-    /// A stream has ended: its reads end with it, and no sample comes from it any more.
-    pub fn remove_peer(&mut self, peer: PeerId) {
-        self.waiting.retain(|read| read.key.peer != peer);
-        let gone = self.requested.extract_if(.., |_, requested| requested.peer == peer).map(|(name, _)| name);
-        for name in gone.collect::<Vec<_>>() {
-            self.sampled(&name, &Arc::new(AgentUsage::missing(DISCONNECTED)));
-        }
-        self.forget_unneeded();
-    }
-
-    /// Forgets requests that no read waits for any more.
-    fn forget_unneeded(&mut self) {
-        let waiting = &self.waiting;
-        self.requested.retain(|name, _| waiting.iter().any(|read| read.awaited.contains(name)));
-    }
-
+#[cfg(test)]
+impl Samples {
     /// How many reads wait, and how many requests to agents are under way.
-    #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 2] {
-        [self.waiting.len(), self.requested.len()]
-    }
-
-    fn has_room_for(&self, read: &UsageRead) -> bool {
-        let of_stream = || self.waiting.iter().filter(|other| other.key.peer == read.key.peer);
-        let of_workload = of_stream().filter(|other| other.requester == read.requester).count();
-        let bytes: usize = of_stream().map(UsageRead::bytes).sum();
-        of_stream().count() < USAGE_READS_OF_STREAM
-            && (read.requester.workload.is_none() || of_workload < USAGE_READS_OF_WORKLOAD)
-            && bytes + read.bytes() <= LASTING_REQUESTS_BYTES
-    }
-
-    /// Gives a sample to all reads that wait for it.
-    fn sampled(&mut self, agent: &Name, usage: &Arc<AgentUsage>) {
-        for read in self.waiting.iter_mut().filter(|read| read.awaited.contains(agent)) {
-            read.awaited.remove(agent);
-            read.usage.insert(agent.clone(), usage.clone());
-        }
-    }
-
-    /// Takes the first read that waits for no agent any more and whose response would be sent soon.
-    fn take_ready(&mut self, now: Instant, has_room: impl Fn(PeerId) -> bool) -> Option<UsageRead> {
-        for read in &mut self.waiting {
-            if read.awaited.is_empty() || read.until.is_some_and(|until| until <= now) {
-                read.end_wait();
-            }
-        }
-        self.forget_unneeded();
-        let index = self.waiting.iter().position(|read| read.until.is_none() && has_room(read.key.peer))?;
-        Some(self.waiting.remove(index))
+    pub fn sizes(&self, lasting: &super::lasting::LastingRequests) -> [usize; 2] {
+        [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
     }
 }
 
 impl UsageRead {
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.masks.bytes() + self.content.memory_bytes()
     }
 
-    /// What has not come until now counts as missing.
-    fn end_wait(&mut self) {
-        let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
-        self.usage.extend(std::mem::take(&mut self.awaited).into_iter().map(|name| (name, missing.clone())));
-        self.until = None;
+    fn sampled(&mut self, agent: &Name, usage: &Arc<AgentUsage>) {
+        if self.awaited.remove(agent) {
+            self.usage.insert(agent.clone(), usage.clone());
+        }
+    }
+
+    /// Whether it does not wait for agents any more. What has not come until now counts as missing.
+    fn has_waited(&mut self, now: Instant) -> bool {
+        if self.awaited.is_empty() || self.until.is_some_and(|until| until <= now) {
+            let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
+            self.usage.extend(std::mem::take(&mut self.awaited).into_iter().map(|name| (name, missing.clone())));
+            self.until = None;
+        }
+        self.until.is_none()
     }
 
     /// The samples that its masks select.
@@ -141,6 +87,20 @@ impl UsageRead {
 }
 
 impl ServerLoop {
+    /// When the first read has waited long enough; `None` when none waits.
+    pub(super) fn usage_until(&self) -> Option<Instant> {
+        let until = |lasting: &Lasting| if let Content::Usage(read) = &lasting.content { read.until } else { None };
+        self.lasting.of(Kind::Usage(0)).filter_map(|(_, lasting)| until(lasting)).min()
+    }
+
+    /// The stream of an agent has ended: no sample comes from it any more.
+    pub(super) fn end_usage_of_peer(&mut self, peer: PeerId) {
+        let missing = Arc::new(AgentUsage::missing(DISCONNECTED));
+        for (name, _) in self.samples.requested.extract_if(.., |_, (_, of)| *of == peer) {
+            self.lasting.reads().for_each(|(_, _, read)| read.sampled(&name, &missing));
+        }
+    }
+
     /// Begins a read if its masks name [`USAGE`]. The response follows when all agents that they reach have responded.
     /// Returns whether it is such a read.
     // [impl->swdd~usage-on-request~1]
@@ -158,29 +118,27 @@ impl ServerLoop {
         let reached = self.peers.agents.iter().filter(|(name, _)| !wanted.below(name).is_nothing());
         let (able, unable): (Vec<_>, Vec<_>) = reached.partition(|(_, agent)| agent.capabilities.tells_usage);
         let missing = Arc::new(AgentUsage::missing(NOT_SUPPORTED));
-        let names = |agents: &[(&Name, &Agent)]| agents.iter().map(|(name, _)| (*name).clone()).collect::<Vec<_>>();
-        let peers: Vec<(Name, PeerId)> = able.iter().map(|(name, agent)| ((*name).clone(), agent.peer)).collect();
-        let read = UsageRead {
-            requester: requester.clone(),
-            key: key.clone(),
+        let able: Vec<(Name, PeerId)> = able.into_iter().map(|(name, agent)| (name.clone(), agent.peer)).collect();
+        let content = Content::Usage(UsageRead {
             masks: masks.clone(),
             content: RequestContent::CompleteState(read.clone()),
             until: Some(self.now() + USAGE_WAIT_MAX),
-            awaited: names(&able).into_iter().collect(),
-            usage: names(&unable).into_iter().map(|name| (name, missing.clone())).collect(),
-        };
-        if !self.usage.has_room_for(&read) {
-            self.peers.refuse(key, TOO_MANY);
+            awaited: able.iter().map(|(name, _)| name.clone()).collect(),
+            usage: unable.into_iter().map(|(name, _)| (name.clone(), missing.clone())).collect(),
+        });
+        let lasting = Lasting { requester: requester.clone(), owner: None, content };
+        self.samples.last_read += 1;
+        if let Err(error) = self.lasting.add(Kind::Usage(self.samples.last_read), key, lasting) {
+            self.peers.refuse(key, error);
             return true;
         }
-        self.usage.waiting.push(read);
-        for (name, peer) in peers {
-            if self.usage.requested.contains_key(&name) {
+        for (name, peer) in able {
+            if self.samples.requested.contains_key(&name) {
                 continue; // Its sample is on the way.
             }
-            self.usage.last_number += 1;
-            let number = self.usage.last_number;
-            self.usage.requested.insert(name, Requested { number, peer });
+            self.samples.last_request += 1;
+            let number = self.samples.last_request;
+            self.samples.requested.insert(name, (number, peer));
             self.peers.send(peer, FromServer::UsageRequest { number });
         }
         true
@@ -188,11 +146,10 @@ impl ServerLoop {
 
     /// An agent has sent a sample. One that nobody waits for any more, or never did, is ignored.
     pub(super) fn usage_reported(&mut self, peer: PeerId, name: &Name, number: u64, mut usage: AgentUsage) {
-        let is_requested = |requested: &Requested| requested.number == number && requested.peer == peer;
-        if !self.usage.requested.get(name).is_some_and(is_requested) {
+        if self.samples.requested.get(name) != Some(&(number, peer)) {
             return;
         }
-        self.usage.requested.remove(name);
+        self.samples.requested.remove(name);
         usage.missing = None; // Only the server knows of a whole agent.
         for (workload, ids) in &mut usage.workloads {
             ids.retain(|id, usage| {
@@ -204,34 +161,39 @@ impl ServerLoop {
             });
         }
         usage.workloads.retain(|_, ids| !ids.is_empty());
-        self.usage.sampled(name, &Arc::new(usage));
+        let usage = Arc::new(usage);
+        self.lasting.reads().for_each(|(_, _, read)| read.sampled(name, &usage));
     }
 
-    /// Responds to the reads that need not wait any more.
+    /// Responds to the reads that need not wait any more, the oldest first.
     pub(super) fn respond_with_usage(&mut self) {
-        if self.usage.waiting.is_empty() {
-            return;
-        }
-        loop {
+        while !self.samples.requested.is_empty() || !self.lasting.has_no(Kind::Usage(0)) {
             let begin = self.now();
-            let Self { usage, peers, room, .. } = self;
-            let has_room = |peer| peers.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(false, &room.0));
-            let Some(read) = usage.take_ready(begin, has_room) else { return };
-            self.respond_to_usage_read(&read);
-            self.shares.charge(&read.requester, begin, self.now());
+            let Self { samples, lasting, peers, room, .. } = self;
+            let ready = lasting.reads().filter_map(|(kind, key, read)| read.has_waited(begin).then_some((kind, key)));
+            let ready: Vec<(Kind, RequestKey)> = ready.map(|(kind, key)| (kind, key.clone())).collect();
+            let awaited: BTreeSet<Name> = lasting.reads().flat_map(|(_, _, read)| read.awaited.clone()).collect();
+            samples.requested.retain(|name, _| awaited.contains(name));
+            let mut next = ready.into_iter().filter(|(_, key)| peers.has_room_for_answer(key.peer, false, &room.0));
+            let Some((kind, key)) = next.next() else { return };
+            let Some(Lasting { requester, content: Content::Usage(read), .. }) = lasting.remove(kind, &key) else {
+                return;
+            };
+            self.respond_to_usage_read(&requester, &key, &read);
+            self.waiting.charge(&requester, begin, self.now());
         }
     }
 
-    fn respond_to_usage_read(&mut self, read: &UsageRead) {
+    fn respond_to_usage_read(&mut self, requester: &Requester, key: &RequestKey, read: &UsageRead) {
         // What was allowed when the request came may not be so any more.
-        if let Err(denied) = self.rights.authorize(&read.requester, &read.content) {
-            return self.deny(&read.key, denied);
+        if let Err(denied) = self.rights.authorize(requester, &read.content) {
+            return self.deny(key, denied);
         }
         let mut state = self.view().select(&read.masks);
-        self.add_parts_on_request(&read.requester, &read.masks, &mut state);
+        self.add_parts_on_request(requester, &read.masks, &mut state);
         if let Node::Map(parts) = &mut state {
             parts.insert(USAGE.to_owned(), read.selected());
         }
-        self.peers.respond(&read.key, ResponseContent::CompleteState { state, altered: None });
+        self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
     }
 }

@@ -1,22 +1,41 @@
-//! Requests that wait: updates while mutating hooks work on an earlier one; requests of a peer while a response for it is
-//! not sent yet, so that no response is built before it can be sent; and requests of a requester that has used up its share
-//! of the server's time (shares.rs), until nobody else wants anything. Updates that wait for hooks are carried out in the
-//! order in which they came, up to those of requesters beyond their share, which others must not have to wait for. Responses
-//! to one requester keep their order.
+//! Requests that wait, and who is served first. Updates wait while mutating hooks work on an earlier one; requests of a peer
+//! while a response for it is not sent yet, so that no response is built before it can be sent; and requests of whoever rests.
 //!
-//! Thread: `server`; a plain value owned by [`super::ServerLoop`].
+//! One rule makes the server's thread fair: who has kept it busy for `t` rests for `9 t`, and is served meanwhile only when
+//! nobody else waits. A client alone never notices that; many greedy ones together leave each other what they leave
+//! everybody else. The oldest request comes first, and responses to one requester keep their order.
+//!
+//! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in.
 
 use super::prepare::PreparedUpdate;
 use super::requester::{RequestKey, Requester};
-use super::shares::{Excess, has_room};
-use crate::limits::{
-    INBOX_SMALL_MESSAGE, REQUESTS_WAITING, REQUESTS_WAITING_BYTES, REQUESTS_WAITING_FIRST, REQUESTS_WAITING_OF_STREAM,
-    REQUESTS_WAITING_OF_STREAM_BYTES, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES,
-};
+use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
 use crate::model::memory_size::MemorySize;
 use crate::model::messages::RequestContent;
 use crate::wire::peer::{PeerId, Room};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// A requester rests for so many times as long as the server worked for it: it has a tenth of the time.
+const REST: u32 = 9;
+/// What it owes of that does not count until it has kept the server busy for so long. Reads and updates take milliseconds.
+const REST_FREE: Duration = Duration::from_millis(10 * REST as u64);
+/// Longest rest: an update of thousands of workloads does not delay its sender for minutes.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// Requests that wait, at most; more are refused.
+const WAITING: usize = 512;
+/// Those of one agent or one connection of a commander. They keep their places in the inbox, so the connection of a
+/// commander with as many is read no further.
+pub const WAITING_OF_STREAM: usize = WAITING / 4;
+/// Those of one workload. Our agents pass on one at a time, other implementations all.
+pub const WAITING_OF_WORKLOAD: usize = 16;
+/// What all of them take in memory, in bytes. A single one may be larger.
+const WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// One part in so many of the places and bytes is kept for small requests on connections without other waiting requests.
+const WAITING_FIRST: usize = 4;
+const _: () = assert!(WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
+const _: () = assert!(WAITING_OF_STREAM < WAITING - WAITING / WAITING_FIRST);
 
 #[derive(Debug)]
 struct Waiting {
@@ -24,26 +43,17 @@ struct Waiting {
     key: RequestKey,
     content: RequestContent,
     bytes: usize,
-    /// An update that waits for the hooks, which newer ones must not overtake.
-    is_in_line: bool,
     /// The place of its message in the inbox, if that is kept.
     _place: Room,
 }
 
-/// A request cannot wait: too many do.
-#[derive(Debug)]
-pub struct NoRoom {
-    /// Its stream and id.
-    pub key: RequestKey,
-    /// Its content.
-    pub content: RequestContent,
-}
-
-/// The update that the hooks have, and what waits.
+/// The update that the hooks have, what waits, and who rests.
 #[derive(Debug, Default)]
 pub struct WaitingRequests {
     with_hooks: Option<(Requester, RequestKey, PreparedUpdate)>,
     queue: VecDeque<Waiting>,
+    /// Workloads and streams, and when they have rested for all that was done for them.
+    rested: BTreeMap<Requester, Instant>,
 }
 
 /// Whether the response to a request may be large.
@@ -52,11 +62,44 @@ fn has_large_answer(content: &RequestContent) -> bool {
 }
 
 impl WaitingRequests {
-    /// Whether a request has to wait; `has_room` returns whether its response would be sent soon.
-    pub fn must_wait(&self, requester: &Requester, content: &RequestContent, has_room: impl FnOnce() -> bool) -> bool {
-        self.waits_for_hooks(requester, content)
-            || self.comes_into_line(content)
+    // ------------------------------------------------------------------- rests
+
+    /// The server has worked for `requester` from `begin` to `end`.
+    pub fn charge(&mut self, requester: &Requester, begin: Instant, end: Instant) {
+        let rest = end.saturating_duration_since(begin).saturating_mul(REST);
+        if rest.is_zero() {
+            return;
+        }
+        self.rested.retain(|_, rested| *rested > end);
+        let own = requester.workload.as_ref().map(|_| requester.clone());
+        for account in own.into_iter().chain([requester.of_stream()]) {
+            let rested = self.rested.entry(account).or_insert(end);
+            *rested = (*rested + rest).min(end + REST_MAX);
+        }
+    }
+
+    /// Whether the stream rests, and whether the workload does.
+    fn rests(&self, requester: &Requester, now: Instant) -> (bool, bool) {
+        let rests = |account: &Requester| self.rested.get(account).is_some_and(|rested| *rested > now + REST_FREE);
+        if self.rested.is_empty() { (false, false) } else { (rests(&requester.of_stream()), rests(requester)) }
+    }
+
+    // ----------------------------------------------------------------- waiting
+
+    /// Whether a request has to wait: its requester rests or has older ones that wait, hooks work on an update before it, an
+    /// update would pass others that waited for hooks, or its response would not be sent soon, as `has_room` returns.
+    pub fn must_wait(
+        &self,
+        requester: &Requester,
+        content: &RequestContent,
+        now: Instant,
+        has_hooks: bool,
+        has_room: impl FnOnce() -> bool,
+    ) -> bool {
+        !content.is_cancel() && self.rests(requester, now) != (false, false)
+            || self.waits_for_hooks(requester, content)
             || self.queue.iter().any(|waiting| waiting.requester == *requester)
+            || has_hooks && content.is_update() && self.queue.iter().any(|waiting| waiting.content.is_update())
             || has_large_answer(content) && !has_room()
     }
 
@@ -64,15 +107,10 @@ impl WaitingRequests {
         self.with_hooks.as_ref().is_some_and(|(first, ..)| content.is_update() || first == requester)
     }
 
-    /// Whether it is an update that comes behind others that wait, or have waited, for hooks.
-    fn comes_into_line(&self, content: &RequestContent) -> bool {
-        content.is_update() && (self.hooks_work() || self.queue.iter().any(|waiting| waiting.is_in_line))
-    }
-
-    /// The update that the hooks have, and those that wait for them.
-    pub fn updates_in_line(&self) -> impl Iterator<Item = &RequestKey> {
+    /// The update that the hooks have, and those that wait.
+    pub fn updates(&self) -> impl Iterator<Item = &RequestKey> {
         let first = self.with_hooks.iter().map(|(_, key, _)| key);
-        first.chain(self.queue.iter().filter(|waiting| waiting.is_in_line).map(|waiting| &waiting.key))
+        first.chain(self.queue.iter().filter(|waiting| waiting.content.is_update()).map(|waiting| &waiting.key))
     }
 
     /// Whether hooks work on an update.
@@ -80,38 +118,30 @@ impl WaitingRequests {
         self.with_hooks.is_some()
     }
 
-    /// Lets a request wait. `place` is kept as long as it does.
-    ///
-    /// # Errors
-    /// [`NoRoom`] when all that waits, or all of this workload or stream, is as much as may wait; a single request may be
-    /// larger.
+    /// Lets a request wait; `place` is kept as long as it does. What there is no room for is returned.
     pub fn add(
         &mut self,
         requester: Requester,
         key: RequestKey,
         content: RequestContent,
         place: Room,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), (RequestKey, RequestContent)> {
         let bytes = key.id.len() + content.memory_bytes();
-        // One that is larger than all that may wait waits alone.
-        let has_room_beside = |others: &dyn Fn(&Requester) -> bool, count_max: usize, bytes_max: usize| {
-            let mut others =
-                self.queue.iter().filter(|waiting| others(&waiting.requester)).map(|one| one.bytes).peekable();
-            others.peek().is_none() || has_room(others, bytes, count_max, bytes_max)
-        };
-        let is_same = |other: &Requester| *other == requester;
-        let is_of_stream = |other: &Requester| other.stream == requester.stream;
-        let has_share = (requester.workload.is_none()
-            || has_room_beside(&is_same, REQUESTS_WAITING_OF_WORKLOAD, REQUESTS_WAITING_OF_WORKLOAD_BYTES))
-            && has_room_beside(&is_of_stream, REQUESTS_WAITING_OF_STREAM, REQUESTS_WAITING_OF_STREAM_BYTES);
-        let is_first =
-            bytes <= INBOX_SMALL_MESSAGE && !self.queue.iter().any(|waiting| is_of_stream(&waiting.requester));
-        let part = |all: usize| if is_first { all } else { all - all / REQUESTS_WAITING_FIRST };
-        if !has_share || !has_room_beside(&|_| true, part(REQUESTS_WAITING), part(REQUESTS_WAITING_BYTES)) {
-            return Err(NoRoom { key, content });
+        let (mut of_stream, mut of_workload, mut taken) = (0, 0, 0);
+        for waiting in &self.queue {
+            of_stream += usize::from(waiting.requester.stream == requester.stream);
+            of_workload += usize::from(waiting.requester == requester);
+            taken += waiting.bytes;
         }
-        let is_in_line = self.comes_into_line(&content);
-        self.queue.push_back(Waiting { requester, key, content, bytes, is_in_line, _place: place });
+        let kept = if of_stream == 0 && bytes <= INBOX_SMALL_MESSAGE { 0 } else { 1 };
+        let part = |all: usize| all - kept * all / WAITING_FIRST;
+        let has_place = self.queue.len() < part(WAITING)
+            && of_stream < WAITING_OF_STREAM
+            && (requester.workload.is_none() || of_workload < WAITING_OF_WORKLOAD);
+        if !has_place || taken > 0 && taken + bytes > part(WAITING_BYTES) {
+            return Err((key, content));
+        }
+        self.queue.push_back(Waiting { requester, key, content, bytes, _place: place });
         Ok(())
     }
 
@@ -125,15 +155,13 @@ impl WaitingRequests {
         self.with_hooks.take()
     }
 
-    /// Takes the next request to be served: of those that wait neither for hooks, nor for an older one of the same requester,
-    /// nor for the stream of its peer (`has_room` returns whether a response would be sent soon), the oldest of the
-    /// requester with the least `excess`.
-    /// Other requests of that requester go behind all others then, so that a requester with few requests does not wait
-    /// for one with many; but no update that waits for hooks loses its place.
+    /// Takes the next request to be served: the oldest of those that wait neither for hooks, nor for an older one of the same
+    /// requester, nor for the stream of its peer (`has_room` returns whether a response would be sent soon). Of requesters that
+    /// rest it is the oldest only if there is no other; a workload that does not rest comes before others of its stream.
     pub fn next(
         &mut self,
+        now: Instant,
         has_room: impl Fn(PeerId) -> bool,
-        excess: impl Fn(&Requester) -> Excess,
     ) -> Option<(Requester, RequestKey, RequestContent)> {
         let mut older = BTreeSet::new();
         let ready = self.queue.iter().enumerate().filter(|(_, Waiting { requester, key, content, .. })| {
@@ -141,20 +169,12 @@ impl WaitingRequests {
                 && !self.waits_for_hooks(requester, content)
                 && (!has_large_answer(content) || has_room(key.peer))
         });
-        let (index, _) = ready.min_by_key(|(_, waiting)| excess(&waiting.requester))?; // The first of equals.
-        let next = self.queue.remove(index)?;
-        let is_own = |waiting: &Waiting| waiting.requester == next.requester;
-        let has_place = self.queue.iter().any(|waiting| is_own(waiting) && waiting.is_in_line);
-        if !has_place && !next.content.is_update() {
-            let waiting = std::mem::take(&mut self.queue).into_iter();
-            let (own, others): (Vec<_>, Vec<_>) = waiting.partition(is_own);
-            self.queue = others.into_iter().chain(own).collect();
-        }
-        Some((next.requester, next.key, next.content))
+        let (index, _) = ready.min_by_key(|(_, waiting)| self.rests(&waiting.requester, now))?; // The first of equals.
+        let Waiting { requester, key, content, .. } = self.queue.remove(index)?;
+        Some((requester, key, content))
     }
 
     /// Drops requests under `key` that would last longer than their response. Returns how many.
-    #[must_use]
     pub fn withdraw(&mut self, key: &RequestKey) -> usize {
         let before = self.queue.len();
         self.queue.retain(|waiting| {
@@ -174,7 +194,6 @@ impl WaitingRequests {
         self.queue.retain(|waiting| waiting.key.peer != peer || waiting.content.is_update());
     }
 
-    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -183,11 +202,9 @@ impl WaitingRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::REQUEST_TIME_SHARE;
     use crate::model::messages::{ReadState, UpdateState};
     use crate::platform::clock::{Clock, SystemClock};
     use crate::server::requester::Stream;
-    use crate::server::shares::Shares;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
         let stream = workload.map_or(Stream::Commander(PeerId(peer)), |_| Stream::Agent("A".into()));
@@ -208,80 +225,125 @@ mod tests {
         waiting.add(requester.clone(), key, content, Room::default()).is_ok()
     }
 
-    fn ids(waiting: &mut WaitingRequests, has_room: impl Fn(PeerId) -> bool) -> Vec<String> {
-        std::iter::from_fn(|| waiting.next(&has_room, |_| Excess::default())).map(|(_, key, _)| key.id).collect()
+    fn ids(waiting: &mut WaitingRequests, now: Instant, has_room: impl Fn(PeerId) -> bool) -> Vec<String> {
+        std::iter::from_fn(|| waiting.next(now, &has_room)).map(|(_, key, _)| key.id).collect()
+    }
+
+    fn must_wait(waiting: &WaitingRequests, requester: &Requester, content: &RequestContent, now: Instant) -> bool {
+        waiting.must_wait(requester, content, now, false, || true)
+    }
+
+    /// The server works for `requester` for so many milliseconds; returns when that ends.
+    fn work(waiting: &mut WaitingRequests, requester: &Requester, begin: Instant, milliseconds: u64) -> Instant {
+        let end = begin + Duration::from_millis(milliseconds);
+        waiting.charge(requester, begin, end);
+        end
+    }
+
+    #[test]
+    fn who_has_kept_the_server_busy_rests_for_nine_times_as_long_and_short_requests_add_up() {
+        let (mut waiting, begin) = (WaitingRequests::default(), SystemClock.now());
+        let (a, b) = (requester(1, None), requester(2, None));
+        let end = work(&mut waiting, &a, begin, 10);
+        assert!(!must_wait(&waiting, &a, &read(), end), "it was short");
+        let end = work(&mut waiting, &a, end, 10);
+        assert!(must_wait(&waiting, &a, &read(), end));
+        assert!(!must_wait(&waiting, &a, &RequestContent::EventsCancel, end), "that frees something");
+        assert!(!must_wait(&waiting, &b, &read(), end));
+        assert!(must_wait(&waiting, &a, &read(), end + Duration::from_millis(79)));
+        assert!(!must_wait(&waiting, &a, &read(), end + Duration::from_millis(80)));
+        let end = work(&mut waiting, &a, end, 3_600_000);
+        assert!(must_wait(&waiting, &a, &read(), end + REST_MAX / 2));
+        assert!(!must_wait(&waiting, &a, &read(), end + REST_MAX), "at most so long");
+        work(&mut waiting, &b, end + REST_MAX, 1);
+        assert_eq!(waiting.rested.len(), 1, "of who has rested nothing is kept");
+    }
+
+    #[test]
+    fn an_agent_rests_for_its_workloads_whatever_ids_and_connections_it_uses() {
+        let (mut waiting, mut now) = (WaitingRequests::default(), SystemClock.now());
+        for number in 0..10 {
+            now = work(&mut waiting, &requester(number, Some(&format!("w{number}"))), now, 5);
+        }
+        assert!(must_wait(&waiting, &requester(99, Some("other")), &read(), now));
+        assert!(must_wait(&waiting, &requester(99, Some("w0")), &read(), now));
+        let other = Requester { stream: Stream::Agent("B".into()), workload: Some("w0".into()) };
+        assert!(!must_wait(&waiting, &other, &read(), now));
+    }
+
+    #[test]
+    fn whoever_rests_is_served_when_nobody_else_waits() {
+        let (mut waiting, begin) = (WaitingRequests::default(), SystemClock.now());
+        let (greedy, own, modest) = (requester(1, Some("greedy")), requester(1, Some("own")), requester(2, None));
+        let now = work(&mut waiting, &greedy, begin, 100);
+        for (requester, id) in [(&greedy, "g1"), (&greedy, "g2"), (&own, "o1"), (&modest, "m1"), (&modest, "m2")] {
+            assert!(add(&mut waiting, requester, id, update(0)));
+        }
+        assert_eq!(ids(&mut waiting, now, |_| true), ["m1", "m2", "o1", "g1", "g2"]);
+    }
+
+    #[test]
+    fn others_wait_for_one_request_at_most_however_many_always_keep_the_server_busy() {
+        let (mut waiting, mut now) = (WaitingRequests::default(), SystemClock.now());
+        let greedy: Vec<Requester> = (1..=24).map(|peer| requester(peer, None)).collect();
+        greedy.iter().for_each(|one| assert!(add(&mut waiting, one, "first", update(0))));
+        for round in 0..1_000 {
+            let modest = requester(1_000 + round, None);
+            for content in [read(), update(0)] {
+                assert!(!must_wait(&waiting, &modest, &content, now), "{round}");
+            }
+            let (next, ..) = waiting.next(now, |_| true).expect("all of them wait again and again");
+            now = work(&mut waiting, &next, now, 1_000);
+            assert!(add(&mut waiting, &next, "again", update(0)));
+            // Whoever has to wait for room in its outbox is next as soon as it has that, after the first round.
+            assert!(add(&mut waiting, &modest, "modest", read()));
+            let others = |waiting: &mut WaitingRequests| waiting.next(now, |peer| peer.0 >= 1_000);
+            assert_eq!(others(&mut waiting).map(|(requester, ..)| requester), Some(modest));
+        }
     }
 
     #[test]
     fn an_update_larger_than_all_that_may_wait_waits_alone() {
         let mut waiting = WaitingRequests::default();
-        assert!(add(&mut waiting, &requester(1, None), "x", update(REQUESTS_WAITING_BYTES)));
+        assert!(add(&mut waiting, &requester(1, None), "x", update(WAITING_BYTES)));
         assert!(!add(&mut waiting, &requester(1, None), "x", update(0)));
     }
 
     #[test]
-    fn one_workload_has_a_share_of_what_may_wait() {
+    fn workloads_and_streams_have_a_share_of_what_may_wait_and_whoever_asks_for_one_thing_finds_room() {
         let mut waiting = WaitingRequests::default();
         let (greedy, modest) = (requester(1, Some("greedy")), requester(1, Some("modest")));
-        let fits = (0..REQUESTS_WAITING).filter(|_| add(&mut waiting, &greedy, "greedy", read())).count();
-        assert_eq!(fits, REQUESTS_WAITING_OF_WORKLOAD);
-        assert!(add(&mut waiting, &modest, "modest", update(REQUESTS_WAITING_OF_WORKLOAD_BYTES)));
-        assert!(!add(&mut waiting, &modest, "modest", update(0)));
-    }
-
-    #[test]
-    fn one_stream_has_a_share_of_what_may_wait_and_whoever_asks_for_one_thing_finds_room() {
+        let fits = (0..WAITING).filter(|_| add(&mut waiting, &greedy, "greedy", read())).count();
+        assert_eq!(fits, WAITING_OF_WORKLOAD);
+        assert!(add(&mut waiting, &modest, "modest", read()));
         let mut waiting = WaitingRequests::default();
-        for workload in 0..REQUESTS_WAITING {
+        for workload in 0..WAITING {
             add(&mut waiting, &requester(1, Some(&workload.to_string())), "x", read());
         }
-        assert_eq!(waiting.queue.len(), REQUESTS_WAITING_OF_STREAM, "workloads of one agent");
-        for _ in 0..REQUESTS_WAITING {
+        assert_eq!(waiting.queue.len(), WAITING_OF_STREAM, "workloads of one agent");
+        for _ in 0..WAITING {
             add(&mut waiting, &requester(2, None), "x", read());
         }
-        assert_eq!(waiting.queue.len(), 2 * REQUESTS_WAITING_OF_STREAM, "a commander");
+        assert_eq!(waiting.queue.len(), 2 * WAITING_OF_STREAM, "a commander");
         assert!(!add(&mut waiting, &requester(99, Some("w")), "x", read()), "another connection of the same agent");
         for peer in 3..10 {
-            (0..REQUESTS_WAITING).for_each(|_| _ = add(&mut waiting, &requester(peer, None), "x", read()));
+            (0..WAITING).for_each(|_| _ = add(&mut waiting, &requester(peer, None), "x", read()));
         }
-        assert!(waiting.queue.len() < REQUESTS_WAITING, "{}", waiting.queue.len());
+        assert!(waiting.queue.len() < WAITING, "{}", waiting.queue.len());
         assert!(add(&mut waiting, &requester(10, None), "first", read()));
         assert!(!add(&mut waiting, &requester(10, None), "second", read()));
         let mut waiting = WaitingRequests::default();
-        let large = || update(REQUESTS_WAITING_OF_STREAM_BYTES / 2);
-        for peer in 0..4 {
+        let large = || update(WAITING_BYTES / 8);
+        for peer in 0..8 {
             add(&mut waiting, &requester(peer, None), "large", large());
         }
-        assert!(waiting.queue.len() > 1 && !add(&mut waiting, &requester(9, None), "large", large()));
+        assert!(waiting.queue.len() > 4 && !add(&mut waiting, &requester(9, None), "large", large()));
         assert!(add(&mut waiting, &requester(9, None), "small", read()));
     }
 
     #[test]
-    fn who_took_least_beyond_its_share_is_next_and_a_newer_update_does_not_pass_those_that_waited_for_hooks() {
-        let mut waiting = WaitingRequests::default();
-        let (greedy, modest) = (requester(1, Some("greedy")), requester(2, None));
-        let (mut shares, begin) = (Shares::default(), SystemClock.now());
-        shares.charge(&greedy, begin, begin + 2 * REQUEST_TIME_SHARE);
-        let now = begin + 2 * REQUEST_TIME_SHARE;
-        for (requester, id) in [(&greedy, "g1"), (&greedy, "g2"), (&modest, "m1"), (&greedy, "g3"), (&modest, "m2")] {
-            assert!(add(&mut waiting, requester, id, update(0)));
-        }
-        let mut next = || waiting.next(|_| true, |one| shares.excess(one, now)).map(|(_, key, _)| key.id);
-        let order: Vec<String> = std::iter::from_fn(&mut next).collect();
-        assert_eq!(order, ["m1", "m2", "g1", "g2", "g3"]);
-        let other = requester(3, None);
-        assert!(!waiting.must_wait(&other, &update(0), || true), "no hooks");
-        waiting.with_hooks =
-            Some((modest.clone(), RequestKey { peer: PeerId(2), id: "h".to_owned() }, PreparedUpdate::default()));
-        assert!(add(&mut waiting, &greedy, "waits", update(0)));
-        waiting.with_hooks = None;
-        assert!(waiting.must_wait(&other, &update(0), || true));
-        assert!(!waiting.must_wait(&other, &read(), || true));
-    }
-
-    #[test]
-    fn a_read_before_an_update_that_waits_for_hooks_does_not_cost_that_its_place() {
-        let mut waiting = WaitingRequests::default();
+    fn a_newer_update_does_not_pass_those_that_waited_for_hooks() {
+        let (mut waiting, now) = (WaitingRequests::default(), SystemClock.now());
         let (a, b) = (requester(1, None), requester(2, None));
         waiting.with_hooks =
             Some((requester(3, None), RequestKey { peer: PeerId(3), id: "h".to_owned() }, PreparedUpdate::default()));
@@ -290,24 +352,28 @@ mod tests {
         {
             assert!(add(&mut waiting, requester, id, content));
         }
-        assert_eq!(ids(&mut waiting, |_| true), ["read"]);
+        assert_eq!(ids(&mut waiting, now, |_| true), ["read"]);
         waiting.with_hooks = None;
-        assert_eq!(ids(&mut waiting, |_| true), ["first", "second", "later"]);
+        let other = requester(4, None);
+        assert!(waiting.must_wait(&other, &update(0), now, true, || true));
+        assert!(!waiting.must_wait(&other, &read(), now, true, || true));
+        assert!(!must_wait(&waiting, &other, &update(0), now), "there are no hooks");
+        assert_eq!(ids(&mut waiting, now, |_| true), ["first", "second", "later"]);
     }
 
     #[test]
     fn who_has_room_is_served_in_its_order_while_others_wait() {
-        let mut waiting = WaitingRequests::default();
+        let (mut waiting, now) = (WaitingRequests::default(), SystemClock.now());
         let (a, b, c) = (requester(1, Some("a")), requester(1, Some("b")), requester(2, None));
         for (requester, id) in [(&a, "a1"), (&c, "c1"), (&a, "a2"), (&b, "b1"), (&c, "c2")] {
-            assert!(waiting.is_empty() || !waiting.must_wait(requester, &read(), || true) || id.ends_with('2'));
-            assert!(waiting.must_wait(requester, &read(), || false));
+            assert!(waiting.is_empty() || !must_wait(&waiting, requester, &read(), now) || id.ends_with('2'));
+            assert!(waiting.must_wait(requester, &read(), now, false, || false));
             assert!(add(&mut waiting, requester, id, read()));
         }
-        assert_eq!(ids(&mut waiting, |peer| peer == PeerId(2)), ["c1", "c2"]);
+        assert_eq!(ids(&mut waiting, now, |peer| peer == PeerId(2)), ["c1", "c2"]);
         assert!(add(&mut waiting, &b, "cancel", RequestContent::EventsCancel));
-        assert_eq!(ids(&mut waiting, |_| false), [""; 0], "a cancel comes after what was asked before it");
-        assert_eq!(ids(&mut waiting, |_| true), ["a1", "b1", "a2", "cancel"], "by turns");
-        assert!(!waiting.must_wait(&a, &RequestContent::EventsCancel, || false), "its answer is small");
+        assert_eq!(ids(&mut waiting, now, |_| false), [""; 0], "a cancel comes after what was asked before it");
+        assert_eq!(ids(&mut waiting, now, |_| true), ["a1", "a2", "b1", "cancel"]);
+        assert!(!waiting.must_wait(&a, &RequestContent::EventsCancel, now, false, || false), "its answer is small");
     }
 }

@@ -5,8 +5,8 @@
 use super::dependencies::{Users, needed_running};
 use super::modes::Modes;
 use super::plan::Difference;
-use super::strays::Strays;
 use super::templates::Templates;
+use super::unwanted::UnwantedInstances;
 use crate::model::complete_state::{DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
@@ -31,7 +31,7 @@ pub struct Workloads {
     /// What runs.
     pub states: WorkloadStates,
     /// Which of these states are of instances that are not wanted.
-    pub strays: Strays,
+    pub unwanted: UnwantedInstances,
     /// Renders desired workloads.
     pub templates: Templates,
 }

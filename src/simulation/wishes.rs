@@ -140,15 +140,16 @@ impl Wishes {
         self.stopping.retain(|instance, _| states.get(instance).is_some());
         let is_unseen = |instance: &InstanceName| {
             let is_wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
-            !is_wanted && !self.stopping.contains_key(instance) && !server.is_own(instance)
+            !is_wanted && !self.stopping.contains_key(instance) && !server.is_placeholder(instance)
         };
         self.unclear
             .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && is_unseen(&instance)));
         // The last rules count as long as any instance has a state. What is being staged is shown too, and was never there.
-        self.unclear_rules
-            .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && !server.is_own(&instance)));
+        self.unclear_rules.retain(|name| {
+            states.iter().any(|(instance, _)| instance.workload == *name && !server.is_placeholder(&instance))
+        });
         self.last_rules.retain(|(agent, workload), _| {
-            states.of_agent_workload(agent, workload).any(|(instance, _)| !server.is_own(&instance))
+            states.of_agent_workload(agent, workload).any(|(instance, _)| !server.is_placeholder(&instance))
         });
     }
 

@@ -225,29 +225,19 @@ fn what_ran_before_is_healthy_only_after_its_time_and_fails_with_the_others() {
 }
 
 #[test]
-fn a_new_definition_takes_over_the_clock_and_one_that_waits_to_be_replaced_is_not_judged() {
-    let mut rig = Rig::new(&[candidate("a")]);
+fn a_new_definition_takes_over_the_clock_also_when_nothing_was_in_force_between_them() {
+    let mut rig = Rig::new(&[candidate("a"), candidate("b")]);
     rig.wait(DEADLINE / 2);
-    rig.trial.suspend(&"a".into(), rig.clock.now());
-    rig.report("a", Phase::PendingStartingFailed, "");
+    rig.trial.end(&"a".into(), rig.clock.now());
+    rig.trial.remove(&"b".into());
     rig.wait(DEADLINE);
     assert!(rig.trial.is_over() && rig.failed().is_empty());
-    rig.trial.judge(Candidate { instance: InstanceName::new("a", "new", "A"), ..candidate("a") }, rig.clock.now());
+    for name in ["a", "b"] {
+        let instance = InstanceName::new(name, "new", "A");
+        rig.trial.judge(Candidate { instance, ..candidate(name) }, rig.clock.now());
+    }
     rig.wait(DEADLINE / 2);
     assert_eq!(rig.failed(), ["a: not healthy within 120 s: Pending(Initial)"]);
-}
-
-#[test]
-fn what_is_not_replaced_after_all_is_judged_on() {
-    let mut rig = Rig::new(&[candidate("a")]);
-    rig.wait(DEADLINE / 2);
-    rig.trial.suspend(&"a".into(), rig.clock.now());
-    rig.wait(DEADLINE);
-    let failed = ExecutionState::with_info(Phase::FailedExecFailed, "Exit code: '1'");
-    rig.trial.resume(&"a".into(), Some(&failed), rig.clock.now());
-    assert_eq!(rig.trial.waits_for(), ["a"]);
-    rig.wait(DEADLINE / 2);
-    assert_eq!(rig.failed(), ["a: not healthy within 120 s: Failed(ExecFailed): 'Exit code: '1''"]);
 }
 
 #[test]

@@ -431,26 +431,27 @@ fn a_stop_leaves_the_pods_with_their_logs() {
 
 #[test]
 fn pods_that_the_agent_takes_down_itself_are_not_said_to_be_missing() {
-    for (update, is_missing) in [(None, true), (Some(KubeUpdate::GoesDown as fn(InstanceName) -> KubeUpdate), false)] {
-        let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", &volume("[\"p1\"]"), ""]);
+    let web = InstanceName::with_id("web", "1", "agent_A");
+    for goes_down in [false, true] {
+        let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", ""]);
         let mut kube = connector(&script);
-        let workload = kube.for_workload()();
-        update.into_iter().for_each(|of| workload.notify(of(InstanceName::with_id("web", "1", "agent_A"))));
+        let (manifest, down_options) = (String::new(), Texts::default());
+        let played = Played { manifest, down_options, pods: vec!["p1".to_owned()], goes_down };
+        kube.for_workload()().played.lock().insert(web.clone(), played);
         kube.list().unwrap();
-        assert_eq!(kube.missing.contains("p1"), is_missing);
-        workload.notify(KubeUpdate::Played(InstanceName::with_id("web", "1", "agent_A"), vec!["p2".to_owned()]));
-        script.on("4", "echo web.1.agent_A.config");
-        kube.list().unwrap();
-        assert!(kube.missing.contains("p2"), "these are expected again");
+        assert_eq!(kube.missing.contains("p1"), !goes_down);
     }
 }
 
 #[test]
-fn a_delete_says_before_that_the_pods_go_down() {
+fn pods_go_down_from_before_the_call_until_it_has_succeeded() {
     let script = ScriptedEngine::answering(&[]);
     script.on("volume", &volume(CONFIG));
+    script.on("kube", "exit 1");
     let kube = connector(&script);
+    kube.for_workload()().delete(&id(&new().instance.to_string())).unwrap_err();
+    assert!(kube.played.lock()[&new().instance].goes_down);
+    script.on("kube", "true");
     kube.for_workload()().delete(&id(&new().instance.to_string())).unwrap();
-    let updates: Vec<KubeUpdate> = kube.received.iter().flat_map(Receiver::try_iter).collect();
-    assert!(matches!(&updates[..], [KubeUpdate::GoesDown(_), KubeUpdate::Down(_)]), "{updates:?}");
+    assert!(kube.played.lock().is_empty());
 }

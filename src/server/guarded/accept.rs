@@ -7,7 +7,6 @@ use super::trial::Candidate;
 use super::unit::{Form, Touch, Unit};
 use super::{Open, Record, block_of};
 use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
-use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::Phase;
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -26,17 +25,6 @@ use crate::server::update::{StateChange, UpdateError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-/// What was before an update is carried out, as far as it decides about the judging.
-#[derive(Debug, Default)]
-pub(super) struct Before {
-    /// Workloads whose instance was running.
-    ran: BTreeSet<Name>,
-    /// What is about to be replaced, unless hooks leave it as it is.
-    in_force: BTreeMap<Name, AddedWorkload>,
-    /// Running workloads that need one that is touched, with what follows when they fail.
-    dependents: BTreeMap<Name, OnFailure>,
-}
-
 /// The response to an update with this difference, of which a part was carried out at once with this response.
 fn answer(difference: &Difference, at_once: ResponseContent) -> ResponseContent {
     let mut added: BTreeSet<String> = difference.added.iter().map(|added| added.instance.to_string()).collect();
@@ -46,26 +34,6 @@ fn answer(difference: &Difference, at_once: ResponseContent) -> ResponseContent 
         deleted.extend(ended);
     }
     ResponseContent::UpdateStateSuccess { added: added.into_iter().collect(), deleted: deleted.into_iter().collect() }
-}
-
-impl Open {
-    /// These instances are in the response to a request. Of earlier ones only those are kept that somebody still sees.
-    fn note_answered(&mut self, difference: &Difference, states: &WorkloadStates) {
-        self.answered_added.retain(|instance| states.get(instance).is_some());
-        self.answered_deleted.retain(|instance| states.get(instance).is_some());
-        let scheduled = difference.added.iter().map(|added| &added.instance).filter(|added| !added.agent.is_empty());
-        self.answered_added.extend(scheduled.cloned());
-        self.answered_deleted.extend(difference.deleted.iter().cloned());
-    }
-}
-
-impl Record {
-    fn note_before(&mut self, before: &Before) {
-        for name in &before.ran {
-            self.unit.workloads.get_mut(name).into_iter().for_each(|touched| touched.ran = true);
-        }
-        self.dependents.extend(before.dependents.clone());
-    }
 }
 
 impl ServerLoop {
@@ -207,12 +175,8 @@ impl ServerLoop {
         mut open: Open,
         left: &BTreeSet<Name>,
     ) -> (ResponseContent, Changes) {
-        let now = self.now();
         let answered = self.workloads.seen_in_mode(&prepared.for_agents);
-        open.note_answered(&answered, &self.workloads.states);
         left.iter().for_each(|name| open.trial.remove(name));
-        let earlier: BTreeMap<&Name, Pending> =
-            touch.workloads.keys().filter_map(|name| Some((name, open.staging.pending.remove(name)?))).collect();
         if open.record.unit.is_empty() {
             let result = self.commit(prepared);
             self.send_lists();
@@ -220,26 +184,23 @@ impl ServerLoop {
         }
         let names = prepared.rendered.names().chain(prepared.for_agents.names());
         let changed: BTreeSet<Name> = names.filter(|name| !left.contains(*name)).cloned().collect();
-        for name in touch.workloads.keys().filter(|name| !changed.contains(*name)) {
-            let state = open.trial.instance(name).and_then(|instance| self.workloads.states.get(instance));
-            open.trial.resume(name, state.cloned().as_ref(), now);
-        }
         let mut staged = self.staged_of(&prepared.for_agents, left);
-        for name in &changed {
-            open.trial.suspend(name, now);
-            let new = touch.workloads.get(name).map(|(_, after)| after.clone()).unwrap_or_default();
-            let mut pending = Pending { new, staged: staged.remove(name) };
-            pending.keep_report(earlier.get(name)); // Its agent is not sent the same again.
-            open.staging.pending.insert(name.clone(), pending);
+        for (name, (_, after)) in &touch.workloads {
+            let earlier = open.staging.pending.remove(name);
+            if changed.contains(name) {
+                let mut pending = Pending { new: after.clone(), staged: staged.remove(name) };
+                pending.keep_report(earlier.as_ref()); // Its agent is not sent the same again.
+                open.staging.pending.insert(name.clone(), pending);
+            }
         }
         self.note_absent(&mut open);
-        if open.staging.failure().is_none() && open.staging.is_complete(now) {
+        if open.staging.failure().is_none() && open.staging.is_complete(self.now()) {
             let left = left.iter().filter_map(|name| Some((name, &touch.workloads.get(name)?.1)));
             return self.carry_out_update(open, prepared, &left.collect());
         }
         open.record.phase = UpdatePhase::Staging;
         log::info!("Update {} ({}) is being staged.", open.record.number, open.record.unit.names());
-        self.open_update(open, &Before::default());
+        self.open_update(open);
         // What has left the update is carried out at once.
         let PreparedUpdate { rendered, for_agents, .. } = prepared;
         let (rendered, for_agents) =
@@ -270,10 +231,12 @@ impl ServerLoop {
             .iter()
             .map(|(name, pending)| (name.clone(), self.on_failure_of(pending.new.effective.as_ref())))
             .collect();
-        let before = self.before(&open.record.unit, &on_failures);
+        let replaced = self.replaced(&mut open.record.unit, &on_failures);
+        let dependents = self.dependents(&open.record.unit, &on_failures);
+        open.record.dependents.extend(dependents.clone());
         let was_staging = open.is_staging();
         open.record.phase = UpdatePhase::Trial;
-        let number = self.open_update(open, &before);
+        let number = self.open_update(open);
         if was_staging {
             self.store_and_wait(); // Before an agent receives anything of it.
         }
@@ -284,7 +247,7 @@ impl ServerLoop {
         let effective = forms.iter().map(|(name, form)| (*name, form.effective.as_ref()));
         let for_agents = Difference::to(self.workloads.before_modes(), effective);
         let result = self.commit(PreparedUpdate { rendered, for_agents, ..prepared });
-        self.begin_trial(number, &on_failures.into_keys().collect(), &before);
+        self.begin_trial(number, on_failures.keys(), &replaced, &dependents);
         self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
         result
     }
@@ -294,34 +257,19 @@ impl ServerLoop {
         let number = self.guarded.newest + 1;
         let record = Record {
             number,
-            source: self.peers.source_of(requester),
+            source: self.peers.source_of(requester).to_string(),
             is_of_workload: requester.agent().is_some(),
-            phase: UpdatePhase::Trial,
-            reason: None,
             accepted: utc(SystemTime::now()),
-            ended: None,
-            losses: 0,
-            replaced_by: None,
             unit,
-            dependents: BTreeMap::new(),
-            was_switched: false,
-            was_sent: false,
-            remembered: None,
-            has_lost_way_back: false,
+            ..Record::default()
         };
         let now = self.now();
         let mut open = Open::new(record, now);
         for number in joined {
-            let Some(Open { mut record, trial, staging, failures, answered_added, answered_deleted, .. }) =
-                self.guarded.close(*number)
-            else {
-                continue;
-            };
+            let Some(Open { mut record, trial, staging, failures, .. }) = self.guarded.close(*number) else { continue };
             open.trial.absorb(trial);
             open.staging.absorb(staging);
             open.failures.extend(failures);
-            open.answered_added.extend(answered_added);
-            open.answered_deleted.extend(answered_deleted);
             let joining = &mut open.record;
             joining.losses = joining.losses.max(record.losses);
             joining.was_switched |= record.was_switched;
@@ -329,24 +277,24 @@ impl ServerLoop {
             joining.dependents.append(&mut record.dependents.clone());
             joining.reason = joining.reason.take().or_else(|| record.reason.take());
             let is_withdrawn = joining.unit.is_empty();
-            record.replaced_by = (!is_withdrawn).then_some(joining.number);
+            record.replaced_by = (!is_withdrawn).then(|| joining.number.to_string());
             let phase = if is_withdrawn { UpdatePhase::Withdrawn } else { UpdatePhase::Replaced };
             self.guarded.end(record, phase, None);
         }
-        let names = &open.record.unit.workloads;
-        let touched: Vec<Name> =
-            open.record.dependents.keys().filter(|name| names.contains_key(*name)).cloned().collect();
-        touched.iter().for_each(|name| _ = open.record.dependents.remove(name));
+        let Record { dependents, unit, .. } = &mut open.record;
+        dependents.retain(|name, _| !unit.workloads.contains_key(name));
         open
     }
 
     /// Keeps an open update, before it is stored with the desired state.
-    fn open_update(&mut self, mut open: Open, before: &Before) -> u64 {
+    fn open_update(&mut self, mut open: Open) -> u64 {
         if open.record.phase == UpdatePhase::Trial {
             open.record.was_switched = true;
             open.record.was_sent |= self.may_start(&open.record.unit);
         }
-        open.record.note_before(before);
+        for (name, touched) in &mut open.record.unit.workloads {
+            touched.in_force = open.staging.pending.contains_key(name).then(|| self.form_in_force(name));
+        }
         let number = open.record.number;
         self.guarded.newest = self.guarded.newest.max(number);
         self.guarded.open.insert(number, open);
@@ -364,17 +312,26 @@ impl ServerLoop {
         self.guarded.on_failure(new.and_then(|added| block_of(&added.workload)).as_ref())
     }
 
-    /// What is about to be replaced, and what needs it.
-    fn before(&self, unit: &Unit, changed: &BTreeMap<Name, OnFailure>) -> Before {
-        let workloads = &self.workloads;
-        let runs = |name: &Name| {
-            let state = workloads.effective.get(name).and_then(|added| workloads.states.get(&added.instance));
-            state.is_some_and(|state| state.phase == Phase::Running)
-        };
+    fn runs(&self, name: &Name) -> bool {
+        let state = self.workloads.effective.get(name).and_then(|added| self.workloads.states.get(&added.instance));
+        state.is_some_and(|state| state.phase == Phase::Running)
+    }
+
+    /// What is about to be replaced, unless hooks leave it as it is. Notes what of it runs.
+    fn replaced(&self, unit: &mut Unit, changed: &BTreeMap<Name, OnFailure>) -> BTreeMap<Name, AddedWorkload> {
+        for name in changed.keys().filter(|name| self.runs(name)) {
+            unit.workloads.get_mut(name).into_iter().for_each(|touched| touched.ran = true);
+        }
+        let in_force = |name: &Name| Some((name.clone(), self.workloads.effective.get(name)?.clone()));
+        changed.keys().filter_map(in_force).collect()
+    }
+
+    /// Running workloads that need one of what is about to be replaced, with what follows when they fail.
+    fn dependents(&self, unit: &Unit, changed: &BTreeMap<Name, OnFailure>) -> BTreeMap<Name, OnFailure> {
         let mut dependents: BTreeMap<Name, OnFailure> = BTreeMap::new();
         let mut next: Vec<(Name, OnFailure)> = changed.clone().into_iter().collect();
         while let Some((needed, on_failure)) = next.pop() {
-            for name in workloads.dependents.of(&needed).filter(|name| !unit.workloads.contains_key(*name)) {
+            for name in self.workloads.dependents.of(&needed).filter(|name| !unit.workloads.contains_key(*name)) {
                 let known = dependents.get(name).copied();
                 // One that needs several follows the strictest.
                 if known.is_none_or(|known| known == OnFailure::Keep && known != on_failure) {
@@ -383,24 +340,25 @@ impl ServerLoop {
                 }
             }
         }
-        dependents.retain(|name, _| runs(name));
-        let in_force = |name: &Name| Some((name.clone(), workloads.effective.get(name)?.clone()));
-        Before {
-            ran: changed.keys().filter(|name| runs(name)).cloned().collect(),
-            in_force: changed.keys().filter_map(in_force).collect(),
-            dependents,
-        }
+        dependents.retain(|name, _| self.runs(name));
+        dependents
     }
 
     /// Judges what an update has changed, and what needs that.
-    fn begin_trial(&mut self, number: u64, changed: &BTreeSet<Name>, before: &Before) {
+    fn begin_trial<'n>(
+        &mut self,
+        number: u64,
+        changed: impl Iterator<Item = &'n Name>,
+        replaced: &BTreeMap<Name, AddedWorkload>,
+        dependents: &BTreeMap<Name, OnFailure>,
+    ) {
         let now = self.now();
         let Some(open) = self.guarded.open.get(&number) else { return };
         let ran = |name: &Name| open.record.unit.workloads.get(name).is_some_and(|touched| touched.ran);
         let mut candidates = Vec::new();
         for name in changed {
             let candidate = self.candidate(name, ran(name), None).map(|candidate| {
-                let (old, state) = (before.in_force.get(name), self.workloads.states.get(&candidate.instance));
+                let (old, state) = (replaced.get(name), self.workloads.states.get(&candidate.instance));
                 if old.is_some_and(|old| self.workloads.effective.get(name) == Some(old)) {
                     return Candidate { state: state.cloned(), ..candidate }; // It goes on.
                 }
@@ -413,7 +371,7 @@ impl ServerLoop {
             });
             candidates.push((name.clone(), candidate));
         }
-        for (name, on_failure) in &before.dependents {
+        for (name, on_failure) in dependents {
             candidates.push((name.clone(), self.candidate(name, true, Some(*on_failure))));
         }
         let Some(open) = self.guarded.open.get_mut(&number) else { return };

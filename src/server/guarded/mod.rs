@@ -23,41 +23,58 @@ use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
 use crate::server::update::UpdateError;
-use shown::Shown;
+use serde::{Deserialize, Serialize};
 use staging::Staging;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use unit::Unit;
 
 /// What is known of an update, whether it is open or has ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Record {
+    #[serde(skip)]
     number: u64,
     /// Whose request it is, as log lines count; empty when an earlier version has stored it.
-    source: Name,
+    #[serde(default)]
+    source: String,
     /// A workload has requested it.
+    #[serde(rename = "ofWorkload", default, with = "stored::flag", skip_serializing_if = "Not::not")]
     is_of_workload: bool,
     phase: UpdatePhase,
     /// Why it ended like that; of an open one, why it will be kept although it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// RFC 3339.
+    #[serde(default)]
     accepted: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<String>,
     /// Starts of the server and losses of agents.
+    #[serde(default)]
     losses: u32,
-    replaced_by: Option<u64>,
+    /// The number of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<String>,
+    #[serde(flatten)]
     unit: Unit,
     /// Workloads that it does not touch and that need one which it touches, with what follows when they fail.
+    #[serde(default, with = "stored::by_name")]
     dependents: BTreeMap<Name, OnFailure>,
     /// Whether something of it was carried out.
+    #[serde(rename = "switched", default, with = "stored::flag", skip_serializing_if = "Not::not")]
     was_switched: bool,
     /// Whether an agent was there to start something of it, so that it may be the reason of a loss.
+    #[serde(rename = "sent", default, with = "stored::flag", skip_serializing_if = "Not::not")]
     was_sent: bool,
     /// Its fingerprint, when the same update shall be refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     remembered: Option<String>,
     /// What was desired before is gone, for want of room.
+    #[serde(rename = "lostWayBack", default, with = "stored::flag", skip_serializing_if = "Not::not")]
     has_lost_way_back: bool,
 }
 
@@ -71,16 +88,11 @@ struct Open {
     failures: Vec<Failure>,
     /// When it was carried out, or this server was started.
     begun: Instant,
-    /// The instances in the responses to its requests.
-    answered_added: BTreeSet<InstanceName>,
-    answered_deleted: BTreeSet<InstanceName>,
 }
 
 impl Open {
     fn new(record: Record, begun: Instant) -> Self {
-        let (answered_added, answered_deleted) = (BTreeSet::new(), BTreeSet::new());
-        let (trial, staging, failures) = (Trial::default(), Staging::default(), Vec::new());
-        Self { record, trial, staging, failures, begun, answered_added, answered_deleted }
+        Self { record, trial: Trial::default(), staging: Staging::default(), failures: Vec::new(), begun }
     }
 
     fn is_staging(&self) -> bool {
@@ -100,7 +112,7 @@ struct Ended {
 
 impl Ended {
     fn new(record: Record) -> Self {
-        let stored = Arc::new(stored::node(&record, |_| None));
+        let stored = Arc::new(record.node());
         let bytes = serde_json::to_string(&*stored).map_or(0, |text| text.len());
         Self { record, stored, bytes }
     }
@@ -130,8 +142,8 @@ pub struct GuardedUpdates {
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// States that are shown otherwise than agents report them.
-    shown: BTreeMap<InstanceName, Shown>,
+    /// Instances that are staged and whose state is the server's own.
+    placeholders: BTreeSet<InstanceName>,
     /// What each connected agent was sent to prepare; without empty lists.
     lists: BTreeMap<Name, Vec<AddedWorkload>>,
     /// Agents that cannot prepare and whose updates were warned of.
@@ -239,7 +251,7 @@ impl GuardedUpdates {
         (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
         record.ended = Some(utc(SystemTime::now()));
         for touched in record.unit.workloads.values_mut() {
-            (touched.before.rendered, touched.before.effective) = (None, None);
+            (touched.before.rendered, touched.before.effective, touched.in_force) = (None, None, None);
         }
         record.dependents.clear();
         if phase.is_moot() {
@@ -258,7 +270,7 @@ impl GuardedUpdates {
         let newest = self.ended.back().map(kind);
         let same = || self.ended.iter().enumerate().filter(|(_, ended)| Some(kind(ended)) == newest);
         if same().count() > UPDATES_ENDED {
-            let has = |source: &Name| same().filter(|(_, ended)| ended.record.source == *source).count();
+            let has = |source: &str| same().filter(|(_, ended)| ended.record.source == *source).count();
             let most = same().max_by_key(|(index, ended)| (has(&ended.record.source), Reverse(*index)));
             most.map(|(index, _)| index).and_then(|index| self.ended.remove(index));
         }
@@ -271,22 +283,6 @@ impl GuardedUpdates {
     }
 }
 
-/// An update as tests and the simulation inspect it.
-#[cfg(test)]
-#[derive(Debug, Clone)]
-pub struct SeenUpdate {
-    /// How far it is.
-    pub phase: UpdatePhase,
-    /// Its workloads.
-    pub names: BTreeSet<Name>,
-    /// Workloads and agents.
-    pub waits_for: Vec<String>,
-    /// Workloads whose new form is not in force.
-    pub pending: BTreeSet<Name>,
-    /// What was desired before.
-    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
-}
-
 /// The block `update` of a workload, if it has one.
 fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
     // Most texts name no update and need not be read.
@@ -296,4 +292,4 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

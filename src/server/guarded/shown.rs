@@ -8,7 +8,6 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::InstanceName;
 use crate::server::ServerLoop;
 use crate::server::connections::removed;
-use crate::server::events::Changes;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -17,78 +16,31 @@ const MANY: usize = 64;
 /// The texts of many are shown at most so often.
 const MANY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the state of an instance is shown.
-#[derive(Debug)]
-pub enum Shown {
-    /// It is the server's own.
-    Own,
-    /// The text stands before the info of what its agent reports: an instance of the same name runs.
-    Before {
-        /// The text.
-        text: String,
-        /// What the agent reported.
-        reported: ExecutionState,
-    },
-}
-
-fn with_text(text: &str, reported: &ExecutionState) -> ExecutionState {
-    let info = &reported.additional_info;
-    let separator = if info.is_empty() { "" } else { "; " };
-    ExecutionState::with_info(reported.phase, format!("{text}{separator}{info}"))
-}
-
 impl GuardedUpdates {
     /// Whether the state of this instance is the server's own.
-    pub fn is_own(&self, instance: &InstanceName) -> bool {
-        matches!(self.shown.get(instance), Some(Shown::Own))
+    pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
+        self.placeholders.contains(instance)
     }
 
-    /// How a state that an agent reports is shown.
-    pub fn as_shown(&mut self, instance: &InstanceName, state: &ExecutionState) -> ExecutionState {
-        match self.shown.get_mut(instance) {
-            Some(Shown::Before { text, reported }) if state.phase != Phase::Removed => {
-                *reported = state.clone();
-                with_text(text, state)
-            }
-            Some(_) => {
-                // Its agent knows it, or does not have it any more.
-                self.shown.remove(instance);
-                self.has_progress = true;
-                state.clone()
-            }
-            None => {
-                // It is in force and had no state for a moment, or an earlier one still stops.
-                self.has_progress |= self.open.values().any(|open| open.staging.has(instance));
-                state.clone()
-            }
-        }
+    /// An agent has reported a state of this instance: it knows it, or does not have it any more.
+    pub fn reported(&mut self, instance: &InstanceName) {
+        // One that is staged may be in force as well, or an earlier one still stops.
+        self.has_progress |=
+            self.placeholders.remove(instance) || self.open.values().any(|open| open.staging.has(instance));
     }
 
-    /// The instance is sent to its agent, which reports its state from now on. Returns whether that was the server's own.
-    pub fn begins(&mut self, instance: &InstanceName) -> bool {
-        let was_own = self.is_own(instance);
-        if was_own {
-            self.show_no_more(instance);
-        }
+    /// The instance is sent to its agent, which reports its state from now on, or has no state any more. Returns whether
+    /// that was the server's own.
+    pub fn end_placeholder(&mut self, instance: &InstanceName) -> bool {
+        let was_own = self.placeholders.remove(instance);
+        self.is_outdated |= was_own;
         was_own
     }
 
-    /// The instance has no state any more, or its agent knows it.
-    pub fn show_no_more(&mut self, instance: &InstanceName) {
-        self.is_outdated |= self.shown.remove(instance).is_some();
-    }
-
-    /// These states as agents receive them.
+    /// These states without those that no agent knows.
     pub fn as_reported(&self, mut states: Vec<WorkloadState>) -> Vec<WorkloadState> {
-        if !self.shown.is_empty() {
-            states.retain_mut(|WorkloadState { instance, state }| match self.shown.get(instance) {
-                Some(Shown::Own) => false,
-                Some(Shown::Before { reported, .. }) => {
-                    *state = reported.clone();
-                    true
-                }
-                None => true,
-            });
+        if !self.placeholders.is_empty() {
+            states.retain(|state| !self.placeholders.contains(&state.instance));
         }
         states
     }
@@ -96,23 +48,13 @@ impl GuardedUpdates {
 
 impl ServerLoop {
     /// The states of a lost agent have become unknown: those that are not its states are as they were.
-    pub(in crate::server) fn keep_shown(&mut self, lost: &mut Vec<(InstanceName, ExecutionState)>) {
-        let states = &mut self.workloads.states;
-        let shown = &mut self.guarded.shown;
-        if shown.is_empty() {
-            return;
-        }
-        lost.retain(|(instance, before)| match shown.get_mut(instance) {
-            Some(Shown::Own) => {
-                states.set(instance, before.clone());
-                false
+    pub(in crate::server) fn keep_placeholders(&mut self, lost: &mut Vec<(InstanceName, ExecutionState)>) {
+        lost.retain(|(instance, before)| {
+            let is_own = self.guarded.placeholders.contains(instance);
+            if is_own {
+                self.workloads.states.set(instance, before.clone());
             }
-            Some(Shown::Before { text, reported }) => {
-                *reported = ExecutionState::plain(Phase::AgentDisconnected);
-                states.set(instance, with_text(text, reported));
-                true
-            }
-            None => true,
+            !is_own
         });
     }
 
@@ -138,35 +80,19 @@ impl ServerLoop {
         guarded.staging_due = staging.clone().filter_map(|open| open.staging.due(now)).min();
         let infos: BTreeMap<InstanceName, String> = staging.flat_map(|open| open.staging.infos(now)).collect();
         guarded.shown_many_at = (infos.len() >= MANY).then_some(now);
-        if infos.is_empty() && guarded.shown.is_empty() {
+        if infos.is_empty() && guarded.placeholders.is_empty() {
             return;
         }
-        let mut old = self.stop_showing(|shown| !infos.contains_key(shown));
+        let mut old = self.end_placeholders(|placeholder| !infos.contains_key(placeholder));
         for (instance, text) in infos {
-            let (known, is_wanted) =
-                (self.workloads.states.get(&instance).cloned(), self.workloads.is_wanted(&instance));
-            let state = match (self.guarded.shown.get_mut(&instance), &known) {
-                (None, Some(_)) if !is_wanted => continue, // An earlier one still stops.
-                // In force, and its agent has reported the end of an earlier one: it reports this one as well.
-                (None, None) if is_wanted => continue,
-                (None, Some(reported)) => {
-                    let state = with_text(&text, reported);
-                    let reported = reported.clone();
-                    self.guarded.shown.insert(instance.clone(), Shown::Before { text, reported });
-                    state
-                }
-                (Some(Shown::Before { text: shown, reported }), _) => {
-                    let state = with_text(&text, reported);
-                    *shown = text;
-                    state
-                }
-                (shown, _) => {
-                    if shown.is_none() {
-                        self.guarded.shown.insert(instance.clone(), Shown::Own);
-                    }
-                    ExecutionState::with_info(Phase::PendingInitial, text)
-                }
-            };
+            let known = self.workloads.states.get(&instance).cloned();
+            // What an agent reports is shown as it is: an instance of the same name is in force, or an earlier one still stops.
+            let is_of_agent = known.is_some() || self.workloads.is_wanted(&instance);
+            if is_of_agent && !self.guarded.is_placeholder(&instance) {
+                continue;
+            }
+            self.guarded.placeholders.insert(instance.clone());
+            let state = ExecutionState::with_info(Phase::PendingInitial, text);
             if known.as_ref() != Some(&state) {
                 old.push((instance.clone(), self.workloads.states.set(&instance, state)));
             }
@@ -177,28 +103,23 @@ impl ServerLoop {
         });
         let now: Vec<WorkloadState> = now.collect();
         self.peers.broadcast_to_clis(&now);
-        if !self.subscriptions.is_empty() {
-            let mut changes = Changes::default();
-            changes.states(old, &self.workloads.states);
-            self.publish(&changes);
-        }
+        self.publish_states(old);
     }
 
-    /// States that are not shown otherwise any more are as agents reported them, and an instance that no agent has is
-    /// finished. Returns the states before.
-    fn stop_showing(&mut self, is_over: impl Fn(&InstanceName) -> bool) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let over: Vec<InstanceName> = self.guarded.shown.keys().filter(|shown| is_over(shown)).cloned().collect();
+    /// An instance that is not staged any more and that no agent has is finished. Returns the states before.
+    fn end_placeholders(
+        &mut self,
+        is_over: impl Fn(&InstanceName) -> bool,
+    ) -> Vec<(InstanceName, Option<ExecutionState>)> {
+        let placeholders = self.guarded.placeholders.iter();
+        let over: Vec<InstanceName> = placeholders.filter(|placeholder| is_over(placeholder)).cloned().collect();
         let (mut old, mut finished) = (Vec::new(), Vec::new());
         for instance in over {
-            let state = match self.guarded.shown.remove(&instance) {
-                Some(Shown::Before { reported, .. }) => reported,
-                _ if self.workloads.is_wanted(&instance) => ExecutionState::plain(Phase::PendingInitial),
-                _ => {
-                    finished.push(removed(instance.clone()));
-                    ExecutionState::plain(Phase::Removed)
-                }
-            };
-            old.push((instance.clone(), self.workloads.states.set(&instance, state)));
+            self.guarded.placeholders.remove(&instance);
+            let is_wanted = self.workloads.is_wanted(&instance);
+            finished.extend((!is_wanted).then(|| removed(instance.clone())));
+            let phase = if is_wanted { Phase::PendingInitial } else { Phase::Removed };
+            old.push((instance.clone(), self.workloads.states.set(&instance, ExecutionState::plain(phase))));
         }
         for removed in &finished {
             self.end_requests_of_gone(&removed.instance);

@@ -4,7 +4,7 @@
 //! Thread: `server`; a plain value. Time is passed in.
 
 use super::unit::Form;
-use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, UPDATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
+use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
 use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
@@ -12,6 +12,9 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+
+/// How often the age of an instance that is being staged is shown.
+const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
 
 /// An instance that its agent prepares.
 #[derive(Debug, Clone)]

@@ -3,12 +3,11 @@
 //! Thread: `server`; plain functions and the part of [`ServerLoop`] that goes on after a start.
 
 use super::trial::Candidate;
-use super::unit::{Form, TouchedConfig, TouchedWorkload, Unit};
+use super::unit::Form;
 use super::{GuardedUpdates, Open, Record};
-use crate::limits::{UPDATE_LOSSES, UPDATES_OPEN};
-use crate::model::complete_state::{Rendering, config_from_node, config_node, workload_from_node, workload_node};
+use crate::limits::UPDATES_OPEN;
+use crate::model::complete_state::{Rendering, StateError, workload_from_node, workload_node};
 use crate::model::guarded_update::UpdatePhase;
-use crate::model::lifecycle::OnFailure;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -17,89 +16,119 @@ use crate::server::ServerLoop;
 use crate::server::events::Changes;
 use crate::server::plan::Difference;
 use crate::server::state_store::Stored;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-// ------------------------------------------------------------------ to disk
-
-fn added_node(added: &AddedWorkload, desired: Option<&Arc<Workload>>) -> Node {
-    // Where templates and hooks change nothing, the text would stand there twice.
-    let workload = (desired != Some(&added.workload)).then(|| workload_node(&added.workload, Rendering::Sparse));
-    let instance = ("instance", Node::text(added.instance.to_string()));
-    Node::object(std::iter::once(instance).chain(workload.map(|workload| ("workload", workload))))
+/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
+#[derive(Serialize, Deserialize)]
+pub struct StoredForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desired: Option<Node>,
+    /// None when it is the effective one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rendered: Option<StoredWorkload>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective: Option<StoredWorkload>,
 }
 
-fn form_node(form: &Form) -> Node {
-    let desired = form.desired.as_ref();
-    let rendered = form.rendered.as_ref().filter(|rendered| form.effective.as_ref() != Some(*rendered));
-    let parts = [
-        ("desired", desired.map(|desired| workload_node(desired, Rendering::Sparse))),
-        ("rendered", rendered.map(|rendered| added_node(rendered, desired))),
-        ("effective", form.effective.as_ref().map(|effective| added_node(effective, desired))),
-    ];
-    Node::object(parts.into_iter().filter_map(|(key, node)| Some((key, node?))))
+#[derive(Serialize, Deserialize)]
+struct StoredWorkload {
+    instance: InstanceName,
+    /// None when it is the desired one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<Node>,
 }
 
-fn texts<const N: usize>(texts: [(&'static str, Option<&str>); N]) -> impl Iterator<Item = (&'static str, Node)> {
-    texts.into_iter().filter_map(|(key, text)| Some((key, Node::text(text?)))).collect::<Vec<_>>().into_iter()
+impl From<Form> for StoredForm {
+    fn from(Form { desired, rendered, effective }: Form) -> Self {
+        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
+        let [rendered, effective] = [rendered, effective].map(|added| {
+            let AddedWorkload { instance, workload } = added?;
+            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
+            Some(StoredWorkload { instance, workload })
+        });
+        Self { desired: desired.as_ref().map(node), rendered, effective }
+    }
 }
 
-/// What is stored of an update. `in_force` returns what runs of a workload whose new form is not carried out yet.
-pub(super) fn node(record: &Record, in_force: impl Fn(&Name) -> Option<Form>) -> Node {
-    let Record {
-        source,
-        is_of_workload,
-        phase,
-        reason,
-        accepted,
-        ended,
-        losses,
-        replaced_by,
-        unit,
-        dependents,
-        was_switched,
-        was_sent,
-        remembered,
-        ..
-    } = record;
-    let workload = |(name, touched): (&Name, &TouchedWorkload)| {
-        let [old, new] = [&touched.old, &touched.new].map(|it| it.as_ref().map(ToString::to_string));
-        let fields = texts([
-            ("old", old.as_deref()),
-            ("new", new.as_deref()),
-            ("after", touched.after.as_deref()),
-            ("print", Some(&touched.print)),
-            ("ran", touched.ran.then_some("true")),
-        ]);
-        let before = ("before", form_node(&touched.before));
-        let in_force = in_force(name).map(|form| ("inForce", form_node(&form)));
-        (name.to_string(), Node::object(fields.chain([before]).chain(in_force)))
-    };
-    let config = |(key, touched): (&String, &TouchedConfig)| {
-        let before = touched.before.as_ref().map(|before| ("before", config_node(before)));
-        (key.clone(), Node::object(texts([("after", touched.after.as_deref())]).chain(before)))
-    };
-    let replaced_by = replaced_by.map(|number| number.to_string());
-    let fields = texts([
-        ("source", Some(&**source)),
-        ("ofWorkload", is_of_workload.then_some("true")),
-        ("phase", Some(phase.as_str())),
-        ("reason", reason.as_deref()),
-        ("accepted", Some(accepted)),
-        ("ended", ended.as_deref()),
-        ("replacedBy", replaced_by.as_deref()),
-        ("remembered", remembered.as_deref()),
-        ("switched", was_switched.then_some("true")),
-        ("sent", was_sent.then_some("true")),
-        ("lostWayBack", record.has_lost_way_back.then_some("true")),
-    ]);
-    let dependents = dependents.iter().map(|(name, on_failure)| (name.to_string(), Node::text(on_failure.as_str())));
-    Node::object(fields.chain([
-        ("losses", Node::Number(u64::from(*losses))),
-        ("workloads", Node::map(unit.workloads.iter().map(workload))),
-        ("configs", Node::map(unit.configs.iter().map(config))),
-        ("dependents", Node::map(dependents)),
-    ]))
+impl TryFrom<StoredForm> for Form {
+    type Error = StateError;
+
+    /// An error ends the reading of the update: what would be put back is not known then.
+    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
+        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
+        let desired = desired.map(workload).transpose()?;
+        let part = |stored: Option<StoredWorkload>| {
+            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
+            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
+            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
+            Ok(Some(AddedWorkload { instance, workload }))
+        };
+        let effective = part(effective)?;
+        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
+    }
+}
+
+/// A flag is there or not.
+pub mod flag {
+    use serde::de::IgnoredAny;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(_: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("true")
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| true)
+    }
+}
+
+/// A map by names.
+pub mod by_name {
+    use crate::model::names::Name;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub fn serialize<V: Serialize, S: Serializer>(map: &BTreeMap<Name, V>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(name, value)| (&**name, value)))
+    }
+
+    pub fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<Name, V>, D::Error> {
+        let map: BTreeMap<String, V> = Deserialize::deserialize(deserializer)?;
+        Ok(map.into_iter().map(|(name, value)| (name.into(), value)).collect())
+    }
+}
+
+/// A config as its tree.
+pub mod config {
+    use crate::model::complete_state::{config_from_node, config_node};
+    use crate::model::node::Node;
+    use crate::model::workload::ConfigItem;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(config: &Option<ConfigItem>, serializer: S) -> Result<S::Ok, S::Error> {
+        config.as_ref().map(config_node).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ConfigItem>, D::Error> {
+        Ok(Some(config_from_node(&Node::deserialize(deserializer)?)))
+    }
+}
+
+impl Record {
+    /// What is stored of it, and read by clients as far as it concerns them.
+    pub(super) fn node(&self) -> Node {
+        // A record has nothing that JSON could not hold.
+        serde_json::to_value(self).and_then(Node::deserialize).unwrap_or_default()
+    }
+
+    fn from_node(number: u64, node: &Node) -> Result<Self, serde_json::Error> {
+        Ok(Self { number, ..Self::deserialize(serde_json::to_value(node)?)? })
+    }
 }
 
 impl ServerLoop {
@@ -111,85 +140,10 @@ impl ServerLoop {
         if guarded.newest == 0 {
             return Stored { desired, updates: None };
         }
-        let open = guarded.open.values().map(|open| {
-            let in_force = |name: &Name| {
-                open.staging.pending.contains_key(name).then(|| Form {
-                    desired: None,
-                    rendered: self.workloads.before_hooks().get(name).cloned(),
-                    effective: self.workloads.before_modes().get(name).cloned(),
-                })
-            };
-            (open.record.number, Arc::new(node(&open.record, in_force)))
-        });
+        let open = guarded.open.values().map(|open| (open.record.number, Arc::new(open.record.node())));
         let ended = guarded.ended.iter().map(|ended| (ended.record.number, ended.stored.clone()));
         Stored { desired, updates: Some((guarded.newest, open.chain(ended).collect())) }
     }
-}
-
-// ---------------------------------------------------------------- from disk
-
-fn text(node: &Node, key: &str) -> Option<String> {
-    node.get(key)?.as_text().map(str::to_owned)
-}
-
-fn instance(node: &Node, key: &str) -> Option<InstanceName> {
-    InstanceName::parse(node.get(key)?.as_text()?)
-}
-
-fn added_from(node: &Node, desired: Option<&Arc<Workload>>) -> Option<AddedWorkload> {
-    let workload = match node.get("workload") {
-        Some(workload) => Arc::new(workload_from_node(workload, "workload").ok()?),
-        None => desired?.clone(),
-    };
-    Some(AddedWorkload { instance: instance(node, "instance")?, workload })
-}
-
-/// `None` when it cannot be read: what would be put back is not known then.
-fn form_from(node: &Node) -> Option<Form> {
-    let desired = node.get("desired").map(|desired| workload_from_node(desired, "workload").map(Arc::new));
-    let desired = desired.transpose().ok()?;
-    let part = |key| node.get(key).map(|part| added_from(part, desired.as_ref()).ok_or(())).transpose().ok();
-    let effective = part("effective")?;
-    let rendered = part("rendered")?.or_else(|| effective.clone());
-    Some(Form { desired, rendered, effective })
-}
-
-fn record_from(number: u64, node: &Node) -> Option<Record> {
-    let workload = |(name, node): (&str, &Node)| {
-        let touched = TouchedWorkload {
-            before: form_from(node.get("before")?)?,
-            old: instance(node, "old"),
-            new: instance(node, "new"),
-            after: text(node, "after"),
-            print: text(node, "print").unwrap_or_default(),
-            ran: node.get("ran").is_some(),
-        };
-        Some((Name::from(name), touched))
-    };
-    let config = |(key, node): (&str, &Node)| {
-        (key.to_owned(), TouchedConfig { before: node.get("before").map(config_from_node), after: text(node, "after") })
-    };
-    let dependent = |(name, node): (&str, &Node)| Some((Name::from(name), OnFailure::parse(node.as_text()?)?));
-    Some(Record {
-        number,
-        source: text(node, "source").unwrap_or_default().into(),
-        is_of_workload: node.get("ofWorkload").is_some(),
-        phase: UpdatePhase::parse(node.get("phase")?.as_text()?)?,
-        reason: text(node, "reason"),
-        accepted: text(node, "accepted").unwrap_or_default(),
-        ended: text(node, "ended"),
-        losses: node.get("losses").and_then(Node::as_number).map_or(0, |it| u32::try_from(it).unwrap_or(UPDATE_LOSSES)),
-        replaced_by: text(node, "replacedBy").and_then(|number| number.parse().ok()),
-        unit: Unit {
-            workloads: node.entries("workloads").map(workload).collect::<Option<_>>()?,
-            configs: node.entries("configs").map(config).collect(),
-        },
-        dependents: node.entries("dependents").filter_map(dependent).collect(),
-        was_switched: node.get("switched").is_some(),
-        was_sent: node.get("sent").is_some(),
-        remembered: text(node, "remembered"),
-        has_lost_way_back: node.get("lostWayBack").is_some(),
-    })
 }
 
 impl ServerLoop {
@@ -200,23 +154,23 @@ impl ServerLoop {
         let known = updates.iter().map(|(number, _)| *number).max().unwrap_or_default();
         self.guarded.newest = newest.max(known).min(u64::MAX / 2);
         for (number, node) in updates {
-            match record_from(*number, node) {
-                Some(record) if !record.phase.is_open() => self.guarded.keep(record),
-                Some(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record, node),
-                Some(_) => log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open."),
-                None => log::error!("Forgetting update {number}: what is stored of it cannot be read."),
+            match Record::from_node(*number, node) {
+                Ok(record) if !record.phase.is_open() => self.guarded.keep(record),
+                Ok(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record),
+                Ok(_) => log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open."),
+                Err(error) => log::error!("Forgetting update {number}: what is stored of it cannot be read: {error}"),
             }
         }
         while self.settle_updates() {}
     }
 
-    fn restore(&mut self, record: Record, node: &Node) {
+    fn restore(&mut self, record: Record) {
         let (now, number) = (self.now(), record.number);
+        let is_staging = record.phase == UpdatePhase::Staging;
+        let touched = record.unit.workloads.iter();
+        let in_force = touched.filter_map(|(name, touched)| Some((name.clone(), touched.in_force.clone()?)));
+        let in_force: BTreeMap<Name, Form> = in_force.filter(|_| is_staging).collect();
         let mut open = Open::new(record, now);
-        let in_force = node
-            .entries("workloads")
-            .filter_map(|(name, node)| Some((Name::from(name), form_from(node.get("inForce")?)?)));
-        let in_force: BTreeMap<Name, Form> = in_force.filter(|_| open.is_staging()).collect();
         for name in open.record.unit.workloads.keys().filter(|name| !in_force.contains_key(*name)) {
             // What this start could not take over has no agent, so nothing is judged of it.
             let ran = open.record.unit.workloads.get(name).is_some_and(|touched| touched.ran);
@@ -240,18 +194,22 @@ impl ServerLoop {
         self.guarded.open.insert(number, open);
     }
 
+    /// What is rendered and in force of a workload.
+    pub(super) fn form_in_force(&self, name: &Name) -> Form {
+        Form {
+            desired: None,
+            rendered: self.workloads.before_hooks().get(name).cloned(),
+            effective: self.workloads.before_modes().get(name).cloned(),
+        }
+    }
+
     /// While an update is being staged, agents have to run what was in force before.
     fn put_back_in_force(&mut self, open: &mut Open, in_force: &BTreeMap<Name, Form>) {
-        let names = |name: &Name| {
-            let workloads = &self.workloads;
-            let new = Form {
-                desired: workloads.desired.workloads.get(name).cloned(),
-                rendered: workloads.before_hooks().get(name).cloned(),
-                effective: workloads.before_modes().get(name).cloned(),
-            };
-            (name.clone(), new)
+        let new = |name: &Name| {
+            let desired = self.workloads.desired.workloads.get(name).cloned();
+            (name.clone(), Form { desired, ..self.form_in_force(name) })
         };
-        let new: BTreeMap<Name, Form> = in_force.keys().map(names).collect();
+        let new: BTreeMap<Name, Form> = in_force.keys().map(new).collect();
         let rendered = in_force.iter().map(|(name, form)| (name, form.rendered.as_ref()));
         let rendered = Difference::to(self.workloads.before_hooks(), rendered);
         let effective = in_force.iter().map(|(name, form)| (name, form.effective.as_ref()));

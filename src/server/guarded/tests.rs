@@ -8,19 +8,62 @@ mod rollback;
 mod staging;
 mod undo;
 
+use super::view::UpdateView;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AgentCapabilities, FromServer, ToServer, WorkloadPlan};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::server::ServerEvent;
 use crate::server::state_store::{StateStore, StateWrite};
 use crate::server::tests::{Cluster, names};
+use crate::server::{ServerEvent, ServerLoop};
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::peer::{PeerHello, PeerId};
 use crossbeam_channel::Receiver;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// An update as tests and the simulation inspect it.
+#[derive(Debug, Clone)]
+pub struct SeenUpdate {
+    /// How far it is.
+    pub phase: UpdatePhase,
+    /// Its workloads.
+    pub names: BTreeSet<Name>,
+    /// Workloads and agents.
+    pub waits_for: Vec<String>,
+    /// Workloads whose new form is not in force.
+    pub pending: BTreeSet<Name>,
+    /// What was desired before.
+    pub ways_back: BTreeMap<Name, Option<Arc<Workload>>>,
+}
+
+impl ServerLoop {
+    /// All updates by number.
+    pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
+        let seen = |UpdateView { record, open, .. }: &UpdateView<'_>| {
+            let workloads = &record.unit.workloads;
+            let ways_back = workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
+            SeenUpdate {
+                phase: record.phase,
+                names: workloads.keys().cloned().collect(),
+                waits_for: UpdateView { server: self, record, open: *open }.waits_for(),
+                pending: open.iter().flat_map(|open| open.staging.pending.keys().cloned()).collect(),
+                ways_back: ways_back.collect(),
+            }
+        };
+        self.updates().values().map(|view| (view.record.number, seen(view))).collect()
+    }
+
+    /// All states as agents know them.
+    pub fn reported_states(&self) -> Vec<WorkloadState> {
+        self.guarded.as_reported(self.workloads.states.reports())
+    }
+}
 
 /// Judged by the defaults, and put back when it fails.
 pub const ROLLBACK: &str = "{ onFailure: ROLLBACK }";

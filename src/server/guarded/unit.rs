@@ -3,17 +3,21 @@
 //!
 //! Thread: `server`; plain values.
 
+use super::stored::{self, StoredForm};
 use crate::model::complete_state::{Rendering, config_node, workload_node};
 use crate::model::guarded_update::definition_hash;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::workload::{ConfigItem, Workload};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Not;
 use std::sync::Arc;
 
 /// A workload at one time; nothing where it did not exist.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StoredForm", into = "StoredForm")]
 pub struct Form {
     /// As users asked for it.
     pub desired: Option<Arc<Workload>>,
@@ -45,29 +49,40 @@ impl Form {
 }
 
 /// A workload that an update touches.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TouchedWorkload {
     /// The way back: as it was before the first update that is not decided yet. Of one that has ended only the desired
     /// form, which may be gone for want of room.
     pub before: Form,
     /// Its instance then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<InstanceName>,
     /// Its instance once the update is carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<InstanceName>,
     /// The hash of what is desired; `None` when the update deletes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// The hash of all that the update makes of it.
+    #[serde(default)]
     pub print: String,
     /// The old instance was running when the update was carried out, so the new one must run.
+    #[serde(default, with = "stored::flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
+    /// What runs while the new form is staged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<Form>,
 }
 
 /// A config that an update touches.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TouchedConfig {
     /// The way back; may be gone of an update that has ended.
+    #[serde(default, with = "stored::config", skip_serializing_if = "Option::is_none")]
     pub before: Option<ConfigItem>,
     /// The hash of what is desired; `None` when the update deletes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
@@ -81,11 +96,13 @@ pub struct Touch {
 }
 
 /// All that one update changes.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
     /// Workloads by name.
+    #[serde(default, with = "stored::by_name")]
     pub workloads: BTreeMap<Name, TouchedWorkload>,
     /// Configs by key.
+    #[serde(default)]
     pub configs: BTreeMap<String, TouchedConfig>,
 }
 

@@ -45,7 +45,7 @@ impl Open {
             }
             let why = cut_reason(&workload, &why);
             let Record { number, source, unit, reason, .. } = &mut self.record;
-            let _source = log_source(source.clone());
+            let _source = log_source(Name::from(&**source));
             log::warn!("Update {number} ({}) failed and is kept: {why}", unit.names());
             reason.get_or_insert(why);
         }
@@ -97,12 +97,8 @@ impl GuardedUpdates {
     pub fn instance_ended(&mut self, instance: &InstanceName, now: Instant) {
         let name = &instance.workload;
         for open in self.open.values_mut().filter(|open| open.trial.instance(name) == Some(instance)) {
-            if open.record.unit.workloads.contains_key(name) {
-                open.trial.suspend(name, now);
-            } else {
-                open.trial.remove(name);
-                open.record.dependents.remove(name);
-            }
+            open.trial.end(name, now);
+            open.record.dependents.remove(name);
         }
     }
 }
@@ -180,7 +176,7 @@ impl ServerLoop {
         }
         let is_done = steps.is_empty();
         for (number, step) in steps {
-            let _source = self.guarded.open.get(&number).map(|open| log_source(open.record.source.clone()));
+            let _source = self.guarded.open.get(&number).map(|open| log_source(Name::from(&*open.record.source)));
             match step {
                 Step::CarryOut => self.carry_out_staged(number),
                 Step::Undo(workload, why) => self.undo(number, &workload, &why),
@@ -257,13 +253,11 @@ impl ServerLoop {
             return self.essential_failed_for_good(&names);
         }
         log::warn!("Update {number} ({}) failed and is undone: {why}", unit.names());
-        let Some(Open { mut record, answered_added, answered_deleted, .. }) = self.guarded.close(number) else {
-            return;
-        };
+        let Some(Open { mut record, .. }) = self.guarded.close(number) else { return };
         // A link that was down proves nothing about what was never started.
         record.remembered = record.was_switched.then(|| unit.fingerprint());
         self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
-        let ends = self.undone_states(&answered_added, &answered_deleted, &why);
+        let ends = self.undone_states(&unit, &why);
         self.peers.broadcast_to_clis(&ends);
         self.refresh_shown();
         let before = unit.workloads.iter();
@@ -316,7 +310,7 @@ impl ServerLoop {
         if record.phase == UpdatePhase::Undone {
             return refused(format!("update {number} was undone: what was there before it is in force"));
         }
-        if let Some(successor) = record.replaced_by {
+        if let Some(successor) = &record.replaced_by {
             return refused(format!("nothing of update {number} is left: it is a part of update {successor}"));
         }
         if record.has_lost_way_back || unit.is_empty() {
@@ -365,23 +359,19 @@ impl ServerLoop {
 
     /// What command lines of an earlier version receive, which wait for the instances in the response to a request: those
     /// that have not failed by themselves have failed now, and those that were to end and have not are as they are.
-    fn undone_states<'a>(
-        &self,
-        added: impl IntoIterator<Item = &'a InstanceName>,
-        deleted: impl IntoIterator<Item = &'a InstanceName>,
-        why: &str,
-    ) -> Vec<WorkloadState> {
+    fn undone_states(&self, unit: &Unit, why: &str) -> Vec<WorkloadState> {
         let states = &self.workloads.states;
         let mut ends = Vec::new();
-        for instance in added {
+        let touched = unit.workloads.values();
+        for instance in touched.clone().filter_map(|it| it.new.as_ref()).filter(|new| !new.agent.is_empty()) {
             let has_ended = |state: &ExecutionState| ["Failed", "Succeeded", "Running"].contains(&state.phase.state());
             if !states.get(instance).is_some_and(has_ended) {
                 let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("undone: {why}"));
                 ends.push(WorkloadState::new(instance.clone(), state));
             }
         }
-        for instance in deleted {
-            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_own(instance)) {
+        for instance in touched.filter_map(|it| it.old.as_ref()) {
+            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_placeholder(instance)) {
                 ends.push(removed(instance.clone()));
                 ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }

@@ -316,7 +316,7 @@ fn a_subscription_ends_by_cancel_goodbye_or_loss_and_is_replaced_by_the_same_id(
         assert_eq!(cluster.altered(listener), [] as [&str; 0], "{name}");
         assert_eq!(cluster.altered(other), ["+agents.A"], "{name}");
         cluster.close(other);
-        assert!(cluster.server.subscriptions.is_empty(), "{name}");
+        assert!(cluster.server.lasting.has_no(Kind::Events), "{name}");
     }
     let mut cluster = Cluster::default();
     let listener = cluster.subscribe(&["agents"]);
@@ -332,13 +332,13 @@ fn a_workload_subscribes_through_its_agent_and_loses_it_with_itself_or_the_agent
     for (id, kept_after_removal) in [("a@events", false), ("other@events", true)] {
         cluster.subscribe_as(agent, id, &["agents"]);
         cluster.report(agent, &[(&a(), Phase::Removed)]);
-        assert_eq!(!cluster.server.subscriptions.is_empty(), kept_after_removal, "{id}");
+        assert_eq!(!cluster.server.lasting.has_no(Kind::Events), kept_after_removal, "{id}");
     }
     cluster.agent("agent_A");
-    assert!(cluster.server.subscriptions.is_empty(), "a new connection begins without subscriptions");
+    assert!(cluster.server.lasting.has_no(Kind::Events), "a new connection begins without subscriptions");
     let answer = cluster.settled_agent("B");
     assert!(matches!(cluster.subscribe_as(answer, "no workload", &[]), ResponseContent::Error(_)));
-    assert!(cluster.server.subscriptions.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events));
 }
 
 #[test]
@@ -375,12 +375,12 @@ fn the_late_end_of_an_older_instance_does_not_unsubscribe_its_successor() {
     let other = InstanceName::with_id("a", "stray", "agent_A");
     cluster.report(agent, &[(&other, Phase::Running)]);
     cluster.report(agent, &[(&other, Phase::Removed)]);
-    assert!(!cluster.server.subscriptions.is_empty(), "the running instance listens");
+    assert!(!cluster.server.lasting.has_no(Kind::Events), "the running instance listens");
     // Also when it is not wanted any more but there.
     cluster.report(agent, &[(&a(), Phase::Running), (&other, Phase::Running)]);
     cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.a"]).unwrap();
     cluster.report(agent, &[(&other, Phase::Removed)]);
-    assert!(!cluster.server.subscriptions.is_empty());
+    assert!(!cluster.server.lasting.has_no(Kind::Events));
     cluster.report(agent, &[(&other, Phase::Running), (&a(), Phase::Removed)]);
-    assert!(cluster.server.subscriptions.is_empty(), "whoever asked is gone");
+    assert!(cluster.server.lasting.has_no(Kind::Events), "whoever asked is gone");
 }

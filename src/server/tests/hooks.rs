@@ -1,9 +1,9 @@
 //! Updates with mutating hooks: what waits for them, what goes on meanwhile, and what their answers do.
 
 use super::*;
-use crate::limits::REQUESTS_WAITING_OF_STREAM;
 use crate::model::workload::Workload;
 use crate::server::mutating_hooks::HookOutcome;
+use crate::server::waiting_requests::WAITING_OF_STREAM;
 use std::sync::Arc;
 
 impl Cluster {
@@ -26,6 +26,7 @@ impl Cluster {
 
     pub(super) fn answer(&mut self, outcome: HookOutcome) {
         self.server.on_event(ServerEvent::Hooks(outcome));
+        while self.server.serve_waiting() {} // As the loop does then.
     }
 
     /// An update from a new commander whose plan `hook` changes. Answers added and deleted instances or the error.
@@ -186,7 +187,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
     let read = |subscribe| read(&[], subscribe);
     cluster.send_update(commander, &[("a", "A")]);
     assert_eq!(say(&mut cluster, "events", read(true)), None);
-    for _ in 0..REQUESTS_WAITING_OF_STREAM - 1 {
+    for _ in 0..WAITING_OF_STREAM - 1 {
         cluster.send_update(commander, &[("a", "A")]);
     }
     let too_many = "Too many requests wait for mutating hooks; try again later";
@@ -211,7 +212,7 @@ fn cancels_are_accepted_and_reads_are_no_updates_when_too_many_requests_wait() {
         }
     }
     cluster.answer(Ok(None));
-    assert!(cluster.server.subscriptions.is_empty(), "what was cancelled has begun afterwards");
+    assert!(cluster.server.lasting.has_no(Kind::Events), "what was cancelled has begun afterwards");
     assert!(cluster.server.waiting.is_empty(), "all are answered");
 }
 
@@ -226,7 +227,7 @@ fn a_requester_that_leaves_gets_nothing_but_its_update_is_carried_out() {
     cluster.close(commander);
     cluster.answer(Ok(None));
     cluster.answer(Ok(None));
-    assert!(cluster.server.subscriptions.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events));
     assert_eq!(
         cluster.agent_in_state("desiredState", "b"),
         r#"{"desiredState":{"apiVersion":"v1","workloads":{"b":{"agent":"A"}}}}"#

@@ -106,7 +106,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
     let commander = cluster.commander();
     let content = RequestContent::Logs(request(&[instance("zz", "agent_A")]));
     assert_eq!(cluster.request(commander, content), ResponseContent::LogsAccepted(vec![]));
-    assert!(cluster.server.log_campaigns.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Logs));
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
         .send(fixture.agent_a, ToServer::LogEntries { request_id: request_id.clone(), entries: entries.clone() });
     assert_eq!(fixture.answers(), [ResponseContent::LogEntries(entries.clone())]);
     for (agent, instance) in [(fixture.agent_a, a), (fixture.agent_b, b)] {
-        assert!(!fixture.cluster.server.log_campaigns.is_empty());
+        assert!(!fixture.cluster.server.lasting.has_no(Kind::Logs));
         fixture.cluster.send(agent, ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() });
         assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance)]);
     }
-    assert!(fixture.cluster.server.log_campaigns.is_empty());
+    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
     // Nobody is asked for lines any more, and agents that end send no second stop.
     fixture.cluster.send(fixture.agent_a, ToServer::LogEntries { request_id, entries });
     assert_eq!(fixture.answers(), []);
@@ -154,7 +154,7 @@ fn a_cancel_reaches_the_agents_that_take_part_and_is_always_accepted() {
         assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (expected, expected));
         assert_eq!(fixture.cluster.take(bystander), []);
     }
-    assert!(fixture.cluster.server.log_campaigns.is_empty());
+    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_requester_that_disappears_ends_its_campaigns() {
         let mut fixture = Fixture::commander();
         end(&mut fixture.cluster, fixture.requester);
         assert_eq!((fixture.cancels(fixture.agent_a), fixture.cancels(fixture.agent_b)), (1, 1));
-        assert!(fixture.cluster.server.log_campaigns.is_empty());
+        assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
         // What comes late has no receiver any more.
         let message = ToServer::LogsStop { request_id: fixture.full_id.clone(), instance: instance("a", "agent_A") };
         fixture.cluster.send(fixture.agent_a, message);
@@ -180,7 +180,7 @@ fn a_provider_that_disappears_is_reported_as_stopped() {
     // The same when its connection is replaced.
     fixture.cluster.agent("agent_A");
     assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance("a", "agent_A"))]);
-    assert!(fixture.cluster.server.log_campaigns.is_empty());
+    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
 }
 
 #[test]
@@ -202,17 +202,17 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
         assert_eq!(fixture.full_id, "agent_A@a@logs");
         end(&mut fixture.cluster, fixture.agent_a);
         assert_eq!(fixture.cancels(fixture.agent_b), usize::from(over));
-        assert_eq!(fixture.cluster.server.log_campaigns.is_empty(), over);
+        assert_eq!(fixture.cluster.server.lasting.has_no(Kind::Logs), over);
     }
     // A workload of the same name on another agent is another collector.
     let mut fixture = Fixture::new(|_, agent_a| agent_a, "c@logs");
     let moved = "{desiredState: {apiVersion: v1, workloads: {c: {agent: agent_C}}}}";
     fixture.cluster.update(moved, &["desiredState.workloads.c.agent"]).unwrap();
-    assert!(fixture.cluster.server.log_campaigns.is_empty(), "it was moved");
+    assert!(fixture.cluster.server.lasting.has_no(Kind::Logs), "it was moved");
     let content = RequestContent::Logs(request(&[instance("b", "agent_B")]));
     fixture.cluster.send_request(fixture.agent_a, "c@logs", content);
     fixture.cluster.update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.c"]).unwrap();
-    assert!(!fixture.cluster.server.log_campaigns.is_empty(), "the older one has not stopped yet");
+    assert!(!fixture.cluster.server.lasting.has_no(Kind::Logs), "the older one has not stopped yet");
 }
 
 #[test]

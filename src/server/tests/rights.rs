@@ -81,7 +81,7 @@ fn an_agent_cannot_ask_for_itself_or_for_workloads_of_others() {
         }
     }
     assert_eq!(cluster.read(&["desiredState"]), before);
-    assert!(cluster.server.subscriptions.is_empty() && cluster.server.log_campaigns.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs));
     assert!(!cluster.is_closed(agent));
     // Whoever commands may do all that, whatever the id looks like.
     for peer in [cluster.commander(), cluster.open(PeerHello::Cli)] {
@@ -118,10 +118,10 @@ fn the_rules_of_the_workload_count_and_cancels_are_always_carried_out() {
         let expected = reason.map(|reason| format!("by the rules of workload '{workload}': {reason}"));
         assert_eq!(cluster.denial(agent, id, content.clone()), expected, "{id} {content:?}");
     }
-    assert!(!cluster.server.subscriptions.is_empty());
+    assert!(!cluster.server.lasting.has_no(Kind::Events));
     let accepted = cluster.ask_as(agent, "reader@1", RequestContent::EventsCancel);
     assert_eq!(accepted, ResponseContent::EventsCancelAccepted);
-    assert!(cluster.server.subscriptions.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events));
 }
 
 #[test]
@@ -300,13 +300,13 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     cluster.report(agent, &[(&old, Phase::Removed)]);
     assert!(!is_told(&mut cluster, agent, "w@old"));
     assert!(is_told(&mut cluster, agent, "w@events"));
-    assert!(!cluster.server.log_campaigns.is_empty());
+    assert!(!cluster.server.lasting.has_no(Kind::Logs));
     // The container is made anew without an update.
     cluster.take_all();
     cluster.report(agent, &[(&new, Phase::Removed), (&new, Phase::PendingStarting)]);
     let cancel = FromServer::LogsCancel { request_id: "A@w@logs".to_owned() };
     assert!(cluster.take(provider).contains(&cancel));
-    assert!(cluster.server.subscriptions.is_empty() && cluster.server.log_campaigns.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs));
 }
 
 /// Seed 3012384 of the simulation.
@@ -326,7 +326,7 @@ fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first
     cluster.report(agent, &[(&old, Phase::Removed)]);
     let cancel = FromServer::LogsCancel { request_id: "A@w@logs".to_owned() };
     assert!(cluster.take(provider).contains(&cancel));
-    assert!(cluster.server.subscriptions.is_empty() && cluster.server.log_campaigns.is_empty());
+    assert!(cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
 use super::*;
-use crate::limits::{USAGE_MISSING_MAX, USAGE_READS_OF_STREAM, USAGE_READS_OF_WORKLOAD, USAGE_WAIT_MAX};
+use super::lasting::USAGE_READS_OF_WORKLOAD;
+use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
@@ -58,7 +59,7 @@ impl Rig {
 
     fn pass(&mut self, time: Duration) {
         self.clock.advance(time);
-        if self.cluster.server.usage.until().is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock)) {
+        if self.cluster.server.usage_until().is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock)) {
             self.cluster.server.on_event(ServerEvent::UsageDue);
         }
     }
@@ -109,7 +110,7 @@ fn a_read_waits_for_all_agents_that_its_masks_reach() {
     assert_eq!(rig.responses(), []);
     rig.respond(0, 1, sample("a", 3));
     assert_eq!(rig.responses(), [answer("1", &[("A", &shown("a", 3)), ("B", &shown("b", 7))])]);
-    assert_eq!(rig.cluster.server.usage.until(), None, "no timer without a read");
+    assert_eq!(rig.cluster.server.usage_until(), None, "no timer without a read");
     rig.ask("2", &["usage.B.sampledUsec", "usage.C"]);
     assert_eq!((rig.requested(0), rig.requested(1)), (vec![], vec![3]));
     rig.respond(1, 3, sample("b", 7));
@@ -266,7 +267,7 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
         rig.ask(id, &["usage.A", "desiredState.configs"]);
     }
     rig.pass(USAGE_WAIT_MAX);
-    assert_eq!(rig.cluster.server.usage.until(), None, "no timer for what waits for room only");
+    assert_eq!(rig.cluster.server.usage_until(), None, "no timer for what waits for room only");
     for id in ["1", "2", "3"] {
         let ids: Vec<String> = rig.responses().into_iter().map(|(id, _)| id).collect();
         assert_eq!(ids, [id], "one at a time");
@@ -290,20 +291,24 @@ fn no_response_is_built_before_the_one_before_it_is_taken_and_a_workload_has_a_s
 #[test]
 fn sixteen_reads_of_a_stream_wait_and_they_end_with_it() {
     let mut rig = Rig::new();
-    for number in 0..USAGE_READS_OF_STREAM {
+    for number in 0..16 {
         rig.ask(&number.to_string(), &["usage.A"]);
     }
     rig.ask("more", &["usage.A"]);
-    assert_eq!(rig.responses(), [("more".to_owned(), "Too many requests for usage".to_owned())]);
+    let [(id, refused)] = &rig.responses()[..] else { panic!("one is refused") };
+    assert!(
+        id == "more" && refused.starts_with("Too many requests for usage of this connection, at most 16"),
+        "{refused}"
+    );
     let other = rig.cluster.commander();
     rig.cluster.send_request(other, "other", read(&["usage.A"], false));
     assert_eq!(rig.requested(0), [1]);
     rig.cluster.close(rig.commander);
-    assert_eq!(rig.cluster.server.usage.sizes(), [1, 1]);
+    assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [1, 1]);
     rig.cluster.close(other);
-    assert_eq!(rig.cluster.server.usage.until(), None);
+    assert_eq!(rig.cluster.server.usage_until(), None);
     rig.cluster.server.on_event(ServerEvent::UsageDue);
-    assert_eq!(rig.cluster.server.usage.sizes(), [0, 0]);
+    assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [0, 0]);
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Cluster {
                 "the server remembers {stopping} stops, {waiting} deletes and {rights} rights of {states} states"
             ));
         }
-        let wrong = self.server.as_ref()?.wrong_strays();
+        let wrong = self.server.as_ref()?.wrong_unwanted();
         if !wrong.is_empty() {
             return Some(format!("the server counts other states as unwanted than there are: {wrong:?}"));
         }

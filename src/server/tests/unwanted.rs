@@ -1,11 +1,8 @@
 //! States of instances that nobody wants: bounded in number and size, whatever agents report.
 
 use super::*;
-use crate::limits::{
-    AGENT_TAGS_BYTES, FOREIGN_MESSAGE_MAX, FORMER_OF_WORKLOAD, STATE_INFO_MAX, STRAY_INFO_MAX, STRAY_STATE_ENTRY,
-    STRAYS_BYTES, STRAYS_OF_WORKLOAD,
-};
-use crate::wire::raw;
+use crate::limits::{AGENT_TAGS_BYTES, STATE_INFO_MAX};
+use crate::server::unwanted::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -13,9 +10,6 @@ workloads:
   a: {agent: agent_A, runtime: podman, runtimeConfig: x}
   b: {agent: agent_B, runtime: podman, runtimeConfig: x}
 ";
-
-/// What a state of an instance that nobody wants counts at least.
-const STRAY: usize = STRAY_STATE_ENTRY + STRAY_INFO_MAX;
 
 fn a() -> InstanceName {
     InstanceName::new("a", "x", "agent_A")
@@ -42,15 +36,15 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
     let stray = InstanceName::with_id("stray", "id", "agent_A");
     cluster.send(agent, ToServer::WorkloadStates(vec![told(&stray, STATE_INFO_MAX), told(&a(), STATE_INFO_MAX)]));
-    assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (STRAY_INFO_MAX, STATE_INFO_MAX));
+    assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (UNWANTED_INFO_MAX, STATE_INFO_MAX));
     assert_eq!(
         cluster.take(witness),
-        [FromServer::WorkloadStates(vec![told(&stray, STRAY_INFO_MAX), told(&a(), STATE_INFO_MAX)])]
+        [FromServer::WorkloadStates(vec![told(&stray, UNWANTED_INFO_MAX), told(&a(), STATE_INFO_MAX)])]
     );
     // A workload that is not wanted any more is no exception, and one that is wanted again is none either.
     cluster.update("desiredState: {apiVersion: v1}", &["desiredState.workloads.a"]).unwrap();
     cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
-    assert_eq!(info(&cluster, &a()), STRAY_INFO_MAX);
+    assert_eq!(info(&cluster, &a()), UNWANTED_INFO_MAX);
     cluster.update(&form("x"), &["desiredState.workloads.a"]).unwrap();
     cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
     assert_eq!(info(&cluster, &a()), STATE_INFO_MAX);
@@ -67,51 +61,42 @@ fn many_instances_of_one_workload_are_not_kept_whether_it_is_wanted_or_not() {
             cluster.report(agent, &names.iter().map(|name| (name, phase)).collect::<Vec<_>>());
         }
         let kept = names.iter().filter(|name| cluster.phase(name) == Some(Phase::StoppingWaitingToStop)).count();
-        assert_eq!(kept, STRAYS_OF_WORKLOAD, "{workload}");
+        assert_eq!(kept, NEVER_WANTED_OF_WORKLOAD, "{workload}");
     }
     cluster.report(agent, &[(&a(), Phase::Running)]);
     assert_eq!(cluster.phase(&a()), Some(Phase::Running), "the wanted instance has its place");
 }
 
 #[test]
-fn all_agents_together_have_a_bound_and_those_that_are_gone_make_room() {
+fn of_agents_that_are_gone_nothing_is_kept_that_was_never_wanted_and_all_hear_that() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
-    let strays = |agent: &str| -> Vec<WorkloadState> {
-        (0..3_000)
-            .map(|index| told(&InstanceName::with_id(&format!("x{index}"), "id", agent), STATE_INFO_MAX))
-            .collect()
-    };
-    let agents: Vec<(String, PeerId)> = (0..8)
-        .map(|number| {
-            let name = format!("new_{number}");
-            let peer = cluster.settled_agent(&name);
-            cluster.send(peer, ToServer::WorkloadStates(strays(&name)));
-            cluster.take_all();
-            (name, peer)
-        })
-        .collect();
-    let of = |cluster: &Cluster, name: &str| cluster.server.workloads.states.of_agent(name).count();
-    assert!(cluster.server.workloads.states.len() * STRAY <= STRAYS_BYTES, "{}", cluster.server.workloads.states.len());
-    assert!(agents[..4].iter().all(|(name, _)| of(&cluster, name) > 1_500));
-    assert_eq!(of(&cluster, "new_7"), 0);
-    // What is kept fits into an answer that any client takes.
-    let commander = cluster.commander();
-    let read = read(&["workloadStates"], false);
-    cluster.send_request(commander, "read", read);
-    let answer = cluster.take(commander).remove(0);
-    let bytes = raw::write_from_server(answer).unwrap().len();
-    assert!((STRAYS_BYTES / 4..FOREIGN_MESSAGE_MAX).contains(&bytes), "{bytes}");
-    // One that went leaves its states until others need the room; they are told that these are forgotten.
-    cluster.close(agents[0].1);
-    assert!(of(&cluster, "new_0") > 1_500);
+    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let strange = InstanceName::with_id("strange", "id", "agent_A");
+    cluster.report(agent, &[(&strange, Phase::Running), (&a(), Phase::Running)]);
+    cluster.update(&form("y"), &["desiredState.workloads.a"]).unwrap();
     cluster.take_all();
-    cluster.send(agents[7].1, ToServer::WorkloadStates(strays("new_7")));
-    assert_eq!((of(&cluster, "new_0"), of(&cluster, "new_7") > 1_500), (0, true));
-    let removed = |message: &FromServer| {
-        matches!(message, FromServer::WorkloadStates(states)
-            if states.iter().any(|state| &*state.instance.agent == "new_0" && state.state.phase == Phase::Removed))
-    };
-    assert!(cluster.take(agents[7].1).iter().any(removed), "also the one that took the room");
+    cluster.close(agent);
+    let told = cluster.take(witness);
+    let [FromServer::WorkloadStates(states)] = &told[..] else { panic!("one list of states: {told:?}") };
+    assert!(states.contains(&state(&strange, Phase::Removed)), "{states:?}");
+    let deleted = state(&a(), Phase::AgentDisconnected);
+    assert!(states.contains(&deleted), "what is being deleted is not known to have ended: {states:?}");
+    assert_eq!((cluster.phase(&strange), cluster.phase(&a())), (None, Some(Phase::AgentDisconnected)));
+    // When its agent comes back without it, it is gone.
+    let agent = cluster.settled_agent("agent_A");
+    cluster.take_all();
+    cluster.send(agent, ToServer::StatesComplete);
+    assert_eq!(cluster.take(witness), [FromServer::WorkloadStates(vec![state(&a(), Phase::Removed)])]);
+    assert_eq!(cluster.phase(&a()), None);
+}
+
+#[test]
+fn very_long_names_are_not_kept() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let agent = cluster.settled_agent("agent_A");
+    let long = InstanceName::with_id("x", &"i".repeat(1_000), "agent_A");
+    cluster.report(agent, &[(&long, Phase::Running)]);
+    assert_eq!(cluster.phase(&long), None);
 }
 
 #[test]
@@ -119,13 +104,13 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
     let instance = |number: usize| InstanceName::new("a", &number.to_string(), "agent_A");
-    let count = FORMER_OF_WORKLOAD + 10;
+    let count = DELETED_OF_WORKLOAD + 10;
     for number in 0..count {
         cluster.take_all();
         cluster.update(&form(&number.to_string()), &["desiredState.workloads.a"]).unwrap();
         cluster.send(agent, ToServer::WorkloadStates(vec![told(&instance(number), STATE_INFO_MAX)]));
     }
-    assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), FORMER_OF_WORKLOAD + 1);
+    assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), DELETED_OF_WORKLOAD + 1);
     // The last update was one too many: everybody hears that the earlier form is gone, and its agent still deletes it.
     let last = instance(count - 2);
     assert_eq!(cluster.phase(&last), None);

@@ -1,0 +1,186 @@
+//! Requests that last longer than a moment: event subscriptions and log collections, which end when somebody says so, and
+//! reads of what workloads use, which wait for agents. One registry with bounds for each kind, of a workload and of a stream
+//! (all workloads of an agent together, since ids of requests can be changed).
+//!
+//! Thread: `server`; a plain value and the part of [`ServerLoop`] that ends them.
+
+use super::ServerLoop;
+use super::logs::LogCollection;
+use super::requester::{RequestKey, Requester};
+use super::usage::UsageRead;
+use crate::limits::{
+    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
+    SUBSCRIPTIONS_PER_PEER_MAX,
+};
+use crate::model::mask_tree::MaskTree;
+use crate::model::messages::FromServer;
+use crate::model::names::InstanceName;
+use crate::wire::peer::PeerId;
+
+/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have no bound.
+pub const USAGE_READS_OF_WORKLOAD: usize = 4;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// All requests of one kind and one stream, in bytes: room for some that name each of 5,000 workloads.
+const BYTES_OF_STREAM: usize = 8 * 1024 * 1024;
+/// Those of one workload.
+const BYTES_OF_WORKLOAD: usize = BYTES_OF_STREAM / 4;
+
+/// What is requested. One id may have one subscription and one collection, and any number of reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Events,
+    Logs,
+    /// Each read has a number.
+    Usage(u64),
+}
+
+impl Kind {
+    /// How many a workload and a stream may have. An agent's stream carries those of all its workloads.
+    pub fn most(self) -> (usize, usize) {
+        match self {
+            Self::Events => (SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX),
+            Self::Logs => (LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX),
+            Self::Usage(_) => (USAGE_READS_OF_WORKLOAD, 16),
+        }
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Events => "event subscriptions",
+            Self::Logs => "requests for logs",
+            Self::Usage(_) => "requests for usage",
+        })
+    }
+}
+
+#[derive(Debug)]
+pub enum Content {
+    /// The masks; `None` stands for everything. Equal masks are shared.
+    Events(Option<Arc<MaskTree>>),
+    Logs(LogCollection),
+    Usage(UsageRead),
+}
+
+impl Content {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Events(masks) => masks.as_ref().map_or(0, |masks| masks.bytes()),
+            Self::Logs(collection) => collection.bytes(),
+            Self::Usage(read) => read.bytes(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Lasting {
+    pub requester: Requester,
+    /// The instance that requested it through its agent: its successor has not.
+    pub owner: Option<InstanceName>,
+    pub content: Content,
+}
+
+impl Lasting {
+    /// The masks of a subscription that does not stand for everything.
+    pub fn masks(&self) -> Option<&Arc<MaskTree>> {
+        match &self.content {
+            Content::Events(masks) => masks.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// A stream, or a workload, has as many requests of a kind as it may have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many {kind} of {whose}, at most {most} with {bytes} bytes are allowed; end some of them first")]
+pub struct TooMany {
+    kind: Kind,
+    whose: &'static str,
+    most: usize,
+    bytes: usize,
+}
+
+/// All of them, by kind and in the order of streams.
+#[derive(Debug, Default)]
+pub struct LastingRequests(BTreeMap<(Kind, RequestKey), Lasting>);
+
+impl LastingRequests {
+    /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is no room.
+    pub fn add(&mut self, kind: Kind, key: &RequestKey, lasting: Lasting) -> Result<(), TooMany> {
+        let place = (kind, key.clone());
+        let earlier = self.0.remove(&place);
+        let checked = self.check_room(kind, key, &lasting);
+        let kept = if checked.is_ok() { Some(lasting) } else { earlier };
+        self.0.extend(kept.map(|kept| (place, kept)));
+        checked
+    }
+
+    fn check_room(&self, kind: Kind, key: &RequestKey, lasting: &Lasting) -> Result<(), TooMany> {
+        let bytes = |(key, lasting): (&RequestKey, &Lasting)| key.id.len() + lasting.content.bytes();
+        let fits = |is_beside: &dyn Fn(&RequestKey) -> bool, whose, most, bytes_max| {
+            let others = self.of(kind).filter(|(other, _)| other.peer == key.peer && is_beside(other));
+            let start = (1, bytes((key, lasting)));
+            let (count, sum) = others.fold(start, |(count, sum), other| (count + 1, sum + bytes(other)));
+            if count > most || sum > bytes_max { Err(TooMany { kind, whose, most, bytes: bytes_max }) } else { Ok(()) }
+        };
+        let (workload_max, stream_max) = kind.most();
+        if lasting.requester.workload.is_some() {
+            let is_own = |other: &RequestKey| other.workload() == key.workload();
+            fits(&is_own, "this workload", workload_max, BYTES_OF_WORKLOAD)?;
+        }
+        fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
+    }
+
+    pub fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Lasting> {
+        self.0.get_mut(&(kind, key.clone()))
+    }
+
+    pub fn remove(&mut self, kind: Kind, key: &RequestKey) -> Option<Lasting> {
+        self.0.remove(&(kind, key.clone()))
+    }
+
+    /// Those of one kind; all reads are one.
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&RequestKey, &Lasting)> {
+        let all = self.0.range(first(kind)..).take_while(move |((other, _), _)| other.is_like(kind));
+        all.map(|((_, key), lasting)| (key, lasting))
+    }
+
+    pub fn has_no(&self, kind: Kind) -> bool {
+        self.of(kind).next().is_none()
+    }
+
+    /// The reads of what workloads use, each with its kind.
+    pub fn reads(&mut self) -> impl Iterator<Item = (Kind, &RequestKey, &mut UsageRead)> {
+        self.0.range_mut(first(Kind::Usage(0))..).filter_map(|((kind, key), lasting)| match &mut lasting.content {
+            Content::Usage(read) => Some((*kind, key, read)),
+            _ => None,
+        })
+    }
+}
+
+/// Where those of a kind begin.
+fn first(kind: Kind) -> (Kind, RequestKey) {
+    let kind = if let Kind::Usage(_) = kind { Kind::Usage(0) } else { kind };
+    (kind, RequestKey { peer: PeerId(0), id: String::new() })
+}
+
+impl ServerLoop {
+    /// Ends the requests that are selected. Agents are told whose lines nobody reads any more.
+    pub(super) fn end_lasting(&mut self, ends: impl Fn(Kind, &RequestKey, &Lasting) -> bool) {
+        let Self { lasting, peers, .. } = self;
+        for (_, ended) in lasting.0.extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting)) {
+            let Content::Logs(LogCollection { full_id, providers }) = ended.content else { continue };
+            for provider in providers.keys().filter_map(|agent| peers.of_agent(agent)).collect::<Vec<_>>() {
+                peers.send(provider, FromServer::LogsCancel { request_id: full_id.clone() });
+            }
+        }
+    }
+}
