@@ -298,7 +298,12 @@ impl PodmanKubeConnector {
         }
         let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
         let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
-        Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: Vec::new(), goes_down: false }))
+        Ok(Some(Played {
+            manifest: config.manifest,
+            down_options: config.down_options,
+            pods: Vec::new(),
+            goes_down: false,
+        }))
     }
 
     // ---------------------------------------------------------------- listing
@@ -386,7 +391,12 @@ impl RuntimeConnector for PodmanKubeConnector {
         // The pods run, so a command that comes now finds them as those of any other workload.
         let list = serde_json::json!(pods).to_string();
         let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
-        let played = Played { manifest: made_nothing.manifest, down_options: config.down_options.clone(), pods, goes_down: false };
+        let played = Played {
+            manifest: made_nothing.manifest,
+            down_options: config.down_options.clone(),
+            pods,
+            goes_down: false,
+        };
         self.played.lock().insert(instance.clone(), played);
         // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
         Ok(ContainerId(instance.to_string().into()))

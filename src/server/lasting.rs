@@ -9,8 +9,7 @@ use super::logs::LogCollection;
 use super::requester::{RequestKey, Requester};
 use super::usage::UsageRead;
 use crate::limits::{
-    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD,
-    SUBSCRIPTIONS_PER_PEER_MAX,
+    LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::FromServer;

@@ -23,10 +23,6 @@ use std::error::Error;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
-/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
-const LIFECYCLE_TEXTS_MAX: usize = 128 * 1024 * 1024;
-
 /// Workloads of a start that cannot be taken over, and why.
 pub type Failed = BTreeMap<Name, String>;
 

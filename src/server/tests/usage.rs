@@ -1,7 +1,7 @@
 //! Reads of what workloads use: who is asked, how long the response waits, what it holds.
 
-use super::*;
 use super::lasting::USAGE_READS_OF_WORKLOAD;
+use super::*;
 use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
