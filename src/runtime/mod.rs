@@ -129,8 +129,8 @@ impl RuntimeError {
 
     /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
     pub fn is_final(&self) -> bool {
-        let refuses = |refusal: &&str| self.reason().contains(*refusal);
-        let refuses_option = || ["unknown flag: ", "unknown shorthand flag: "].iter().any(|refusal| refuses(&refusal));
+        let refusals = ["unknown flag: ", "unknown shorthand flag: "];
+        let refuses_option = || refusals.iter().any(|refusal| self.reason().contains(refusal));
         matches!(self, Self::Unsupported(_)) || matches!(self, Self::Failed(_)) && refuses_option()
     }
 }
