@@ -317,7 +317,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Somebody else has removed or started this container. It is prepared anew; its start would do so otherwise.
     pub(super) fn on_prepared_gone(&mut self, id: &ContainerId) {
         let is_it = |next: &mut Prepared| {
-            next.call.is_none() && next.container.as_ref().is_some_and(|container| container.id == *id)
+            let has_it = next.container.as_ref().is_some_and(|container| container.id == *id);
+            has_it && next.call.is_none() && !next.is_started
         };
         if let Some(gone) = self.next.take_if(is_it) {
             let name = &gone.added.instance.workload;
