@@ -15,13 +15,12 @@ use crate::model::mask_tree::MaskTree;
 use crate::model::messages::FromServer;
 use crate::model::names::InstanceName;
 use crate::wire::peer::PeerId;
-
-/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have no bound.
-pub const USAGE_READS_OF_WORKLOAD: usize = 4;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have no bound.
+pub const USAGE_READS_OF_WORKLOAD: usize = 4;
 /// All requests of one kind and one stream, in bytes: room for some that name each of 5,000 workloads.
 const BYTES_OF_STREAM: usize = 8 * 1024 * 1024;
 /// Those of one workload.
