@@ -43,7 +43,8 @@ fn plain(line: &str) -> String {
     for at in 0..words.len() {
         let word = words[at].trim_end_matches(',');
         let digits = word.bytes().any(|byte| byte.is_ascii_digit());
-        let number = word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number =
+            word.trim_end_matches('.').contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let time = word.len() == "2026-11-24T11:28:06Z".len() && word.ends_with('Z');
         if digits && (number || time || at > 0 && words[at - 1] == "attempt") {
             words[at] = "#";
