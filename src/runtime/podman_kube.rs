@@ -57,7 +57,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 struct Played {
     manifest: String,
     down_options: Texts,
-    pods: Vec<String>,
+    /// `None` when it was read from its volume.
+    pods: Option<Vec<String>>,
     /// Its pods are being taken down, so they may be missing.
     goes_down: bool,
 }
@@ -298,12 +299,7 @@ impl PodmanKubeConnector {
         }
         let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
         let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
-        Ok(Some(Played {
-            manifest: config.manifest,
-            down_options: config.down_options,
-            pods: Vec::new(),
-            goes_down: false,
-        }))
+        Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: None, goes_down: false }))
     }
 
     // ---------------------------------------------------------------- listing
@@ -311,7 +307,7 @@ impl PodmanKubeConnector {
     /// Pods of the instance as far as known: played, read before, or read from the volume now.
     // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
     fn pods_of(&mut self, instance: &InstanceName) -> Pods {
-        let played = self.played.lock().get(instance).map(|played| played.pods.clone());
+        let played = self.played.lock().get(instance).and_then(|played| played.pods.clone());
         if let Some(pods) = played.or_else(|| self.read.get(instance).cloned()) {
             return Pods::Known(pods);
         }
@@ -394,7 +390,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let played = Played {
             manifest: made_nothing.manifest,
             down_options: config.down_options.clone(),
-            pods,
+            pods: Some(pods),
             goes_down: false,
         };
         self.played.lock().insert(instance.clone(), played);
@@ -446,9 +442,6 @@ impl RuntimeConnector for PodmanKubeConnector {
         self.remove_left_over(&mut CallSequence::new(&mut Unwatched))?;
         if let Some(mut played) = self.recall(&instance)? {
             played.goes_down = true;
-            if played.pods.is_empty() {
-                played.pods = self.known_pods(&instance);
-            }
             self.played.lock().insert(instance.clone(), played.clone());
             self.down(&played.manifest, &played.down_options)?;
             self.remove_volumes(&instance);

@@ -134,7 +134,7 @@ fn a_play_that_names_no_pods_had_its_pods_lost() {
         ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'; echo 'new web'"]);
     let mut kube = connector(&script);
     create(&mut kube).unwrap();
-    assert_eq!(kube.played.lock()[&new().instance].pods, ["new"]);
+    assert_eq!(kube.played.lock()[&new().instance].pods, Some(vec!["new".to_owned()]));
 
     let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
     let text = failed(create(&mut connector(&script)));
@@ -436,7 +436,7 @@ fn pods_that_the_agent_takes_down_itself_are_not_said_to_be_missing() {
         let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", ""]);
         let mut kube = connector(&script);
         let (manifest, down_options) = (String::new(), Texts::default());
-        let played = Played { manifest, down_options, pods: vec!["p1".to_owned()], goes_down };
+        let played = Played { manifest, down_options, pods: Some(vec!["p1".to_owned()]), goes_down };
         kube.for_workload()().played.lock().insert(web.clone(), played);
         kube.list().unwrap();
         assert_eq!(kube.missing.contains("p1"), !goes_down);
