@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 /// What is shown of a workload or a node: the heading of each value, which is also the key to sort by, and its cell.
-const COLUMNS: [(&str, fn(f64) -> String); 6] = [
+const COLUMNS: [Column; 6] = [
     ("CPU", |percent| format!("{percent:.1}%")),
     ("MEMORY", size),
     ("PEAK", size),
@@ -28,6 +28,7 @@ const COLUMNS: [(&str, fn(f64) -> String); 6] = [
     ("RESTARTS", |count| count.to_string()),
     ("UPTIME", duration),
 ];
+type Column = (&'static str, fn(f64) -> String);
 /// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the page cache that can be
 /// taken back at once; bytes with it; two counts; milliseconds.
 type Values = [Option<f64>; 6];
