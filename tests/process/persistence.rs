@@ -239,7 +239,7 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         assert_eq!(output.stderr.lines().count(), usize::from(is_warned), "round {round}: {}", output.stderr);
         let mut manifest_of = |cluster: &Cluster| {
             next += 1;
-            let web = workload("web", "run").config(&format!("number: {next}")).config(&format!("padding: {padding}"));
+            let web = workload("web", "run").config(&format!("commandArgs: ['number: {next}', {padding}]"));
             (next, cluster.write("next.yaml", &manifest(&[web])))
         };
         for _ in 0..round % 3 + 1 {
