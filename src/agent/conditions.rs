@@ -117,7 +117,7 @@ impl Conditions {
 
     /// How many workloads have some.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.workloads.len()
     }
 

@@ -7,7 +7,7 @@ use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::resources;
 use super::usage::{Sample, UsageSampler};
 use crate::limits::METRICS_WAIT_MAX;
-use crate::model::runtime_config::RUNTIMES;
+use crate::model::names::RUNTIMES;
 use crate::model::version::VERSION;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::metrics_file::{self, Family, MetricsSettings, MetricsText, seconds};

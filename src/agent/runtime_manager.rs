@@ -231,7 +231,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[cfg(test)]
     pub fn sizes(&self) -> [usize; 4] {
         let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
-        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), self.conditions.len()]
+        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), self.conditions.count()]
     }
 
     pub fn engines(&self) -> &Engines {

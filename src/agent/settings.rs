@@ -3,10 +3,10 @@
 //! Thread: `main`.
 
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGHEST, REPAIR_INTERVAL, RETRY_LIMIT};
+use crate::model::names::RUNTIMES;
 use crate::model::names::has_name_characters;
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
-use crate::model::runtime_config::RUNTIMES;
 use crate::model::shown_text::without_passwords;
 use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};

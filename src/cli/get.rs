@@ -13,7 +13,7 @@ use super::state_output::state_text;
 use super::table::{Field, TooWide, View, one_line, value};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
-use crate::model::fields::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
+use crate::model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use std::collections::BTreeMap;

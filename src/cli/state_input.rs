@@ -3,8 +3,8 @@
 //! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
 //! has no place for.
 
-use crate::model::fields::COMPLETE_STATE;
 use crate::model::fields::reader::{self, Reading, Rules};
+use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
 use crate::model::yaml::{self, Origin, YamlError};

@@ -4,7 +4,8 @@
 //! be compared. Empty maps and lists are left out where only an unmasked response of the server has them.
 
 use super::args::Format;
-use crate::model::fields::{COMPLETE_STATE, Kind, Object};
+use crate::model::fields::table::COMPLETE_STATE;
+use crate::model::fields::{Kind, Object};
 use crate::model::messages::AlteredFields;
 use crate::model::node::{Entries, Node};
 use crate::model::shown_text::acts_on_terminal;

@@ -8,7 +8,7 @@ use super::error::{CliError, CommandError, meant, meant_or};
 use super::output::Output;
 use crate::model::complete_state::DesiredState;
 use crate::model::cycles::{cycle_text, find_cycle};
-use crate::model::runtime_config::RUNTIMES;
+use crate::model::names::RUNTIMES;
 use crate::model::validation::{check_config_keys, check_config_references, check_workload, check_workload_name};
 use crate::model::workload::Workload;
 

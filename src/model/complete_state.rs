@@ -4,7 +4,8 @@
 
 use super::access_rules::{AccessRule, ControlInterfaceAccess, LOG_RULE, Operation, STATE_RULE};
 use super::execution_state::{ExecutionState, Phase, WorkloadState};
-use super::fields::{AGENT, Kind, Object, Presence, STATE, TYPE, Text, WORKLOAD, omit_empty};
+use super::fields::table::{AGENT, STATE, WORKLOAD};
+use super::fields::{Kind, Object, Presence, TYPE, Text, omit_empty};
 use super::names::{InstanceName, Name, alternatives};
 use super::node::{Entries, Node};
 use super::version::API_VERSION;

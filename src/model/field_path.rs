@@ -2,7 +2,7 @@
 //!
 //! Thread: none, plain functions.
 
-use super::names::excerpt;
+use super::names::{excerpt, has_name_characters};
 use super::node::{Key, Node};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,11 @@ pub const WILDCARD: &str = "*";
 #[must_use]
 pub fn parts(mask: &str) -> Vec<&str> {
     mask.split('.').collect()
+}
+
+/// Whether this is a mask of an access rule: parts that are `*` or consist of name characters.
+pub fn is_filter_mask(mask: &str) -> bool {
+    parts(mask).into_iter().all(|part| part == WILDCARD || (!part.is_empty() && has_name_characters(part)))
 }
 
 /// The place that a mask names cannot be reached.

@@ -7,10 +7,10 @@
 
 use super::fields::reader::{Problem, Rules, read_part};
 use super::fields::{Choice, Field, Kind, Object, Text};
+use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
-use super::runtime_config::RUNTIMES;
 use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;

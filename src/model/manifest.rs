@@ -3,8 +3,8 @@
 //! Thread: none, plain functions; used by `main` of the server and of `ank`.
 
 use super::complete_state::{DesiredState, desired_state_from_node};
-use super::fields::STATE;
 use super::fields::reader::{Problem, Reading, Rules, UnknownKey, read};
+use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
 use super::yaml::{self, Location, Origin, Step, Yaml, path_text};

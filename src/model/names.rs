@@ -114,6 +114,9 @@ pub fn excerpt(text: &str) -> Cow<'_, str> {
     format!("{}... ({} bytes)", &text[..text.floor_char_boundary(EXCERPT_MAX)], text.len()).into()
 }
 
+/// All runtimes that agents have.
+pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
+
 /// Declares an enum whose members have one fixed text each, used in manifests, state output and messages.
 macro_rules! named_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $member:ident = $text:literal),+ $(,)? }) => {

@@ -15,9 +15,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// All runtimes that agents have.
-pub const RUNTIMES: [&str; 3] = ["podman", "containerd", "podman-kube"];
-
 const SCALAR: Kind = Kind::Text(Text::Scalar);
 
 /// What podman and containerd read.

@@ -3,6 +3,7 @@
 //! Thread: none, plain functions. The server checks what changes; `ank` and the agent reuse single rules.
 
 use super::access_rules::AccessRule;
+use super::field_path::is_filter_mask;
 use super::names::{has_name_characters, is_name};
 use super::version::{API_VERSION, API_VERSION_DEPRECATED};
 use super::workload::{ConfigItem, Workload};
@@ -199,8 +200,7 @@ pub fn check_filter_mask(mask: &str) -> Result<(), ValidationError> {
     if mask.is_empty() {
         return Err(Error::FilterMaskEmpty);
     }
-    let valid = |part: &str| part == "*" || (!part.is_empty() && has_name_characters(part));
-    if mask.split('.').all(valid) { Ok(()) } else { Err(Error::FilterMask(mask.to_owned())) }
+    if is_filter_mask(mask) { Ok(()) } else { Err(Error::FilterMask(mask.to_owned())) }
 }
 
 /// Checks a workload name of a log rule, which may hold one `*`.

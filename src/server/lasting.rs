@@ -5,19 +5,20 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that ends them.
 
 use super::ServerLoop;
-use super::logs::LogCollection;
-use super::requester::{RequestKey, Requester};
-use super::usage::UsageRead;
+use super::requester::{Denied, RequestKey, Requester, denied};
 use crate::limits::{
     LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::mask_tree::MaskTree;
-use crate::model::messages::FromServer;
-use crate::model::names::InstanceName;
+use crate::model::memory_size::MemorySize;
+use crate::model::messages::{FromServer, RequestContent};
+use crate::model::names::{InstanceName, Name};
+use crate::model::usage::AgentUsage;
 use crate::wire::peer::PeerId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Usage reads of one workload that wait for samples. Our agents forward one at a time, others have no bound.
 pub const USAGE_READS_OF_WORKLOAD: usize = 4;
@@ -57,6 +58,43 @@ impl fmt::Display for Kind {
             Self::Logs => "requests for logs",
             Self::Usage(_) => "requests for usage",
         })
+    }
+}
+
+/// One request for logs that is being served.
+#[derive(Debug)]
+pub struct LogCollection {
+    /// The id under which agents know it.
+    pub full_id: String,
+    /// Agents that still send lines, and of which instances.
+    pub providers: BTreeMap<Name, BTreeSet<InstanceName>>,
+}
+
+impl LogCollection {
+    /// About what it takes; an entry takes some 32 bytes beside the text.
+    pub fn bytes(&self) -> usize {
+        let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + 32;
+        self.full_id.len() + self.providers.values().flatten().map(names).sum::<usize>()
+    }
+}
+
+/// A read that waits.
+#[derive(Debug)]
+pub struct UsageRead {
+    pub masks: MaskTree,
+    /// What rights are compared with: they may change while it waits.
+    pub content: RequestContent,
+    /// How long it waits for agents; `None` when it does not any more.
+    pub until: Option<Instant>,
+    /// Agents without a sample yet.
+    pub awaited: BTreeSet<Name>,
+    /// Samples that have come; one may be for several reads.
+    pub usage: BTreeMap<Name, Arc<AgentUsage>>,
+}
+
+impl UsageRead {
+    pub fn bytes(&self) -> usize {
+        self.masks.bytes() + self.content.memory_bytes()
     }
 }
 
@@ -179,6 +217,34 @@ impl ServerLoop {
             for provider in providers.keys().filter_map(|agent| peers.of_agent(agent)).collect::<Vec<_>>() {
                 peers.send(provider, FromServer::LogsCancel { request_id: full_id.clone() });
             }
+        }
+    }
+}
+
+impl ServerLoop {
+    /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
+    /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
+    pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
+        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_placeholder(instance));
+        self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
+        if self.rights.of(&gone.agent, &gone.workload).is_none() {
+            self.end_denied_subscriptions(gone);
+            self.end_logs_of_workload(gone);
+        }
+    }
+
+    /// A workload was added, updated or deleted: subscriptions that it may not have any more end with the reason.
+    pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
+        let Some(peer) = self.peers.of_agent(agent) else { return };
+        let check = |masks: Option<&MaskTree>| {
+            self.rights.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
+        };
+        let own = self.lasting.of(Kind::Events).filter(|(key, _)| key.peer == peer && key.workload() == Some(workload));
+        let ended: Vec<(RequestKey, Denied)> = own
+            .filter_map(|(key, lasting)| Some((key.clone(), check(lasting.masks().map(|masks| &**masks)).err()?)))
+            .collect();
+        for (key, denied) in ended {
+            self.end_subscription(&key, format_args!("{denied}; the event subscription ends"));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting};
+use super::lasting::{Content, Kind, Lasting, LogCollection};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
 use crate::model::log_entries;
@@ -11,23 +11,6 @@ use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent}
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// One request for logs that is being served.
-#[derive(Debug)]
-pub struct LogCollection {
-    /// The id under which agents know it.
-    pub full_id: String,
-    /// Agents that still send lines, and of which instances.
-    pub providers: BTreeMap<Name, BTreeSet<InstanceName>>,
-}
-
-impl LogCollection {
-    /// About what it takes; an entry takes some 32 bytes beside the text.
-    pub fn bytes(&self) -> usize {
-        let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + 32;
-        self.full_id.len() + self.providers.values().flatten().map(names).sum::<usize>()
-    }
-}
 
 impl ServerLoop {
     /// Requests the logs of workloads from the agents that run them; what is not in the effective state is left out.

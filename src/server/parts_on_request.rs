@@ -21,7 +21,7 @@ struct PartOnRequest {
     read: fn(&ServerLoop, &Wanted<'_>) -> Option<Node>,
 }
 
-/// Their names are also those of [`crate::model::fields::PARTS_ON_REQUEST`], by which `ank` knows them.
+/// Their names are also those of [`crate::model::fields::table::PARTS_ON_REQUEST`], by which `ank` knows them.
 const PARTS: &[PartOnRequest] = &[
     PartOnRequest {
         name: "modes",
@@ -62,7 +62,7 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fields::PARTS_ON_REQUEST;
+    use crate::model::fields::table::PARTS_ON_REQUEST;
     use crate::model::messages::ResponseContent;
     use crate::server::tests::{Cluster, read};
     use crate::server::usage::USAGE;

@@ -6,11 +6,8 @@
 //!
 //! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
 
-use super::ServerLoop;
-use super::lasting::Kind;
 use super::workloads::Workloads;
 use crate::model::authorizer::{Authorizer, Denial};
-use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, RequestContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::peer::PeerId;
@@ -73,7 +70,7 @@ pub struct Denied(String);
 
 /// What one workload may request.
 #[derive(Debug)]
-struct Right {
+pub struct Right {
     /// The instance that the agent was told to run last.
     instance: InstanceName,
     authorizer: Authorizer,
@@ -114,11 +111,11 @@ impl Rights {
         }
     }
 
-    fn of(&self, agent: &Name, workload: &Name) -> Option<&Right> {
+    pub fn of(&self, agent: &Name, workload: &Name) -> Option<&Right> {
         self.by_workload.get(&(agent.clone(), workload.clone()))
     }
 
-    fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {
+    pub fn authorizer(&self, agent: &Name, workload: &Name) -> Result<&Authorizer, Denied> {
         let denied = || {
             let workload = excerpt(workload);
             Denied(format!(
@@ -172,34 +169,6 @@ impl Rights {
     }
 }
 
-fn denied(workload: &str, denial: &Denial) -> Denied {
+pub fn denied(workload: &str, denial: &Denial) -> Denied {
     Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
-}
-
-impl ServerLoop {
-    /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
-    /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
-    pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_placeholder(instance));
-        self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
-        if self.rights.of(&gone.agent, &gone.workload).is_none() {
-            self.end_denied_subscriptions(gone);
-            self.end_logs_of_workload(gone);
-        }
-    }
-
-    /// A workload was added, updated or deleted: subscriptions that it may not have any more end with the reason.
-    pub(super) fn end_denied_subscriptions(&mut self, InstanceName { workload, agent, .. }: &InstanceName) {
-        let Some(peer) = self.peers.of_agent(agent) else { return };
-        let check = |masks: Option<&MaskTree>| {
-            self.rights.authorizer(agent, workload)?.check_read(masks).map_err(|denial| denied(workload, &denial))
-        };
-        let own = self.lasting.of(Kind::Events).filter(|(key, _)| key.peer == peer && key.workload() == Some(workload));
-        let ended: Vec<(RequestKey, Denied)> = own
-            .filter_map(|(key, lasting)| Some((key.clone(), check(lasting.masks().map(|masks| &**masks)).err()?)))
-            .collect();
-        for (key, denied) in ended {
-            self.end_subscription(&key, format_args!("{denied}; the event subscription ends"));
-        }
-    }
 }

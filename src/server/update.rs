@@ -9,7 +9,8 @@ use crate::model::complete_state::{
 };
 use crate::model::cycles::cycle_text;
 use crate::model::field_path::{self, FieldNotFound};
-use crate::model::fields::{COMPLETE_STATE, Kind, omit_empty};
+use crate::model::fields::table::COMPLETE_STATE;
+use crate::model::fields::{Kind, omit_empty};
 use crate::model::messages::UpdateState;
 use crate::model::names::Name;
 use crate::model::node::Node;

@@ -7,11 +7,10 @@
 //! Thread: `server`; a plain value and the part of [`ServerLoop`] that uses it.
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting};
+use super::lasting::{Content, Kind, Lasting, UsageRead};
 use super::requester::{RequestKey, Requester};
 use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
 use crate::model::mask_tree::MaskTree;
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -34,33 +33,7 @@ pub struct Samples {
     last_read: u64,
 }
 
-/// A read that waits.
-#[derive(Debug)]
-pub struct UsageRead {
-    masks: MaskTree,
-    /// What rights are compared with: they may change while it waits.
-    content: RequestContent,
-    /// How long it waits for agents; `None` when it does not any more.
-    until: Option<Instant>,
-    /// Agents without a sample yet.
-    awaited: BTreeSet<Name>,
-    /// Samples that have come; one may be for several reads.
-    usage: BTreeMap<Name, Arc<AgentUsage>>,
-}
-
-#[cfg(test)]
-impl Samples {
-    /// How many reads wait, and how many requests to agents are under way.
-    pub fn sizes(&self, lasting: &super::lasting::LastingRequests) -> [usize; 2] {
-        [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
-    }
-}
-
 impl UsageRead {
-    pub fn bytes(&self) -> usize {
-        self.masks.bytes() + self.content.memory_bytes()
-    }
-
     fn sampled(&mut self, agent: &Name, usage: &Arc<AgentUsage>) {
         if self.awaited.remove(agent) {
             self.usage.insert(agent.clone(), usage.clone());
@@ -83,6 +56,14 @@ impl UsageRead {
         let of_agent =
             |(name, usage): (&Name, &Arc<AgentUsage>)| Some((name.to_string(), wanted.below(name).take(usage.node())?));
         Node::Map(self.usage.iter().filter_map(of_agent).collect())
+    }
+}
+
+#[cfg(test)]
+impl Samples {
+    /// How many reads wait, and how many requests to agents are under way.
+    pub fn sizes(&self, lasting: &super::lasting::LastingRequests) -> [usize; 2] {
+        [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
     }
 }
 

@@ -3,8 +3,8 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::log_client::everything;
-use crate::support::process::{has_zombies, is_alive, memory_peak_kib};
 use crate::support::manifest::Workload;
+use crate::support::process::{has_zombies, is_alive, memory_peak_kib};
 use crate::support::table::Row;
 use crate::support::{Cluster, LogClient, Recorder, manifest, pod, wait_until, workload};
 use serde_json::{Value, json};

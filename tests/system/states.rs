@@ -152,8 +152,8 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     wait_until("no process that reads logs is left", || children(agent).is_empty());
 }
 
-/// Stands before podman: a listing after a `run` misses everything once when there is a file `miss`, and every process in
-/// a listing has the pid that is in the file `pid`.
+/// Stands before podman: with a file `miss` no `run` says the pid of its container, so a listing follows, and the first one
+/// misses everything. Every process in a listing has the pid that is in the file `pid`.
 const WRAPPER: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 case " $* " in
@@ -164,7 +164,14 @@ case " $* " in
 esac
 podman_path "$@"
 code=$?
-case " $* " in *" run "*) [ ! -e "$here/miss" ] || : >"$here/hide" ;; esac
+case " $* " in
+*" run "*)
+    if [ -e "$here/miss" ]; then
+        : >"$here/hide"
+        for word; do case $word in --pidfile=*) rm -f "${word#*=}" ;; esac; done
+    fi
+    ;;
+esac
 exit "$code"
 "#;
 

@@ -6,7 +6,7 @@ use super::{Format, Until};
 use crate::limits::{TOP_INTERVAL_HIGHEST, TOP_INTERVAL_LOWEST};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
-use crate::model::fields::selects_nothing;
+use crate::model::fields::table::selects_nothing;
 use crate::model::nearest::nearest;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;

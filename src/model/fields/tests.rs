@@ -4,7 +4,8 @@
 //! what `ank apply` accepts, and nothing else, is tested with every node of a manifest replaced by wrong ones.
 
 use super::reader::{Rules, read, read_part};
-use super::{Choice, Field, Kind, Object, Presence, STATE, Text};
+use super::table::STATE;
+use super::{Choice, Field, Kind, Object, Presence, Text};
 use crate::model::lifecycle;
 use crate::model::runtime_config::{CONTAINER, KUBE};
 use crate::model::yaml::{self, Origin};

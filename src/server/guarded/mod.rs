@@ -42,7 +42,7 @@ pub struct Record {
     #[serde(default)]
     source: String,
     /// A workload has requested it.
-    #[serde(rename = "ofWorkload", default, with = "stored::flag", skip_serializing_if = "Not::not")]
+    #[serde(rename = "ofWorkload", default, with = "unit::flag", skip_serializing_if = "Not::not")]
     is_of_workload: bool,
     phase: UpdatePhase,
     /// Why it ended like that; of an open one, why it will be kept although it failed.
@@ -62,19 +62,19 @@ pub struct Record {
     #[serde(flatten)]
     unit: Unit,
     /// Workloads that it does not touch and that need one which it touches, with what follows when they fail.
-    #[serde(default, with = "stored::by_name")]
+    #[serde(default, with = "unit::by_name")]
     dependents: BTreeMap<Name, OnFailure>,
     /// Whether something of it was carried out.
-    #[serde(rename = "switched", default, with = "stored::flag", skip_serializing_if = "Not::not")]
+    #[serde(rename = "switched", default, with = "unit::flag", skip_serializing_if = "Not::not")]
     was_switched: bool,
     /// Whether an agent was there to start something of it, so that it may be the reason of a loss.
-    #[serde(rename = "sent", default, with = "stored::flag", skip_serializing_if = "Not::not")]
+    #[serde(rename = "sent", default, with = "unit::flag", skip_serializing_if = "Not::not")]
     was_sent: bool,
     /// Its fingerprint, when the same update shall be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remembered: Option<String>,
     /// What was desired before is gone, for want of room.
-    #[serde(rename = "lostWayBack", default, with = "stored::flag", skip_serializing_if = "Not::not")]
+    #[serde(rename = "lostWayBack", default, with = "unit::flag", skip_serializing_if = "Not::not")]
     has_lost_way_back: bool,
 }
 

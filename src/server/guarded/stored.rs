@@ -6,118 +6,16 @@ use super::trial::Candidate;
 use super::unit::Form;
 use super::{GuardedUpdates, Open, Record};
 use crate::limits::UPDATES_OPEN;
-use crate::model::complete_state::{Rendering, StateError, workload_from_node, workload_node};
 use crate::model::guarded_update::UpdatePhase;
-use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::Name;
 use crate::model::node::Node;
-use crate::model::workload::Workload;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
 use crate::server::plan::Difference;
 use crate::server::state_store::Stored;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
-#[derive(Serialize, Deserialize)]
-pub struct StoredForm {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    desired: Option<Node>,
-    /// None when it is the effective one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rendered: Option<StoredWorkload>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    effective: Option<StoredWorkload>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredWorkload {
-    instance: InstanceName,
-    /// None when it is the desired one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workload: Option<Node>,
-}
-
-impl From<Form> for StoredForm {
-    fn from(Form { desired, rendered, effective }: Form) -> Self {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
-        let [rendered, effective] = [rendered, effective].map(|added| {
-            let AddedWorkload { instance, workload } = added?;
-            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
-            Some(StoredWorkload { instance, workload })
-        });
-        Self { desired: desired.as_ref().map(node), rendered, effective }
-    }
-}
-
-impl TryFrom<StoredForm> for Form {
-    type Error = StateError;
-
-    /// An error ends the reading of the update: what would be put back is not known then.
-    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
-        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
-        let desired = desired.map(workload).transpose()?;
-        let part = |stored: Option<StoredWorkload>| {
-            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
-            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
-            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
-            Ok(Some(AddedWorkload { instance, workload }))
-        };
-        let effective = part(effective)?;
-        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
-    }
-}
-
-/// A flag is there or not.
-pub mod flag {
-    use serde::de::IgnoredAny;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(_: &bool, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("true")
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| true)
-    }
-}
-
-/// A map by names.
-pub mod by_name {
-    use crate::model::names::Name;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::collections::BTreeMap;
-
-    pub fn serialize<V: Serialize, S: Serializer>(map: &BTreeMap<Name, V>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(map.iter().map(|(name, value)| (&**name, value)))
-    }
-
-    pub fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<Name, V>, D::Error> {
-        let map: BTreeMap<String, V> = Deserialize::deserialize(deserializer)?;
-        Ok(map.into_iter().map(|(name, value)| (name.into(), value)).collect())
-    }
-}
-
-/// A config as its tree.
-pub mod config {
-    use crate::model::complete_state::{config_from_node, config_node};
-    use crate::model::node::Node;
-    use crate::model::workload::ConfigItem;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(config: &Option<ConfigItem>, serializer: S) -> Result<S::Ok, S::Error> {
-        config.as_ref().map(config_node).serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ConfigItem>, D::Error> {
-        Ok(Some(config_from_node(&Node::deserialize(deserializer)?)))
-    }
-}
 
 impl Record {
     /// What is stored of it, and read by clients as far as it concerns them.

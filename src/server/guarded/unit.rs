@@ -3,8 +3,7 @@
 //!
 //! Thread: `server`; plain values.
 
-use super::stored::{self, StoredForm};
-use crate::model::complete_state::{Rendering, config_node, workload_node};
+use crate::model::complete_state::{Rendering, StateError, config_node, workload_from_node, workload_node};
 use crate::model::guarded_update::definition_hash;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -68,7 +67,7 @@ pub struct TouchedWorkload {
     #[serde(default)]
     pub print: String,
     /// The old instance was running when the update was carried out, so the new one must run.
-    #[serde(default, with = "stored::flag", skip_serializing_if = "Not::not")]
+    #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
     /// What runs while the new form is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +78,7 @@ pub struct TouchedWorkload {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TouchedConfig {
     /// The way back; may be gone of an update that has ended.
-    #[serde(default, with = "stored::config", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "config", skip_serializing_if = "Option::is_none")]
     pub before: Option<ConfigItem>,
     /// The hash of what is desired; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +98,7 @@ pub struct Touch {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
     /// Workloads by name.
-    #[serde(default, with = "stored::by_name")]
+    #[serde(default, with = "by_name")]
     pub workloads: BTreeMap<Name, TouchedWorkload>,
     /// Configs by key.
     #[serde(default)]
@@ -201,5 +200,106 @@ impl Unit {
         let configs = Some(("configs", configs)).filter(|(_, configs)| !configs.is_empty_container());
         let workloads = ("workloads", Node::map(self.workloads.iter().filter_map(workload)));
         Node::map(std::iter::once(workloads).chain(configs))
+    }
+}
+
+// ------------------------------------------------------------------ on disk
+
+/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
+#[derive(Serialize, Deserialize)]
+pub struct StoredForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desired: Option<Node>,
+    /// None when it is the effective one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rendered: Option<StoredWorkload>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective: Option<StoredWorkload>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredWorkload {
+    instance: InstanceName,
+    /// None when it is the desired one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<Node>,
+}
+
+impl From<Form> for StoredForm {
+    fn from(Form { desired, rendered, effective }: Form) -> Self {
+        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
+        let [rendered, effective] = [rendered, effective].map(|added| {
+            let AddedWorkload { instance, workload } = added?;
+            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
+            Some(StoredWorkload { instance, workload })
+        });
+        Self { desired: desired.as_ref().map(node), rendered, effective }
+    }
+}
+
+impl TryFrom<StoredForm> for Form {
+    type Error = StateError;
+
+    /// An error ends the reading of the update: what would be put back is not known then.
+    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
+        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
+        let desired = desired.map(workload).transpose()?;
+        let part = |stored: Option<StoredWorkload>| {
+            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
+            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
+            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
+            Ok(Some(AddedWorkload { instance, workload }))
+        };
+        let effective = part(effective)?;
+        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
+    }
+}
+
+/// A flag is there or not.
+pub mod flag {
+    use serde::de::IgnoredAny;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(_: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("true")
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| true)
+    }
+}
+
+/// A map by names.
+pub mod by_name {
+    use crate::model::names::Name;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub fn serialize<V: Serialize, S: Serializer>(map: &BTreeMap<Name, V>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(name, value)| (&**name, value)))
+    }
+
+    pub fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<Name, V>, D::Error> {
+        let map: BTreeMap<String, V> = Deserialize::deserialize(deserializer)?;
+        Ok(map.into_iter().map(|(name, value)| (name.into(), value)).collect())
+    }
+}
+
+/// A config as its tree.
+pub mod config {
+    use crate::model::complete_state::{config_from_node, config_node};
+    use crate::model::node::Node;
+    use crate::model::workload::ConfigItem;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(config: &Option<ConfigItem>, serializer: S) -> Result<S::Ok, S::Error> {
+        config.as_ref().map(config_node).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ConfigItem>, D::Error> {
+        Ok(Some(config_from_node(&Node::deserialize(deserializer)?)))
     }
 }

@@ -7,7 +7,7 @@
 //! last one counts.
 
 use super::fields::{Field, Fields, Malformed, Value};
-use super::writer::Writer;
+use super::tree::writer::Writer;
 use super::{ConvertError, MALFORMED, NO_TEXT};
 use crate::model::workload::DeleteCondition;
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 
 use super::codec::{Codec, Decoded, Item, Left, Message, PART, from_bytes, last_of, one_of, read_fields, to_bytes};
 use super::fields::{Field, Fields, Value, read_varint};
+use super::tree::writer::Writer;
 use super::tree::{self, Parts};
-use super::writer::Writer;
 use super::{ConvertError, phase};
 use crate::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX, STATE_INFO_MAX};
 use crate::model::execution_state::{ExecutionState, WorkloadState};

@@ -12,7 +12,6 @@ mod phase;
 #[cfg(test)]
 mod schema;
 mod tree;
-mod writer;
 pub use codec::Left;
 
 /// A message that cannot be understood.

@@ -5,7 +5,7 @@
 use super::ConvertError;
 use super::codec::{Codec, Decoded, Message};
 use super::fields::{Field, Value};
-use super::writer::Writer;
+use super::tree::writer::Writer;
 use crate::model::execution_state::Phase;
 
 /// Field and number of each phase, in their order.

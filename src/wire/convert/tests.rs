@@ -10,7 +10,7 @@ use super::messages::{
 };
 use super::schema::{ank_base as base, grpc_api};
 use super::tree::Parts;
-use super::writer::Writer;
+use super::tree::writer::Writer;
 use super::*;
 use crate::limits::{CONDITION_INFO_MAX, READ_MASKS_PARTS_MAX};
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};

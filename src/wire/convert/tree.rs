@@ -8,11 +8,11 @@
 //! map or list from none; which of them is in the tree stands in the table.
 
 mod reader;
+pub(super) mod writer;
 
 use super::ConvertError;
 use super::codec::{Decoded, Left, from_bytes};
 use super::phase;
-use super::writer::Writer;
 use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
@@ -20,6 +20,7 @@ use crate::model::fields::TYPE;
 use crate::model::node::Node;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use reader::{last_of, message, only};
+use writer::Writer;
 
 /// A field of a message.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Each reason to prepare less, and none.
 
 use super::*;
-use crate::model::runtime_config::RUNTIMES;
+use crate::model::names::RUNTIMES;
 
 fn instance(config: &str) -> InstanceName {
     InstanceName::with_id("w", config, "A")

@@ -1,7 +1,7 @@
 //! What the JSON schema refuses, in the words of its validators.
 
 use super::*;
-use crate::model::fields::STATE;
+use crate::model::fields::table::STATE;
 use crate::model::yaml::{self, Origin, json_pointer};
 
 fn violations(text: &str) -> Vec<String> {

@@ -3,8 +3,8 @@
 //!
 //! Thread: whichever writes the stream.
 
-use super::tree::Field;
-use super::tree::Kind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
+use super::Field;
+use super::Kind::{self, Choice, List, Map, Number, Only, Own, Short, Text};
 use crate::model::node::Node;
 
 /// The wire type of numbers.
