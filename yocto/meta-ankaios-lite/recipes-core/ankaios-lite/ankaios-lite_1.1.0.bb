@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "de50bd0b7cb25839853d1b39abd213b0bad2b354"
+SRCREV = "822b0adc6b79371104f54e4532de5a2912e0a77c"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
