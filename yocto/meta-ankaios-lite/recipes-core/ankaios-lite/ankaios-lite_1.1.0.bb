@@ -46,7 +46,6 @@ PACKAGECONFIG[multicall] = "--features multicall --bin ankaios"
 
 inherit cargo cargo-update-recipe-crates systemd update-rc.d
 # The user of the server. Without it nothing follows the keyword.
-# nooelint: oelint.spaces.lineend
 inherit_defer ${@bb.utils.contains('PACKAGECONFIG', 'server', 'useradd', '', d)}
 
 require ${BPN}-crates.inc
