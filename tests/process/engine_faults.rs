@@ -278,7 +278,11 @@ fn passwords_in_images_and_addresses_were_shown_to_all_who_read_states_and_in_th
     let row = cluster.wait_for_state("w4", "Pending(StartingFailed)");
     assert!(row.info.contains("user:***@host") && !row.info.contains("hunter2"), "{row:?}");
     let refused = cluster.ank_with_input(&["apply", "-"], &manifest(&[block]));
-    assert!(refused.code != 0 && refused.stderr.contains("'user:***@host' found, expected an IP address"), "{}", refused.stderr);
+    assert!(
+        refused.code != 0 && refused.stderr.contains("'user:***@host' found, expected an IP address"),
+        "{}",
+        refused.stderr
+    );
     let log = cluster.agent("agent_A").stderr();
     assert!(log.contains("user:***@host/image\"") && log.contains("\"--http-proxy=http://user:***@proxy:3128\""));
     has_no_secret(&(log + &cluster.server().stderr()));
