@@ -381,7 +381,7 @@ fn state_fields(state: &mut Node, altered: &mut Option<AlteredFields>, codec: &m
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
-#[cfg(feature = "server")]
+#[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_state(state: &Node, mut altered: Option<AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.bytes(1, &tree::write_state(state));
@@ -390,7 +390,7 @@ pub fn encode_state(state: &Node, mut altered: Option<AlteredFields>) -> Vec<u8>
 }
 
 /// What stands before such a state in the response to the request `id`.
-#[cfg(feature = "server")]
+#[cfg(any(feature = "agent", feature = "server"))]
 pub fn before_state(id: &str, state: usize) -> Vec<u8> {
     let mut inner = Writer::default();
     inner.text(1, id);
@@ -402,7 +402,7 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
 }
 
 /// The entry of a state in a message with states.
-#[cfg(feature = "server")]
+#[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_state_entry(state: &WorkloadState) -> Vec<u8> {
     let mut writer = Writer::default();
     state.clone().write(1, &mut writer);
@@ -410,7 +410,7 @@ pub fn encode_state_entry(state: &WorkloadState) -> Vec<u8> {
 }
 
 /// What stands before entries of so many bytes.
-#[cfg(feature = "server")]
+#[cfg(any(feature = "agent", feature = "server"))]
 pub fn before_state_entries(bytes: usize) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(2, bytes);
