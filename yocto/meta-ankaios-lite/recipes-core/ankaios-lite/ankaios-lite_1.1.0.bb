@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "822b0adc6b79371104f54e4532de5a2912e0a77c"
+SRCREV = "f02983e15b5efed0e294fa2f1bceb8962d6826e9"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
