@@ -80,6 +80,11 @@ fuzz *args: setup
 stest: setup
     ANKAIOS_LEAVE_NOTHING_OUT=1 {{cargo}} test --locked --test system
 
+# The system tests on a newer Debian's podman with crun and with runc, in a root of its own; as root, about four minutes each
+[group('test')]
+engines *runtimes: setup
+    @scripts/engines.sh {{runtimes}}
+
 # Build for another architecture: `./justw cross aarch64`, or one component of `server`, `agent`, `cli`, `multicall`
 [group('device')]
 cross architecture='aarch64' component='all': setup

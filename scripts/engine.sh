@@ -12,7 +12,7 @@ engine_use() {
 engine_create() {
     local dir=$1 driver
     mkdir -p "$dir"
-    # runc, because crun refuses machines with both cgroup versions mounted. File locks, because the shared
+    # runc by default, because crun refuses machines with both cgroup versions mounted. File locks, because the shared
     # memory ones belong to the machine's own podman. No network: nothing here needs any.
     cat >"$dir/containers.conf" <<END
 [containers]
@@ -21,7 +21,7 @@ netns = "none"
 log_driver = "k8s-file"
 
 [engine]
-runtime = "runc"
+runtime = "${ANKAIOS_TEST_RUNTIME:-runc}"
 events_logger = "file"
 lock_type = "file"
 tmp_dir = "$dir/tmp"

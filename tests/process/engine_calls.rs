@@ -9,6 +9,7 @@
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
 use crate::support::process::send_signal;
+use crate::support::recorder::Change;
 use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, pod, poll, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -109,12 +110,18 @@ fn containers_of(cluster: &Cluster, workload: &str) -> Vec<String> {
     own.map(|one| one["Id"].as_str().expect("an id").to_owned()).collect()
 }
 
+/// Additional info without the number of the retry: on a busy machine an earlier one may have met a limit of time.
+fn cause(info: &str) -> &str {
+    let numbered = info.strip_prefix("Retry ").and_then(|rest| rest.split_once(": "));
+    numbered.map_or(info, |(_, cause)| cause)
+}
+
 #[track_caller]
 fn is_shown(recorder: &Recorder, row: &Row) {
     let (workload, (_, _, state, info)) = (name(row), *row);
     let shown = || recorder.changes().into_iter().filter(|change| change.workload == workload);
-    let seen =
-        poll(LIMIT, || shown().any(|change| change.state == state && change.info.starts_with(info)).then_some(()));
+    let is_meant = |change: &Change| change.state == state && cause(&change.info).starts_with(cause(info));
+    let seen = poll(LIMIT, || shown().any(|change| is_meant(&change)).then_some(()));
     assert!(seen.is_some(), "'{workload}' never was {state} [{info}...]: {:#?}", shown().collect::<Vec<_>>());
 }
 

@@ -143,7 +143,7 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
 #[test]
 fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
     let (mut cluster, web, _) = cluster();
-    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 64 }]));
+    cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 256 }]));
     let mut client = LogClient::new(&cluster);
     client.request("flood", everything(&web));
     cluster.run(&[workload("calm", "run")]);
@@ -162,7 +162,7 @@ fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
     let dropped: usize = lines.iter().filter_map(missed).sum();
     assert!(dropped > 0, "{} lines came", lines.len());
     let shown = lines.iter().filter(|line| missed(line).is_none()).count();
-    assert_eq!(shown + dropped, 20_000_000 / 64);
+    assert_eq!(shown + dropped, 20_000_000 / 256);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! What the configuration is for, found on Debian 12 with podman 4.3.1 as root:
 //!
-//! - `runtime = "runc"` and own `default_ulimits`: `crun` refuses a hybrid cgroup mount, and podman's default limits
-//!   are refused where the hard limits are lower.
+//! - `runtime`: that of `ANKAIOS_TEST_RUNTIME`, else `runc`, since `crun` refuses a hybrid cgroup mount. Own
+//!   `default_ulimits`: podman's default limits are refused where the hard limits are lower.
 //! - `lock_type = "file"` and own `tmp_dir`: by default all stores share one table of locks in `/dev/shm`.
 //! - own `graphroot`, `runroot`, `static_dir`, `volume_path`, `network_config_dir`: stores of parallel tests do not meet.
 //!   `static_dir` has to be `<graphroot>/libpod`: when a container ends, conmon calls `podman --root=... container
@@ -237,13 +237,14 @@ fn write_configuration(folder: &Path, network: &str) {
         fs::create_dir(folder.join(name)).expect("own folder is writable");
     }
     let base = folder.display();
+    let runtime = std::env::var("ANKAIOS_TEST_RUNTIME").unwrap_or_else(|_| "runc".to_owned());
     let containers = format!(
         "[containers]\n\
          default_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n\
          {network}\n\
          log_driver = \"k8s-file\"\n\
          [engine]\n\
-         runtime = \"runc\"\n\
+         runtime = \"{runtime}\"\n\
          cgroup_manager = \"cgroupfs\"\n\
          events_logger = \"file\"\n\
          lock_type = \"file\"\n\

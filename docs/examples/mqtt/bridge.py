@@ -1,7 +1,7 @@
 """Applies manifests that arrive on the topic 'vehicle/apply', and publishes what becomes of them.
 
 'vehicle/accepted' gets the numbers of workloads, 'vehicle/refused' the reason, 'vehicle/state/NAME' the state of each
-new workload when it is final or runs.
+new workload when it is final or has run for some seconds.
 """
 
 import os
@@ -12,8 +12,9 @@ import time
 import paho.mqtt.client as mqtt
 from ankaios_sdk import Ankaios, AnkaiosException, Manifest
 
-FINAL = ("RUNNING", "SUCCEEDED", "FAILED")
+FINAL = ("SUCCEEDED", "FAILED")
 LIMIT = 60
+STEADY = 5
 manifests = queue.Queue(16)
 
 
@@ -27,11 +28,14 @@ def on_message(_client, _data, message):
 
 
 def outcome(ankaios, instance):
-    """The state of an instance as soon as it is final or runs."""
+    """The state of an instance as soon as it is final, or has run for a while: many a fault shows only then."""
+    running_since = None
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
+        now = time.monotonic()
         state = ankaios.get_execution_state_for_instance_name(instance)
-        if state.state.name in FINAL:
+        running_since = (running_since or now) if state.state.name == "RUNNING" else None
+        if state.state.name in FINAL or running_since and now - running_since > STEADY:
             return f"{state.state.name} {state.additional_info}".strip()
         time.sleep(0.2)
     return f"{state.state.name} after {LIMIT} s"
