@@ -1,5 +1,7 @@
 //! Starts a workload on another node, waits until it has ended, and deletes it.
 
+use std::time::Duration;
+
 use ankaios_sdk::{Ankaios, AnkaiosError, Workload, WorkloadStateEnum};
 
 const JOB: &str = "\
@@ -11,7 +13,8 @@ commandArgs: [\"sleep\", \"1\"]
 async fn main() -> Result<(), AnkaiosError> {
     let job = Workload::builder().workload_name("job").agent_name("rear").runtime("podman");
     let job = job.restart_policy("NEVER").runtime_config(JOB).build()?;
-    let mut ankaios = Ankaios::builder().control_interface().connect().await?;
+    // How long each call may take, also one that waits for a state; 5 s where nothing is said.
+    let mut ankaios = Ankaios::builder().control_interface().timeout(Duration::from_secs(60)).connect().await?;
     let mut agents: Vec<String> = ankaios.get_agents().await?.into_keys().collect();
     agents.sort();
     println!("agents: {}", agents.join(", "));
