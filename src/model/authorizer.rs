@@ -5,7 +5,7 @@
 
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::field_path;
-use super::mask_tree::{MaskTree, Wanted};
+use super::mask_tree::{Branch, MaskTree};
 use super::messages::RequestContent;
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ impl Authorizer {
         let mut steps = Steps(STEPS_MAX);
         match masks {
             None => self.read.check_parts(&[], &mut steps),
-            Some(masks) => masks.masks().try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
+            Some(masks) => masks.masks().into_iter().try_for_each(|parts| self.read.check_parts(&parts, &mut steps)),
         }
     }
 }
@@ -132,47 +132,42 @@ impl Rules<MaskTree> {
     }
 
     fn check_parts(&self, requested: &[&str], steps: &mut Steps) -> Result<(), Denial> {
-        if let Some(rule) = overlapping(&self.deny, requested, steps)? {
-            return Err(Denial::DeniedBy { requested: requested.join("."), rule });
+        // What lies above a rule contains it, so it is concerned as well as what lies below.
+        if let Some(rule) = rule_on(&self.deny, requested, true, steps)? {
+            return Err(Denial::DeniedBy { requested: requested.join("."), rule: rule.join(".") });
         }
         let for_all = if requested.is_empty() { &[WILDCARD] } else { requested };
-        if covers(&self.allow, for_all, steps)? { Ok(()) } else { Err(Denial::NotAllowed(requested.join("."))) }
-    }
-}
-
-/// Whether a rule covers all that is requested: it grants everything below it. A wildcard in a request is granted by a
-/// wildcard only, since the server makes every key of it.
-fn covers(rules: &MaskTree, requested: &[&str], steps: &mut Steps) -> Result<bool, Denial> {
-    Ok(follow(rules, requested, steps, |found, part| found.on(part))?.is_whole())
-}
-
-/// A rule about a part of what is requested. What lies above the rule contains it, so it is concerned as well as what
-/// lies below.
-fn overlapping(rules: &MaskTree, requested: &[&str], steps: &mut Steps) -> Result<Option<String>, Denial> {
-    let found = follow(rules, requested, steps, |found, part| match part {
-        WILDCARD => found.on_all(),
-        _ => found.on(part),
-    })?;
-    Ok(found.mask())
-}
-
-/// Where the masks of `rules` are at the end of `requested`, or where one of them ends before.
-fn follow<'m>(
-    rules: &'m MaskTree,
-    requested: &[&str],
-    steps: &mut Steps,
-    on: impl Fn(&Wanted<'m>, &str) -> Wanted<'m>,
-) -> Result<Wanted<'m>, Denial> {
-    let mut found = rules.wanted();
-    for part in requested {
-        let next = on(&found, part);
-        steps.take(1 + found.count() + next.count())?;
-        found = next;
-        if found.is_whole() || found.is_nothing() {
-            break;
+        match rule_on(&self.allow, for_all, false, steps)? {
+            Some(_) => Ok(()),
+            None => Err(Denial::NotAllowed(requested.join("."))),
         }
     }
-    Ok(found)
+}
+
+/// A rule that covers all that is requested, since it grants everything below it; with `in_part` one about a part of that.
+/// A wildcard in a request is granted by a wildcard only, since the server makes every key of it.
+fn rule_on<'m>(
+    rules: &'m MaskTree,
+    requested: &[&str],
+    in_part: bool,
+    steps: &mut Steps,
+) -> Result<Option<Vec<&'m str>>, Denial> {
+    steps.take(1)?;
+    if rules.ends_here {
+        return Ok(Some(Vec::new()));
+    }
+    let (below, rest): (Vec<&Branch>, _) = match requested.split_first() {
+        None if in_part => (rules.below.first().into_iter().collect(), requested),
+        None => return Ok(None),
+        Some((&WILDCARD, rest)) if in_part => (rules.below.iter().collect(), rest),
+        Some((part, rest)) => (rules.on(part).collect(), rest),
+    };
+    for (key, below) in below {
+        if let Some(rule) = rule_on(below, rest, in_part, steps)? {
+            return Ok(Some([&[&**key], &rule[..]].concat()));
+        }
+    }
+    Ok(None)
 }
 
 /// Names of log rules, each with at most one wildcard.

@@ -119,7 +119,12 @@ fn child<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) use tests::apply_one;
+#[cfg(test)]
+pub(in crate::model) use tests::random_tree;
+
+#[cfg(test)]
+mod tests {
     use super::*;
 
     /// What [`apply`] does for one mask, without regard to others.

@@ -4,7 +4,6 @@
 
 use super::field_path::WILDCARD;
 use super::node::{Entries, Node};
-use std::ops::Range;
 
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.
 const MASK_PARTS_MAX: usize = 256;
@@ -13,20 +12,16 @@ const MASK_PARTS_MAX: usize = 256;
 pub const MASKS_OVERLAP_MAX: usize = 16;
 
 /// Field masks without those that are there twice. Kept small, since subscriptions last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaskTree {
-    /// The root first. The places below one place stand in a row, sorted by their keys.
-    places: Vec<Place>,
-    /// The keys of all places in the same order.
-    keys: String,
+    /// A mask ends here, so all that is below is wanted.
+    pub(super) ends_here: bool,
+    /// Where masks go on, sorted by key.
+    pub(super) below: Vec<Branch>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Place {
-    key: Range<usize>,
-    below: Range<usize>,
-    ends_here: bool,
-}
+/// A key of masks, and how they go on.
+pub(super) type Branch = (Box<str>, MaskTree);
 
 /// Each field that may be read would have to be compared with too many masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -52,42 +47,29 @@ impl MaskTree {
         )
     }
 
-    /// Level by level: a place is followed by all others of its level before those below it.
     fn of_parts(mut masks: Vec<Vec<&str>>) -> Self {
         masks.sort_unstable();
         masks.dedup();
-        let mut tree = Self { places: vec![Place::default()], keys: String::new() };
-        // Which masks lead through each place, and how many of their parts lead to it.
-        let mut through = vec![(masks.as_slice(), 0)];
-        let mut index = 0;
-        while let Some(&(mut masks, depth)) = through.get(index) {
-            if let Some((first, others)) = masks.split_first()
-                && first.len() == depth
-            {
-                tree.places[index].ends_here = true; // Sorted, and none is there twice: all others go on.
-                masks = others;
-            }
-            let begin = tree.places.len();
-            while let Some(key) = masks.first().map(|mask| mask[depth]) {
-                let (same, others) = masks.split_at(masks.partition_point(|mask| mask[depth] == key));
-                let start = tree.keys.len();
-                tree.keys.push_str(key);
-                tree.places.push(Place { key: start..tree.keys.len(), ..Place::default() });
-                through.push((same, depth + 1));
-                masks = others;
-            }
-            tree.places[index].below = begin..tree.places.len();
-            index += 1;
+        Self::of_sorted(&masks, 0)
+    }
+
+    /// The tree of what stands behind the first `depth` parts of masks that agree in these.
+    fn of_sorted(mut masks: &[Vec<&str>], depth: usize) -> Self {
+        let mut tree = Self::default();
+        if let Some((first, others)) = masks.split_first()
+            && first.len() == depth
+        {
+            (tree.ends_here, masks) = (true, others); // Sorted, and none is there twice: all others go on.
         }
-        tree.places.shrink_to_fit();
-        tree.keys.shrink_to_fit();
+        let same = masks.chunk_by(|one, next| one[depth] == next[depth]);
+        tree.below = same.map(|same| (same[0][depth].into(), Self::of_sorted(same, depth + 1))).collect();
+        tree.below.shrink_to_fit();
         tree
     }
 
     /// What the tree takes in memory, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> usize {
-        self.places.len() * size_of::<Place>() + self.keys.len()
+        size_of::<Branch>() + self.below.iter().map(|(key, below)| key.len() + below.bytes()).sum::<usize>()
     }
 
     /// Joins the masks of a read or subscription; `None` without any, which stands for everything.
@@ -105,66 +87,48 @@ impl MaskTree {
 
     /// How many masks may lead to one field at most, because a wildcard and a key stand at the same place.
     fn overlap(&self) -> usize {
-        let mut overlaps = vec![1; self.places.len()];
-        for (index, place) in self.places.iter().enumerate().rev() {
-            let (mut by_wildcard, mut by_key) = (0, 0);
-            for below in place.below.clone() {
-                if self.key(below) == WILDCARD {
-                    by_wildcard = overlaps[below];
-                } else {
-                    by_key = overlaps[below].max(by_key);
-                }
-            }
-            overlaps[index] = (by_wildcard + by_key).max(1);
-        }
-        overlaps[0]
+        let highest = |is_wildcard| {
+            let below = self.below.iter().filter(|(key, _)| (**key == *WILDCARD) == is_wildcard);
+            below.map(|(_, below)| below.overlap()).max().unwrap_or_default()
+        };
+        (highest(true) + highest(false)).max(1)
     }
 
     /// Whether a mask begins with a key that begins with `text`.
-    #[must_use]
     pub fn begins_with(&self, text: &str) -> bool {
-        self.places[0].below.clone().any(|place| self.key(place).starts_with(text))
+        self.below.iter().any(|(key, _)| key.starts_with(text))
     }
 
     /// The position of all masks at their beginning.
-    #[must_use]
     pub fn wanted(&self) -> Wanted<'_> {
-        Wanted { tree: self, places: vec![0] }
+        Wanted(vec![self])
     }
 
     /// The position after `key` of the masks that begin with it literally, not with a wildcard.
-    #[must_use]
     pub fn named(&self, key: &str) -> Wanted<'_> {
-        Wanted { tree: self, places: self.child(0, key).into_iter().collect() }
+        Wanted(self.child(key).map(|(_, below)| below).into_iter().collect())
     }
 
     /// All masks by their parts.
-    pub fn masks(&self) -> impl Iterator<Item = Vec<&str>> {
-        let ended = self.places.iter().enumerate().filter(|(_, place)| place.ends_here);
-        ended.map(|(place, _)| self.path(place))
-    }
-
-    /// The keys that lead to a place.
-    fn path(&self, mut place: usize) -> Vec<&str> {
-        let mut keys = Vec::new();
-        while place > 0 {
-            keys.push(self.key(place));
-            place = self.places.partition_point(|above| above.below.end <= place); // In rows, so the ends are sorted.
+    pub fn masks(&self) -> Vec<Vec<&str>> {
+        let mut all = if self.ends_here { vec![Vec::new()] } else { Vec::new() };
+        for (key, below) in &self.below {
+            all.extend(below.masks().into_iter().map(|rest| [&[&**key], &rest[..]].concat()));
         }
-        keys.reverse();
-        keys
+        all
     }
 
-    fn key(&self, place: usize) -> &str {
-        &self.keys[self.places[place].key.clone()]
-    }
-
-    fn child(&self, place: usize, key: &str) -> Option<usize> {
+    fn child(&self, key: &str) -> Option<&Branch> {
         #[cfg(test)]
         LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
-        let below = self.places[place].below.clone();
-        let found = self.places[below.clone()].binary_search_by(|place| self.keys[place.key.clone()].cmp(key));
-        found.ok().map(|index| below.start + index)
+        self.below.binary_search_by(|(other, _)| (**other).cmp(key)).ok().map(|index| &self.below[index])
+    }
+
+    /// Where the masks go on at the entry `key`.
+    pub(super) fn on(&self, key: &str) -> impl Iterator<Item = &Branch> {
+        // A wildcard as a literal key would be found twice.
+        let named = if key == WILDCARD { None } else { self.child(key) };
+        named.into_iter().chain(self.child(WILDCARD))
     }
 }
 
@@ -183,10 +147,7 @@ pub fn lookups(work: impl FnOnce()) -> usize {
 
 /// A position in all masks of a [`MaskTree`] that lead to the same node.
 #[derive(Debug)]
-pub struct Wanted<'m> {
-    tree: &'m MaskTree,
-    places: Vec<usize>,
-}
+pub struct Wanted<'m>(Vec<&'m MaskTree>);
 
 /// Which entries of a map are wanted.
 #[derive(Debug, PartialEq, Eq)]
@@ -199,72 +160,34 @@ pub enum Keys<'m> {
 
 impl<'m> Wanted<'m> {
     /// Whether no mask leads here.
-    #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.places.is_empty()
+        self.0.is_empty()
     }
 
     /// Whether the node itself is wanted with everything below it.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.places.iter().any(|place| self.tree.places[*place].ends_here)
+        self.0.iter().any(|place| place.ends_here)
     }
 
     /// What is wanted of the entry `key`; everything of it when the node itself is wanted as a whole.
-    #[must_use]
     pub fn below(&self, key: &str) -> Wanted<'m> {
-        match self.places.iter().find(|place| self.tree.places[**place].ends_here) {
-            Some(whole) => Wanted { tree: self.tree, places: vec![*whole] }, // The others cannot add anything.
+        match self.0.iter().find(|place| place.ends_here) {
+            Some(whole) => Wanted(vec![whole]), // The others cannot add anything.
             None => self.on(key),
         }
     }
 
     /// Where the masks go on at the entry `key`, without those that end above it.
-    #[must_use]
     pub fn on(&self, key: &str) -> Wanted<'m> {
-        let mut places = Vec::new();
-        for place in &self.places {
-            // A wildcard as a literal key would be found twice.
-            let named = if key == WILDCARD { None } else { self.tree.child(*place, key) };
-            places.extend(named.into_iter().chain(self.tree.child(*place, WILDCARD)));
-        }
-        Wanted { tree: self.tree, places }
-    }
-
-    /// Where the masks go on at any entry.
-    #[must_use]
-    pub fn on_all(&self) -> Wanted<'m> {
-        let below = |place: &usize| self.tree.places[*place].below.clone();
-        Wanted { tree: self.tree, places: self.places.iter().flat_map(below).collect() }
-    }
-
-    /// How many places of the tree this is.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.places.len()
-    }
-
-    /// One of the masks that lead here; the shortest one that ends here if there is any.
-    #[must_use]
-    pub fn mask(&self) -> Option<String> {
-        let places = &self.tree.places;
-        let ended = self.places.iter().find(|place| places[**place].ends_here);
-        let mut place = *ended.or(self.places.first())?;
-        while !places[place].ends_here {
-            place = places[place].below.clone().next()?;
-        }
-        Some(self.tree.path(place).join("."))
+        Wanted(self.0.iter().flat_map(|place| place.on(key)).map(|(_, below)| below).collect())
     }
 
     /// Which entries are wanted, wholly or in part.
-    #[must_use]
     pub fn keys(&self) -> Keys<'m> {
-        if self.is_whole() || self.places.iter().any(|place| self.tree.child(*place, WILDCARD).is_some()) {
+        if self.is_whole() || self.0.iter().any(|place| place.child(WILDCARD).is_some()) {
             return Keys::All;
         }
-        let below = |place: &usize| self.tree.places[*place].below.clone();
-        let tree = self.tree;
-        let mut names: Vec<&'m str> = self.places.iter().flat_map(below).map(|place| tree.key(place)).collect();
+        let mut names: Vec<&'m str> = self.0.iter().flat_map(|place| &place.below).map(|(key, _)| &**key).collect();
         names.sort_unstable();
         names.dedup();
         Keys::Named(names)
@@ -272,7 +195,6 @@ impl<'m> Wanted<'m> {
 
     /// What is wanted of `node`; `None` when that is nothing.
     // [impl->swdd~server-filters-get-complete-state-result~2]
-    #[must_use]
     pub fn take(&self, node: Node) -> Option<Node> {
         if self.is_whole() {
             return Some(node);
@@ -303,7 +225,7 @@ mod tests {
         assert!(masks.wanted().below("a").below("c").is_whole());
         assert!(masks.wanted().below("other").below("b").is_nothing());
         let literal = MaskTree::new(["*.a"]);
-        assert_eq!(literal.wanted().below("*").places.len(), 1);
+        assert_eq!(literal.wanted().below("*").0.len(), 1);
         assert!(masks.named("a").below("c").below("d").is_whole());
         assert!(masks.named("other").is_nothing() && masks.named("x").is_whole());
         assert_eq!(masks.named("a").keys(), Keys::Named(vec!["b", "c"]));

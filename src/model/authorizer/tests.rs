@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::field_path::apply;
-use crate::model::field_path::tests::random_tree;
+use crate::model::field_path::random_tree;
 use crate::model::mask_tree::{self, MaskTree};
 use crate::model::messages::{LogsRequest, ReadState, UpdateState};
 use crate::model::names::InstanceName;

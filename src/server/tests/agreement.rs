@@ -14,7 +14,7 @@
 //! `ANKAIOS_PROPERTY_SEED=7` repeats one run and shows its steps, `ANKAIOS_PROPERTY_SEEDS=5000` takes more of them.
 
 use super::*;
-use crate::model::field_path::tests::apply_one;
+use crate::model::field_path::apply_one;
 use crate::model::messages::AlteredFields;
 use crate::model::names::hash_id;
 use crate::model::node::Entries;
