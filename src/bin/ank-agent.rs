@@ -14,6 +14,7 @@ use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::error::Error;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -43,16 +44,16 @@ pub fn main() -> ExitCode {
 
 /// Runs the agent until a signal ends it, or until the server refuses it for good or a thread that is needed has ended,
 /// which are errors.
-fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
+fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error>> {
     for warning in &settings.warnings {
         log::warn!("{warning}");
     }
     let manager = ServiceManager::from_environment();
     // Whoever ends the agent, a signal, a refusal or a lost thread, writes a byte that wakes `main`.
-    let (mut woken, wake) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let (mut woken, wake) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
-        let wake = wake.try_clone().map_err(|error| error.to_string())?;
-        signal_hook::low_level::pipe::register(signal, wake).map_err(|error| error.to_string())?;
+        let wake = wake.try_clone()?;
+        signal_hook::low_level::pipe::register(signal, wake)?;
     }
     let tls = match settings.security {
         Security::Insecure => "none",
@@ -69,7 +70,7 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     // What ends the agent first counts; what else ends then is a consequence.
     let (failure, failed) = bounded(1);
     let lost = {
-        let (failure, wake) = (failure.clone(), wake.try_clone().map_err(|error| error.to_string())?);
+        let (failure, wake) = (failure.clone(), wake.try_clone()?);
         move |name: &str| {
             let _ = failure.try_send(format!("the thread '{name}' has ended."));
             let _ = (&wake).write_all(b"e"); // `main` reads as long as the program runs.
@@ -80,9 +81,8 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     let agent = Agent::start(settings, &mut vital, manager.status(), move |text| {
         let _ = failure.try_send(format!("Ankaios version mismatch: '{text}'."));
         let _ = refusal_wake.write_all(b"r");
-    })
-    .map_err(|error| error.to_string())?;
-    let watch = manager.watch(vital).map_err(|error| error.to_string())?;
+    })?;
+    let watch = manager.watch(vital)?;
     log::info!("Awaiting commands from the server ...");
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");
@@ -95,7 +95,7 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), String> {
     }
     drop(watch);
     match failure {
-        Ok(text) => Err(text),
+        Ok(text) => Err(text.into()),
         Err(_) => {
             log::info!("Stopping; workloads go on running.");
             Ok(())
