@@ -14,8 +14,7 @@ const CUT_NOTE: &str = "The previous message was truncated due to exceeding the 
 const OVERHEAD: usize = 48;
 
 fn names_bytes(entry: &LogEntry) -> usize {
-    let instance = &entry.instance;
-    instance.workload.len() + instance.id.len() + instance.agent.len() + OVERHEAD
+    entry.instance.bytes() + OVERHEAD
 }
 
 fn bytes(entry: &LogEntry) -> usize {

@@ -235,6 +235,24 @@ impl RequestContent {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }
 
+    /// What it takes in memory beside itself, in bytes, about: queues are bounded by it, and a bound needs no exact number.
+    pub fn memory_bytes(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
+        match self {
+            Self::UpdateState(UpdateState { new_state, masks }) => {
+                let state =
+                    new_state.as_ref().map_or(0, |state| state.as_ref().map_or_else(String::len, Node::memory_bytes));
+                state + texts(masks)
+            }
+            Self::CompleteState(read) => texts(&read.masks),
+            Self::Logs(LogsRequest { instances, since, until, .. }) => {
+                let names = instances.iter().map(|instance| size_of::<InstanceName>() + instance.bytes());
+                names.sum::<usize>() + since.iter().chain(until).map(String::len).sum::<usize>()
+            }
+            Self::RollBack(_) | Self::LogsCancel | Self::EventsCancel | Self::Missing => 0,
+        }
+    }
+
     /// Whether it changes the desired state.
     pub fn is_update(&self) -> bool {
         matches!(self, Self::UpdateState(_) | Self::RollBack(_))

@@ -16,7 +16,6 @@ pub mod lifecycle;
 pub mod log_entries;
 pub mod manifest;
 pub mod mask_tree;
-pub mod memory_size;
 pub mod messages;
 pub mod modes;
 pub mod names;

@@ -68,6 +68,11 @@ impl InstanceName {
         format!("{}.{id}.{}", self.workload, self.agent)
     }
 
+    /// What its texts take in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.workload.len() + self.id.len() + self.agent.len()
+    }
+
     /// `<workload>.<id>`: the folder of FIFOs and files.
     #[must_use]
     pub fn folder(&self) -> String {

@@ -103,6 +103,19 @@ impl Node {
         if let Self::List(list) = self { Some(list) } else { None }
     }
 
+    /// What it takes in memory beside itself, in bytes, about: a state as a tree takes many times what it takes on the wire.
+    pub fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Number(_) => 0,
+            Self::List(items) => items.iter().map(|item| size_of::<Self>() + item.memory_bytes()).sum(),
+            Self::Map(entries) => {
+                let own = entries.iter().map(|(key, node)| key.len() + node.memory_bytes());
+                entries.places() * size_of::<(Key, Self)>() + own.sum::<usize>()
+            }
+        }
+    }
+
     /// Whether this is a map or a list without entries.
     #[must_use]
     pub fn is_empty_container(&self) -> bool {

@@ -10,7 +10,6 @@ use crate::limits::{
     LOG_CAMPAIGNS_OF_WORKLOAD, LOG_CAMPAIGNS_PER_PEER_MAX, SUBSCRIPTIONS_OF_WORKLOAD, SUBSCRIPTIONS_PER_PEER_MAX,
 };
 use crate::model::mask_tree::MaskTree;
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::{FromServer, RequestContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::usage::AgentUsage;

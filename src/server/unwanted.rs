@@ -6,7 +6,6 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::workloads::Workloads`].
 
-use crate::model::memory_size::MemorySize;
 use crate::model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +59,7 @@ impl UnwantedInstances {
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
         let has_room = own.contains(instance)
             || own.len() < NEVER_WANTED
-                && instance.memory_bytes() <= NAME_BYTES_MAX
+                && instance.bytes() <= NAME_BYTES_MAX
                 && has_place(own.range(first_of_workload(instance)..), instance, NEVER_WANTED_OF_WORKLOAD);
         if has_room {
             own.insert(instance.clone());
@@ -71,7 +70,7 @@ impl UnwantedInstances {
     /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
     /// cannot be kept until the agent reports its end: there are too many of this agent.
     pub fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
-        let bytes = instance.memory_bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
+        let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
         let others = own.instances.range(first_of_workload(instance)..).map(|(other, _)| other);
         let has_room = own.bytes + bytes <= DELETED_BYTES && has_place(others, instance, DELETED_OF_WORKLOAD);

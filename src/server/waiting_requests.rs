@@ -10,7 +10,6 @@
 use super::prepare::PreparedUpdate;
 use super::requester::{RequestKey, Requester};
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::RequestContent;
 use crate::wire::peer::{PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

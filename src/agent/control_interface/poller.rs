@@ -11,7 +11,6 @@ use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
 use super::session::{Forwarded, LARGE_TIME, Outside, Session};
 use super::{Interface, Opened, Shared};
 use crate::agent::uplink_outbox::LARGE_REQUEST;
-use crate::model::memory_size::MemorySize;
 use crate::model::messages::{Request, Response, ToWorkload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
