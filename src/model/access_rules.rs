@@ -3,9 +3,11 @@
 //! Thread: none, plain values.
 
 use super::names::named_enum;
+use serde::Deserialize;
 
 /// Rules of one workload; deny beats allow.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ControlInterfaceAccess {
     /// What is allowed.
     pub allow_rules: Vec<AccessRule>,
@@ -27,9 +29,11 @@ pub const STATE_RULE: &str = "StateRule";
 pub const LOG_RULE: &str = "LogRule";
 
 /// One rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum AccessRule {
     /// Reading or writing parts of the state.
+    #[serde(rename = "StateRule")]
     State {
         /// What the rule is about.
         operation: Operation,
@@ -37,6 +41,7 @@ pub enum AccessRule {
         filter_masks: Vec<String>,
     },
     /// Reading logs of the named workloads; one `*` per name.
+    #[serde(rename = "LogRule")]
     Log {
         /// Workload names or patterns.
         workload_names: Vec<String>,

@@ -2,15 +2,16 @@
 //!
 //! Thread: none, plain values.
 
-use super::access_rules::{AccessRule, ControlInterfaceAccess, LOG_RULE, Operation, STATE_RULE};
+use super::access_rules::{AccessRule, LOG_RULE, STATE_RULE};
 use super::execution_state::{ExecutionState, Phase, WorkloadState};
 use super::fields::table::{AGENT, STATE, WORKLOAD};
 use super::fields::{Kind, Object, Presence, TYPE, Text, omit_empty};
 use super::names::{InstanceName, Name, alternatives};
 use super::node::{Entries, Node};
 use super::version::API_VERSION;
-use super::workload::{AddCondition, ConfigItem, File, FileContent, RestartPolicy, Workload};
+use super::workload::{ConfigItem, File, FileContent, Workload};
 use crate::limits::AGENT_TAG_ENTRY;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -366,23 +367,7 @@ impl Way<'_> {
     }
 }
 
-// What follows reads trees that were checked, so every default stands for a field that may be missing.
-
-fn text<'n>(node: &'n Node, field: &str) -> &'n str {
-    node.get(field).and_then(Node::as_text).unwrap_or_default()
-}
-
-fn items<'n>(node: &'n Node, field: &str) -> &'n [Node] {
-    node.get(field).and_then(Node::as_list).unwrap_or_default()
-}
-
-fn text_map(node: &Node, field: &str) -> BTreeMap<String, String> {
-    node.entries(field).filter_map(|(key, node)| Some((key.to_owned(), node.as_text()?.to_owned()))).collect()
-}
-
-fn text_list(node: &Node, field: &str) -> Vec<String> {
-    items(node, field).iter().filter_map(Node::as_text).map(str::to_owned).collect()
-}
+// What follows reads trees that were checked.
 
 /// The config item of its tree. A number becomes a text.
 #[must_use]
@@ -397,42 +382,9 @@ pub fn config_from_node(node: &Node) -> ConfigItem {
     }
 }
 
-fn file(node: &Node) -> File {
-    let data = |field| node.get(field).and_then(Node::as_text).map(str::to_owned);
-    let content = data("data").map(FileContent::Data);
-    let content = content.unwrap_or_else(|| FileContent::BinaryData(data("binaryData").unwrap_or_default()));
-    File { mount_point: text(node, "mountPoint").to_owned(), content }
-}
-
-fn rule(node: &Node) -> AccessRule {
-    match text(node, TYPE) {
-        STATE_RULE => AccessRule::State {
-            operation: Operation::parse(text(node, "operation")).unwrap_or(Operation::Nothing),
-            filter_masks: text_list(node, "filterMasks"),
-        },
-        _ => AccessRule::Log { workload_names: text_list(node, "workloadNames") },
-    }
-}
-
-fn rules(access: Option<&Node>, field: &str) -> Vec<AccessRule> {
-    access.into_iter().flat_map(|access| items(access, field)).map(rule).collect()
-}
-
-fn workload(node: &Node) -> Workload {
-    let access = node.get("controlInterfaceAccess");
-    let condition = |(name, node): (&str, &Node)| Some((name.to_owned(), AddCondition::parse(node.as_text()?)?));
-    Workload {
-        restart_policy: RestartPolicy::parse(text(node, "restartPolicy")).unwrap_or_default(),
-        dependencies: node.entries("dependencies").filter_map(condition).collect(),
-        tags: text_map(node, "tags"),
-        configs: text_map(node, "configs"),
-        files: items(node, "files").iter().map(file).collect(),
-        control_interface_access: ControlInterfaceAccess {
-            allow_rules: rules(access, "allowRules"),
-            deny_rules: rules(access, "denyRules"),
-        },
-        ..Workload::new(text(node, "agent"), text(node, "runtime"), text(node, "runtimeConfig"))
-    }
+fn workload(node: &Node) -> Result<Workload, StateError> {
+    let read = Workload::deserialize(node);
+    read.map_err(|error| StateError::Invalid { path: "workload".to_owned(), expected: error.to_string() })
 }
 
 /// Reads one workload from its tree.
@@ -441,7 +393,7 @@ fn workload(node: &Node) -> Workload {
 /// [`StateError`] naming the field below `path` that is missing or has a value it cannot have.
 pub fn workload_from_node(node: &Node, path: &str) -> Result<Workload, StateError> {
     Way { above: None, key: path }.check_object(node, &WORKLOAD)?;
-    Ok(workload(node))
+    workload(node)
 }
 
 /// Reads a desired state from its tree; each part may be missing.
@@ -454,10 +406,10 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
         let way = Way { above: Some(&root), key: field.name };
         node.get(field.name).map_or(Ok(()), |node| way.check(node, field.kind))?;
     }
-    let workloads = node.entries("workloads").map(|(name, node)| (name.into(), Arc::new(workload(node))));
+    let workloads = node.entries("workloads").map(|(name, node)| Ok((name.into(), Arc::new(workload(node)?))));
     Ok(DesiredState {
-        api_version: text(node, "apiVersion").to_owned(),
-        workloads: workloads.collect(),
+        api_version: node.get("apiVersion").and_then(Node::as_text).unwrap_or_default().to_owned(),
+        workloads: workloads.collect::<Result<_, _>>()?,
         configs: node.entries("configs").map(|(key, node)| (key.to_owned(), config_from_node(node))).collect(),
     })
 }

@@ -5,6 +5,7 @@
 use super::access_rules::ControlInterfaceAccess;
 use super::names::{InstanceName, Name, named_enum};
 use super::runtime_config::{ReadConfig, RuntimeConfig};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -50,21 +51,37 @@ named_enum! {
 }
 
 /// A file that the agent writes and mounts into the workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct File {
     /// Absolute path inside the workload.
     pub mount_point: String,
     /// What the file contains.
+    #[serde(flatten)]
     pub content: FileContent,
 }
 
 /// Content of a [`File`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "FileFields")]
 pub enum FileContent {
     /// Written as it is.
     Data(String),
     /// Base64 text of the bytes.
     BinaryData(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FileFields {
+    data: Option<String>,
+    binary_data: Option<String>,
+}
+
+impl From<FileFields> for FileContent {
+    fn from(FileFields { data, binary_data }: FileFields) -> Self {
+        data.map_or_else(|| Self::BinaryData(binary_data.unwrap_or_default()), Self::Data)
+    }
 }
 
 /// A value for templates.
@@ -80,26 +97,44 @@ pub enum ConfigItem {
 
 /// One workload: of the desired state as written, of the effective state as agents get it.
 // [impl->swdd~api-provides-spec-object-definitions~1]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Workload {
     /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
+    #[serde(deserialize_with = "name")]
     pub agent: Name,
     /// Runtime that runs it.
+    #[serde(deserialize_with = "name")]
     pub runtime: Name,
     /// Text for that runtime; without surrounding white space.
+    #[serde(deserialize_with = "trimmed")]
     pub runtime_config: RuntimeConfig,
     /// When it is started again.
+    #[serde(default)]
     pub restart_policy: RestartPolicy,
     /// What other workloads must have reached before it starts.
+    #[serde(default)]
     pub dependencies: BTreeMap<String, AddCondition>,
     /// Free text by key.
+    #[serde(default)]
     pub tags: BTreeMap<String, String>,
     /// Template names to keys of the configs; empty in the effective state.
+    #[serde(default)]
     pub configs: BTreeMap<String, String>,
     /// Files mounted into it.
+    #[serde(default)]
     pub files: Vec<File>,
     /// What it may request through its control interface.
+    #[serde(default)]
     pub control_interface_access: ControlInterfaceAccess,
+}
+
+fn name<'de, D: Deserializer<'de>>(text: D) -> Result<Name, D::Error> {
+    String::deserialize(text).map(Into::into)
+}
+
+fn trimmed<'de, D: Deserializer<'de>>(text: D) -> Result<RuntimeConfig, D::Error> {
+    String::deserialize(text).map(|text| text.trim().into())
 }
 
 impl Workload {
