@@ -17,12 +17,12 @@ use crate::platform::private_folder::PrivateFolder;
 use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crate::runtime::exit_watch::main_process;
-use crate::runtime::{CallWatch, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
+use crate::runtime::{Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::bounded;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,19 +109,12 @@ pub struct EngineCall {
     pub reply: Box<dyn FnOnce(Called) + Send>,
 }
 
-struct Cancel(Option<EventFd>);
-
-impl CallWatch for Cancel {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
-    }
-}
-
 impl EngineCall {
     /// Makes the call.
     pub fn run(mut self) {
         let _source = log_source(self.new.instance.workload.clone());
-        let mut watch = Cancel(self.cancel.take());
+        let stop = self.cancel.take();
+        let cancel = stop.as_ref().map(AsFd::as_fd);
         self.ready_pid_file();
         let (limit, new) = (self.context.create_timeout, self.new.clone());
         let started = |id: ContainerId| {
@@ -129,15 +122,15 @@ impl EngineCall {
             CallDone::Started(id, process)
         };
         let result = match &self.step {
-            CallStep::Image => self.connector.prepare_image(&new.workload, limit, &mut watch).map(|()| CallDone::Image),
-            CallStep::Create => self.create(&new, &mut watch).map(CallDone::Prepared),
+            CallStep::Image => self.connector.prepare_image(&new.workload, limit, cancel).map(|()| CallDone::Image),
+            CallStep::Create => self.create(&new, cancel).map(CallDone::Prepared),
             CallStep::Init(container) => {
                 let container = container.clone();
-                self.init(container, &new, &mut watch).map(CallDone::Prepared)
+                self.init(container, &new, cancel).map(CallDone::Prepared)
             }
-            CallStep::Run => self.connector.create(&new, limit, &mut watch).map(started),
+            CallStep::Run => self.connector.create(&new, limit, cancel).map(started),
             CallStep::Start(id) | CallStep::StartAgain(id) => {
-                self.connector.start(id, &new, limit, &mut watch).map(started)
+                self.connector.start(id, &new, limit, cancel).map(started)
             }
         };
         (self.reply)(Called { number: self.number, result, connector: self.connector });
@@ -157,7 +150,7 @@ impl EngineCall {
         }
     }
 
-    fn create(&mut self, new: &NewContainer, watch: &mut dyn CallWatch) -> Result<PreparedContainer, RuntimeError> {
+    fn create(&mut self, new: &NewContainer, cancel: Cancel<'_>) -> Result<PreparedContainer, RuntimeError> {
         self.make_folders(new)?;
         let config = new.workload.config();
         let mut paths = match &config.engine {
@@ -170,7 +163,7 @@ impl EngineCall {
         // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
         let paths = look(paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
         self.connector.note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
-        let id = self.connector.create_only(new, self.context.create_timeout, watch)?;
+        let id = self.connector.create_only(new, self.context.create_timeout, cancel)?;
         let container = PreparedContainer { id, level: PrepareLevel::Create, paths };
         self.note(new, &container)?;
         Ok(container)
@@ -180,11 +173,11 @@ impl EngineCall {
         &mut self,
         mut container: PreparedContainer,
         new: &NewContainer,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
         let copied = BTreeSet::clone(&self.context.copied);
         container.paths.extend(look(copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?);
-        self.connector.init(&container.id, new, self.context.create_timeout, watch)?;
+        self.connector.init(&container.id, new, self.context.create_timeout, cancel)?;
         container.level = PrepareLevel::Init;
         self.note(new, &container)?;
         Ok(container)

@@ -38,9 +38,10 @@ use crate::platform::folder_lock;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::VitalThreads;
-use crate::runtime::containerd::{self, ContainerdConnector};
+use crate::runtime::container_engine::ContainerConnector;
+use crate::runtime::containerd;
 use crate::runtime::engine_children::EngineChildren;
-use crate::runtime::podman::{self, PodmanConnector};
+use crate::runtime::podman;
 use crate::runtime::podman_kube::{self, PodmanKubeConnector};
 use crate::wire::client::{ClientOptions, Service};
 use agent_manager::AgentManager;
@@ -205,22 +206,17 @@ fn start_engines(
     };
     for engine in &settings.runtimes {
         let (agent, children) = (settings.name.clone(), children.clone());
-        match *engine {
-            podman::RUNTIME_NAME => {
-                let connect = move || Box::new(PodmanConnector::new(&agent, children.clone())) as Connector;
-                start(podman::RUNTIME_NAME, "Error getting state from Podman.", connect(), Box::new(connect))?;
-            }
-            podman_kube::RUNTIME_NAME => {
-                let lister = PodmanKubeConnector::new(&agent, children);
-                let make = lister.for_workload();
-                let connect = Box::new(move || Box::new(make()) as Connector);
-                start(podman_kube::RUNTIME_NAME, "Error getting state from pods.", Box::new(lister), connect)?;
-            }
-            _ => {
-                let connect = move || Box::new(ContainerdConnector::new(&agent, children.clone())) as Connector;
-                start(containerd::RUNTIME_NAME, "Error getting state from Nerdctl.", connect(), Box::new(connect))?;
-            }
+        if *engine == podman_kube::RUNTIME_NAME {
+            let connect = move || Box::new(PodmanKubeConnector::new(&agent, children.clone())) as Connector;
+            start(engine, "Error getting state from pods.", connect(), Box::new(connect))?;
+            continue;
         }
+        let (calls, unknown_info) = match *engine {
+            podman::RUNTIME_NAME => (&podman::ENGINE, "Error getting state from Podman."),
+            _ => (&containerd::ENGINE, "Error getting state from Nerdctl."),
+        };
+        let connect = move || Box::new(ContainerConnector::new(calls, &agent, children.clone())) as Connector;
+        start(engine, unknown_info, connect(), Box::new(connect))?;
     }
     Ok(engines)
 }

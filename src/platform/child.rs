@@ -4,7 +4,7 @@
 //! half way, and a call that takes too long can be ended together with its helpers.
 //!
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
-//! Owns: the child until it is reaped. Takes: [`ChildCall`], [`CallWatch`]. Gives: [`ChildEnd`].
+//! Owns: the child until it is reaped. Takes: [`ChildCall`], [`Cancel`]. Gives: [`ChildEnd`].
 
 #[cfg(feature = "agent")]
 pub mod followed;
@@ -32,71 +32,8 @@ const SERVICE_MANAGER_VARIABLES: [&str; 7] =
 const OOM_SCORE_ADJUSTMENT: &str = "/proc/self/oom_score_adj";
 const OOM_SCORE_ADJUSTMENT_C: &CStr = c"/proc/self/oom_score_adj";
 
-/// The caller's view of a call that may take long.
-pub trait CallWatch {
-    /// Readable as soon as the call should be cancelled; `None` when it cannot be.
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// When [`Self::still_running`] wants to be called next, counted from the start of the call; `None` never.
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    /// The call has been running for `age`.
-    fn still_running(&mut self, _age: Duration) {}
-
-    /// The call has failed; what follows only removes what it left.
-    fn cleaning_up(&mut self) {}
-}
-
-/// A watch for calls without cancellation and progress.
-#[derive(Debug, Default)]
-pub struct Unwatched;
-
-impl CallWatch for Unwatched {}
-
-/// One watch for several calls in a row: ages count from the beginning of the first.
-pub struct CallSequence<'a> {
-    watch: &'a mut dyn CallWatch,
-    clock: SystemClock,
-    began: Instant,
-    /// Age of the sequence when the present call began.
-    before: Duration,
-}
-
-impl<'a> CallSequence<'a> {
-    /// Begins a sequence that `watch` watches.
-    pub fn new(watch: &'a mut dyn CallWatch) -> Self {
-        let clock = SystemClock;
-        Self { watch, began: clock.now(), clock, before: Duration::ZERO }
-    }
-
-    /// The watch for the next call.
-    pub fn next_call(&mut self) -> &mut Self {
-        self.before = self.clock.now().saturating_duration_since(self.began);
-        self
-    }
-}
-
-impl CallWatch for CallSequence<'_> {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.cancel_fd()
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        self.watch.next_progress().map(|at| at.saturating_sub(self.before))
-    }
-
-    fn still_running(&mut self, age: Duration) {
-        self.watch.still_running(self.before.saturating_add(age));
-    }
-
-    fn cleaning_up(&mut self) {
-        self.watch.cleaning_up();
-    }
-}
+/// Readable as soon as a call should be cancelled; `None` when it cannot be.
+pub type Cancel<'a> = Option<BorrowedFd<'a>>;
 
 /// One call of a program.
 #[derive(Debug)]
@@ -155,24 +92,18 @@ pub enum Ending {
     Itself,
     /// Its time was over after this long.
     TimedOut(Duration),
-    /// Its watch cancelled it.
+    /// It was cancelled.
     Cancelled,
     /// Its standard output was too long.
     TooMuchOutput,
 }
 
 impl<'a> ChildCall<'a> {
-    /// Runs the program and waits for its end. `started` gets its pid; when the limit has passed, `more_time` is called
+    /// Runs the program and waits for its end. When the limit has passed, `more_time` is called
     /// once for additional time.
-    pub fn run(
-        self,
-        watch: &mut dyn CallWatch,
-        started: impl FnOnce(u32),
-        more_time: impl FnOnce() -> Option<Duration>,
-    ) -> io::Result<ChildEnd> {
+    pub fn run(self, cancel: Cancel<'_>, more_time: impl FnOnce() -> Option<Duration>) -> io::Result<ChildEnd> {
         let mut running = RunningCall::new(self.command().spawn()?, &self);
-        started(running.pid.as_raw_nonzero().get().unsigned_abs());
-        let status = running.wait(watch, more_time);
+        let status = running.wait(cancel, more_time);
         let mut end = running.end_with(status);
         end.input_error.take_if(|_| self.input.len() <= PIPE_CAPACITY);
         memory::settle_again();
@@ -232,15 +163,6 @@ fn give_up_protection() -> io::Result<()> {
 
 // -------------------------------------------------------------------- pipes
 
-/// Which end of a long output is worth keeping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    /// The beginning: output that is cut cannot be parsed anyway.
-    Head,
-    /// The end: the reason comes last, after the progress of a pull for example.
-    Tail,
-}
-
 /// One output pipe and what is kept of it.
 #[derive(Debug)]
 struct Capture<P> {
@@ -248,85 +170,45 @@ struct Capture<P> {
     kept: Vec<u8>,
     discarded: u64,
     bound: usize,
-    keep: Keep,
+    /// Whether the end is kept and not the beginning: the reason comes last, after the progress of a pull for example.
+    keeps_end: bool,
 }
 
 impl<P: Read + AsFd> Capture<P> {
-    fn new(pipe: Option<P>, bound: usize, keep: Keep) -> Self {
+    fn new(pipe: Option<P>, bound: usize, keeps_end: bool) -> Self {
         // A pipe that cannot be made non-blocking could hang this thread for ever; better no output at all.
         let pipe = pipe.filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
-        Self { pipe, kept: Vec::new(), discarded: 0, bound, keep }
+        Self { pipe, kept: Vec::new(), discarded: 0, bound, keeps_end }
     }
 
-    /// Reads what is there, at most `limit` bytes. Forgets the pipe at its end.
-    fn drain(&mut self, limit: usize) {
+    /// Reads what is there, at most what a pipe can hold: a grandchild that keeps it open (podman's monitor of a container
+    /// does) may write for ever. Forgets the pipe at its end.
+    fn drain(&mut self) {
         let mut chunk = [0_u8; 16 * 1024];
         let mut total = 0;
-        while total < limit
+        while total < PIPE_CONTENT_MAX
             && let Some(pipe) = &mut self.pipe
         {
             match pipe.read(&mut chunk) {
-                Ok(0) => self.pipe = None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => self.pipe = None,
                 Ok(count) => {
                     total += count;
                     self.take(&chunk[..count]);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.pipe = None,
             }
         }
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        let surplus = (self.kept.len() + bytes.len()).saturating_sub(self.bound);
+        self.kept.extend_from_slice(bytes);
+        let surplus = self.kept.len().saturating_sub(self.bound);
         self.discarded += surplus as u64;
-        match self.keep {
-            Keep::Head => self.kept.extend_from_slice(&bytes[..bytes.len() - surplus]),
-            Keep::Tail => {
-                self.kept.extend_from_slice(bytes);
-                self.kept.drain(..surplus);
-            }
-        }
-    }
-
-    /// The kept bytes as trimmed text, with a mark when something is missing.
-    fn text(&self) -> String {
-        let text = String::from_utf8_lossy(&self.kept);
-        if self.discarded == 0 { text.trim().to_owned() } else { format!("... {}", text.trim()) }
-    }
-}
-
-/// The pipes of a child.
-#[derive(Debug)]
-struct Streams<'a> {
-    stdin: Option<(ChildStdin, &'a [u8])>,
-    input_error: Option<io::Error>,
-    stdout: Capture<ChildStdout>,
-    stderr: Capture<ChildStderr>,
-}
-
-impl<'a> Streams<'a> {
-    fn of(child: &mut Child, input: &'a [u8], bounds: OutputBounds) -> Self {
-        let stdin = child.stdin.take().filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
-        Self {
-            stdin: stdin.map(|pipe| (pipe, input)),
-            input_error: None,
-            stdout: Capture::new(child.stdout.take(), bounds.output_max, Keep::Head),
-            stderr: Capture::new(child.stderr.take(), bounds.error_max, Keep::Tail),
-        }
-    }
-
-    /// Writes as much input as fits; closes the pipe after the last byte or when the child has closed it.
-    fn feed(&mut self) {
-        while let Some((pipe, rest)) = &mut self.stdin {
-            match pipe.write(rest) {
-                Ok(count) if count < rest.len() => *rest = &rest[count..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Ok(_) => self.stdin = None,
-                Err(error) => (self.stdin, self.input_error) = (None, Some(error)),
-            }
+        if self.keeps_end {
+            self.kept.drain(..surplus);
+        } else {
+            self.kept.truncate(self.bound);
         }
     }
 }
@@ -349,7 +231,10 @@ struct RunningCall<'a> {
     child: Option<Child>,
     pid: Pid,
     pidfd: Option<OwnedFd>,
-    streams: Streams<'a>,
+    stdin: Option<(ChildStdin, &'a [u8])>,
+    input_error: Option<io::Error>,
+    stdout: Capture<ChildStdout>,
+    stderr: Capture<ChildStderr>,
     bounds: OutputBounds,
     clock: SystemClock,
     began: Instant,
@@ -358,29 +243,23 @@ struct RunningCall<'a> {
     stage: Stage,
 }
 
-/// What a turn of the wait found ready.
-#[derive(Debug, Default)]
-struct Ready {
-    cancelled: bool,
-    ended: bool,
-}
-
 impl<'a> RunningCall<'a> {
     fn new(mut child: Child, call: &ChildCall<'a>) -> Self {
         let pid = Pid::from_child(&child);
-        // The child is not reaped yet, so its pid cannot mean another process.
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-        let streams = Streams::of(&mut child, call.input, call.bounds);
+        let stdin = child.stdin.take().filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
         let clock = SystemClock;
-        let began = clock.now();
         Self {
-            child: Some(child),
             pid,
-            pidfd,
-            streams,
+            // The child is not reaped yet, so its pid cannot mean another process.
+            pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+            stdin: stdin.map(|pipe| (pipe, call.input)),
+            input_error: None,
+            stdout: Capture::new(child.stdout.take(), call.bounds.output_max, false),
+            stderr: Capture::new(child.stderr.take(), call.bounds.error_max, true),
+            child: Some(child),
             bounds: call.bounds,
+            began: clock.now(),
             clock,
-            began,
             limit: call.limit,
             kill_grace: call.kill_grace,
             stage: Stage::Running,
@@ -388,14 +267,11 @@ impl<'a> RunningCall<'a> {
     }
 
     /// Waits for the end of the child; `None` when even SIGKILL did not end it.
-    fn wait(&mut self, watch: &mut dyn CallWatch, more_time: impl FnOnce() -> Option<Duration>) -> Option<ExitStatus> {
+    fn wait(&mut self, cancel: Cancel<'_>, more_time: impl FnOnce() -> Option<Duration>) -> Option<ExitStatus> {
         let mut more_time = Some(more_time);
-        self.streams.feed();
         loop {
+            self.feed();
             let age = self.clock.now().saturating_duration_since(self.began);
-            if watch.next_progress().is_some_and(|at| at <= age) {
-                watch.still_running(age);
-            }
             if self.stage == Stage::Running && self.limit.is_some_and(|limit| limit <= age) {
                 match more_time.take().and_then(|ask| ask()) {
                     Some(extra) => self.limit = self.limit.map(|limit| limit.saturating_add(extra)),
@@ -405,66 +281,63 @@ impl<'a> RunningCall<'a> {
             if self.escalate() {
                 return None;
             }
-            let ready = self.turn(watch, age);
-            if ready.cancelled {
-                self.end(Ending::Cancelled);
-            }
-            if self.bounds.end_when_exceeded && self.streams.stdout.discarded > 0 {
+            self.turn(cancel, age);
+            if self.bounds.end_when_exceeded && self.stdout.discarded > 0 {
                 self.end(Ending::TooMuchOutput);
             }
-            if ready.ended {
+            // It is not reaped yet, so that its number stays that of its group.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            if !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None)) {
                 return self.reap();
             }
         }
     }
 
-    /// One `poll`: moves bytes, and returns what else became ready.
-    fn turn(&mut self, watch: &dyn CallWatch, age: Duration) -> Ready {
-        let cancel = if self.stage == Stage::Running { watch.cancel_fd() } else { None };
-        let timeout = self.timeout(watch.next_progress(), age);
-        let mut descriptors: Vec<(Source, BorrowedFd<'_>, PollFlags)> = Vec::with_capacity(5);
-        descriptors.extend(self.pidfd.as_ref().map(|fd| (Source::Exit, fd.as_fd(), PollFlags::IN)));
-        descriptors.extend(cancel.map(|fd| (Source::Cancel, fd, PollFlags::IN)));
-        descriptors.extend(self.streams.stdout.pipe.as_ref().map(|fd| (Source::Output, fd.as_fd(), PollFlags::IN)));
-        descriptors.extend(self.streams.stderr.pipe.as_ref().map(|fd| (Source::Error, fd.as_fd(), PollFlags::IN)));
-        descriptors.extend(self.streams.stdin.as_ref().map(|(fd, _)| (Source::Input, fd.as_fd(), PollFlags::OUT)));
-        let mut polled: Vec<PollFd<'_>> =
-            descriptors.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    /// One `poll`, which the input that fits and the end of the child end too; then takes the output that is there.
+    fn turn(&mut self, cancel: Cancel<'_>, age: Duration) {
+        let timeout = self.timeout(age);
+        let cancel = cancel.filter(|_| self.stage == Stage::Running);
+        let readable = [
+            cancel,
+            self.pidfd.as_ref().map(AsFd::as_fd),
+            self.stdout.pipe.as_ref().map(AsFd::as_fd),
+            self.stderr.pipe.as_ref().map(AsFd::as_fd),
+        ];
+        let readable = readable.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let writable = self.stdin.iter().map(|(fd, _)| PollFd::new(fd, PollFlags::OUT));
+        let mut polled: Vec<PollFd<'_>> = readable.chain(writable).collect();
         // An error, EINTR for one, reports nothing ready; the next turn tries again.
         let _ = poll(&mut polled, timeout.as_ref());
-        let ready: Vec<Source> = descriptors
-            .iter()
-            .zip(&polled)
-            .filter(|(_, polled)| !polled.revents().is_empty())
-            .map(|((source, _, _), _)| *source)
-            .collect();
+        let is_cancelled = cancel.is_some() && !polled[0].revents().is_empty();
         drop(polled);
-        let mut result = Ready::default();
-        for source in ready {
-            match source {
-                Source::Cancel => result.cancelled = true,
-                Source::Output => self.streams.stdout.drain(PIPE_CONTENT_MAX),
-                Source::Error => self.streams.stderr.drain(PIPE_CONTENT_MAX),
-                Source::Input => self.streams.feed(),
-                Source::Exit => result.ended = true,
+        if is_cancelled {
+            self.end(Ending::Cancelled);
+        }
+        self.stdout.drain();
+        self.stderr.drain();
+    }
+
+    /// Writes as much input as fits; closes the pipe after the last byte or when the child has closed it.
+    fn feed(&mut self) {
+        while let Some((pipe, rest)) = &mut self.stdin {
+            match pipe.write(rest) {
+                Ok(count) if count < rest.len() => *rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(_) => self.stdin = None,
+                Err(error) => (self.stdin, self.input_error) = (None, Some(error)),
             }
         }
-        result.ended = (result.ended || self.pidfd.is_none()) && self.has_ended();
-        result
     }
 
     /// How long the next `poll` may wait; `None` for ever.
-    fn timeout(&self, progress: Option<Duration>, age: Duration) -> Option<Timespec> {
-        let until = |at: Instant| self.clock.until(at);
+    fn timeout(&self, age: Duration) -> Option<Timespec> {
         let stage = match self.stage {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
-            Stage::Asked(_, at) | Stage::Killed(_, at) => Some(until(at)),
+            Stage::Asked(_, at) | Stage::Killed(_, at) => Some(self.clock.until(at)),
         };
-        // A late progress report is made soon. A watch that does not advance its time must not make this a busy loop.
-        let progress =
-            progress.map(|at| at.checked_sub(age).filter(|wait| !wait.is_zero()).unwrap_or(CHILD_POLL_INTERVAL));
         let without_pidfd = self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL);
-        let wait = [stage, progress, without_pidfd].into_iter().flatten().min()?;
+        let wait = [stage, without_pidfd].into_iter().flatten().min()?;
         Timespec::try_from(wait).ok()
     }
 
@@ -490,53 +363,36 @@ impl<'a> RunningCall<'a> {
         }
     }
 
-    /// Whether the child has ended; it is not reaped yet.
-    fn has_ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        !matches!(waitid(WaitId::Pid(self.pid), options), Ok(None))
-    }
-
     /// Takes the rest of the output and the exit status of the ended child.
     fn reap(&mut self) -> Option<ExitStatus> {
         if self.stage != Stage::Running {
             // Helpers of a call that was ended go with it. The zombie still holds the group's number.
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
-        // What the child wrote is in the pipes. A grandchild that keeps them open (podman's monitor of a container
-        // does) may write for ever, so only as much is read as a pipe can hold.
-        self.streams.stdout.drain(PIPE_CONTENT_MAX);
-        self.streams.stderr.drain(PIPE_CONTENT_MAX);
+        self.stdout.drain(); // What the child wrote is in the pipes.
+        self.stderr.drain();
         self.child.take()?.wait().ok()
     }
 
     fn end_with(self, status: Option<ExitStatus>) -> ChildEnd {
-        let Streams { stdin, input_error, stdout, stderr } = self.streams;
-        let unread = stdin.filter(|(_, rest)| !rest.is_empty()).map(|_| io::Error::from(ErrorKind::BrokenPipe));
+        let unread = self.stdin.filter(|(_, rest)| !rest.is_empty()).map(|_| io::Error::from(ErrorKind::BrokenPipe));
+        let discarded = self.stdout.discarded;
         let ending = match self.stage {
-            Stage::Running if self.bounds.end_when_exceeded && stdout.discarded > 0 => Ending::TooMuchOutput,
+            Stage::Running if self.bounds.end_when_exceeded && discarded > 0 => Ending::TooMuchOutput,
             Stage::Running => Ending::Itself,
             Stage::Asked(ending, _) | Stage::Killed(ending, _) => ending,
         };
+        let mark = if self.stderr.discarded == 0 { "" } else { "... " };
         ChildEnd {
             ending,
             status,
-            error_output: stderr.text(),
-            output: stdout.kept,
-            discarded: stdout.discarded,
-            input_error: input_error.or(unread),
+            error_output: format!("{mark}{}", String::from_utf8_lossy(&self.stderr.kept).trim()),
+            output: self.stdout.kept,
+            discarded,
+            input_error: self.input_error.or(unread),
             left_over: self.child,
         }
     }
-}
-
-/// What a turn of the wait can find ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Exit,
-    Cancel,
-    Output,
-    Error,
-    Input,
 }
 
 /// Waits on a thread of its own for a killed child that the kernel cannot end yet, so that it leaves no zombie.

@@ -193,13 +193,6 @@ impl Lines {
     }
 }
 
-/// The sources of which some of these lines say that further ones are left out.
-#[cfg(test)]
-pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
-    let marked = lines.iter().filter_map(|line| line.strip_prefix("Many log lines are about '"));
-    marked.filter_map(|rest| rest.split("': further").next()).collect()
-}
-
 /// An error with all its causes in one line.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -248,39 +241,47 @@ pub fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The lines that `body` logs on this thread at the levels that are on by default, with the notes about those left out,
-/// as if all came at the same time.
 #[cfg(test)]
-pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
-    thread_local! {
-        static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };
-    }
-    struct Collector(Instant);
-    impl log::Log for Collector {
-        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-            LINES.with_borrow(Option::is_some)
-        }
-        fn log(&self, record: &Record<'_>) {
-            LINES.with_borrow_mut(|lines| {
-                let Some((sources, lines)) = lines else { return };
-                let Ruling { write, note } = sources.rule(record, self.0);
-                lines.extend(note);
-                lines.extend(write.then(|| record.args().to_string()));
-            });
-        }
-        fn flush(&self) {}
-    }
-    static COLLECTOR: LazyLock<Collector> = LazyLock::new(|| Collector(SystemClock.now()));
-    let _ = log::set_logger(&*COLLECTOR); // A test before this one may have done so.
-    log::set_max_level(log::LevelFilter::Info);
-    LINES.set(Some(Default::default()));
-    body();
-    LINES.take().unwrap_or_default().1
-}
+pub use tests::{lines_of, suppressed};
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The sources of which some of these lines say that further ones are left out.
+    pub fn suppressed(lines: &[String]) -> std::collections::BTreeSet<&str> {
+        let marked = lines.iter().filter_map(|line| line.strip_prefix("Many log lines are about '"));
+        marked.filter_map(|rest| rest.split("': further").next()).collect()
+    }
+
+    /// The lines that `body` logs on this thread at the levels that are on by default, with the notes about those left out,
+    /// as if all came at the same time.
+    pub fn lines_of(body: impl FnOnce()) -> Vec<String> {
+        thread_local! {
+            static LINES: RefCell<Option<(Sources, Vec<String>)>> = const { RefCell::new(None) };
+        }
+        struct Collector(Instant);
+        impl log::Log for Collector {
+            fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+                LINES.with_borrow(Option::is_some)
+            }
+            fn log(&self, record: &Record<'_>) {
+                LINES.with_borrow_mut(|lines| {
+                    let Some((sources, lines)) = lines else { return };
+                    let Ruling { write, note } = sources.rule(record, self.0);
+                    lines.extend(note);
+                    lines.extend(write.then(|| record.args().to_string()));
+                });
+            }
+            fn flush(&self) {}
+        }
+        static COLLECTOR: LazyLock<Collector> = LazyLock::new(|| Collector(SystemClock.now()));
+        let _ = log::set_logger(&*COLLECTOR); // A test before this one may have done so.
+        log::set_max_level(log::LevelFilter::Info);
+        LINES.set(Some(Default::default()));
+        body();
+        LINES.take().unwrap_or_default().1
+    }
 
     #[test]
     fn times_are_utc() {

@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The only version of config files.
@@ -236,22 +237,16 @@ impl ConfigFile {
 
     /// The file, and the line of `key` when that stands in one place only, at the top or in some table.
     pub fn place(&self, key: &str) -> String {
-        fn collect(table: &DeTable<'_>, key: &str, found: &mut Vec<usize>) {
-            for (name, value) in table {
-                match value.get_ref() {
-                    DeValue::Table(below) => collect(below, key, found),
-                    _ if name.get_ref() == key => found.push(name.span().start),
-                    _ => {}
-                }
-            }
-        }
         let mut found = Vec::new();
-        if let Ok(table) = DeTable::parse(&self.text) {
-            collect(table.get_ref(), key, &mut found);
-        }
+        self.walk(&mut |path, line, is_table| {
+            if !is_table && path.rsplit('.').next() == Some(key) {
+                found.push(line);
+            }
+            true
+        });
         let file = self.path.display();
         match found[..] {
-            [at] => format!("'{file}', line {}", self.line(at)),
+            [line] => format!("'{file}', line {line}"),
             _ => format!("'{file}'"),
         }
     }
@@ -266,59 +261,44 @@ impl ConfigFile {
     /// part `*` stands for any key with anything below it. A table that is not known is reported once.
     pub fn unknown_keys(&self, known: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
-        if let Ok(table) = DeTable::parse(&self.text) {
-            self.collect_unknown(table.get_ref(), "", known, &mut found);
-        }
+        self.walk(&mut |path, line, _| {
+            let leads_here = |pattern: &&str| match pattern.strip_suffix(".*") {
+                Some(stem) if path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')) => true,
+                _ => pattern.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+            };
+            let is_known = known.iter().any(leads_here);
+            if !is_known {
+                let hint = meant(path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
+                let file = self.path.display();
+                found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
+            }
+            is_known
+        });
         found.sort_unstable();
         found.into_iter().map(|(_, warning)| warning).collect()
     }
 
-    fn collect_unknown(&self, table: &DeTable<'_>, above: &str, known: &[&str], found: &mut Vec<(usize, String)>) {
+    /// Calls `visit` with the path and line of each key, and whether it is that of a table; below only where it wants that.
+    fn walk(&self, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
+        if let Ok(table) = DeTable::parse(&self.text) {
+            self.walk_table(table.get_ref(), "", visit);
+        }
+    }
+
+    fn walk_table(&self, table: &DeTable<'_>, above: &str, visit: &mut dyn FnMut(&str, usize, bool) -> bool) {
         for (key, value) in table {
-            let path = if above.is_empty() { key.get_ref().to_string() } else { format!("{above}.{}", key.get_ref()) };
-            match recognise(&path, known) {
-                Recognised::WithAllBelow => {}
-                Recognised::Here => self.collect_below(value.get_ref(), &path, known, found),
-                Recognised::No => {
-                    let line = self.line(key.span().start);
-                    let hint = meant(&path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
-                    let file = self.path.display();
-                    found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
-                }
+            let (path, value) = (format!("{above}{}", key.get_ref()), value.get_ref());
+            if !visit(&path, self.line(key.span().start), matches!(value, DeValue::Table(_))) {
+                continue;
+            }
+            let tables = match value {
+                DeValue::Array(items) => items.iter().map(Spanned::get_ref).collect(),
+                value => vec![value],
+            };
+            for table in tables.into_iter().filter_map(DeValue::as_table) {
+                self.walk_table(table, &format!("{path}."), visit);
             }
         }
-    }
-
-    fn collect_below(&self, value: &DeValue<'_>, path: &str, known: &[&str], found: &mut Vec<(usize, String)>) {
-        match value {
-            DeValue::Table(table) => self.collect_unknown(table, path, known, found),
-            DeValue::Array(items) => {
-                for item in items.iter() {
-                    self.collect_below(item.get_ref(), path, known, found);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-enum Recognised {
-    No,
-    Here,
-    WithAllBelow,
-}
-
-fn recognise(path: &str, known: &[&str]) -> Recognised {
-    let below_any = |pattern: &&str| {
-        pattern.strip_suffix(".*").is_some_and(|stem| path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.')))
-    };
-    let here = |pattern: &&str| pattern.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    if known.iter().any(below_any) {
-        Recognised::WithAllBelow
-    } else if known.iter().any(here) {
-        Recognised::Here
-    } else {
-        Recognised::No
     }
 }
 

@@ -1,11 +1,11 @@
 //! Calls of an engine's program: recorded while they change something, quoted in errors.
 //!
 //! Thread: the caller's, see [`crate::platform::child`].
-//! Takes: [`EngineCall`], [`CallWatch`]. Gives: [`EngineOutput`] or [`RuntimeError`].
+//! Takes: [`EngineCall`], [`Cancel`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Masked;
-use super::{CallWatch, RuntimeError};
+use super::{Cancel, RuntimeError};
 use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX, ENGINE_REASON_MAX};
 use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::{OsStr, OsString};
@@ -112,25 +112,25 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Runs the program and waits for its end.
-    pub fn run(self, watch: &mut dyn CallWatch) -> Result<EngineOutput, RuntimeError> {
-        self.run_extended(watch, || None)
+    pub fn run(self, cancel: Cancel<'_>) -> Result<EngineOutput, RuntimeError> {
+        self.run_extended(cancel, || None)
     }
 
     /// As [`Self::run`]; when the limit has passed, `more_time` is called once for additional time.
     pub fn run_extended(
         self,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
         more_time: impl FnOnce() -> Option<Duration>,
     ) -> Result<EngineOutput, RuntimeError> {
         let (program, quoted) = (self.program, self.quoted());
         log::debug!("Executing {quoted}");
-        let mut record = self.record_in.and_then(|children| children.announce(self.program));
+        let record = self.record_in.and_then(|children| children.announce(self.program));
         let call = ChildCall {
             program: OsStr::new(self.program),
             arguments: self.arguments.into_iter().map(OsString::from).collect(),
             variables: record
                 .iter()
-                .map(|record| (CALL_VARIABLE, record.token().to_owned()))
+                .map(|record| (CALL_VARIABLE, record.token.clone()))
                 .chain(self.variables)
                 .collect(),
             input: self.input,
@@ -138,8 +138,7 @@ impl<'a> EngineCall<'a> {
             bounds: BOUNDS,
             kill_grace: ENGINE_KILL_GRACE,
         };
-        let started = |pid| record.iter_mut().for_each(|record| record.started(pid));
-        let mut end = call.run(watch, started, more_time).map_err(|error| not_started(&error, program, &quoted))?;
+        let mut end = call.run(cancel, more_time).map_err(|error| not_started(&error, program, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }

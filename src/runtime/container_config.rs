@@ -18,12 +18,7 @@ pub const LABEL_AGENT: &str = "agent";
 /// Where a workload finds its control interface.
 const CONTROL_INTERFACE_TARGET: &str = "/run/ankaios/control_interface";
 
-/// What the container of `new` is to be, for the runtime called `runtime`.
-pub fn container_config(new: &NewContainer, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
-    config_of(&new.workload, runtime)
-}
-
-/// As [`container_config`].
+/// What the container of `workload` is to be, for the runtime called `runtime`.
 pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
     match &workload.config().engine {
         Err(reason) => Err(RuntimeError::Unsupported(reason.clone())),
@@ -177,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_path_with_a_comma_added_options_to_its_mount() {
-        let config = container_config(&new_container("image: x"), "podman").unwrap();
+        let config = config_of(&new_container("image: x").workload, "podman").unwrap();
         let file = |source: &str, target: &str| {
             let mut new = new_container("image: x");
             new.files = vec![(source.into(), target.to_owned())];
@@ -203,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_workload_for_another_runtime_is_unsupported() {
-        let result = container_config(&new_container("image: x"), "containerd");
+        let result = config_of(&new_container("image: x").workload, "containerd");
         let text = "Received a workload for the wrong runtime: 'podman'";
         assert_eq!(result, Err(RuntimeError::Unsupported(text.to_owned())));
     }
@@ -213,7 +208,7 @@ mod tests {
         let text = "image: alpine:latest\ngeneralOptions: [--log-level=error]\ncommandOptions: [--net=host, --arch, \
                     arm64, --tls-verify=false, -v, /a:/b, --os=linux, --arch]\ncommandArgs: [sh]";
         let new = new_container(text);
-        let config = container_config(&new, "podman").unwrap();
+        let config = config_of(&new.workload, "podman").unwrap();
         let mut run = config.run_arguments(&new).unwrap();
         let detach = run.iter().position(|argument| argument == "--detach").unwrap();
         run[detach - 1] = "create".to_owned();
@@ -238,7 +233,7 @@ mod tests {
         let mut new = new_container(text);
         new.control_interface = Some("/run/a/control_interface".into());
         new.files = vec![("/run/a/files/etc/x".into(), "/etc/x".to_owned())];
-        let config = container_config(&new, "podman").unwrap();
+        let config = config_of(&new.workload, "podman").unwrap();
         let id = &*new.instance.id;
         assert_eq!(
             config.run_arguments(&new).unwrap(),

@@ -6,7 +6,7 @@
 //! more and harms nobody.
 //!
 //! Thread: `wl:<name>` and `call:<name>` note and read, `scheduler` reads.
-//! Owns: the files `container` and `prepared` in the folder of each instance.
+//! Owns: the files `container` and `prepared` in the folder of each instance, and those that a connector keeps beside them.
 
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
@@ -14,14 +14,15 @@ use crate::model::workload::Workload;
 use crate::platform::logging::log_source;
 use crate::platform::private_folder::PrivateFolder;
 use rustix::fs::Mode;
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Name of the file in the folder of an instance.
 const FILE: &str = "container";
 /// Name of the file beside it about a container that waits to be started.
-const PREPARED_FILE: &str = "prepared";
+pub const PREPARED: &str = "prepared";
 
 /// Where this agent notes the containers of its workloads.
 #[derive(Debug, Clone)]
@@ -35,44 +36,49 @@ impl ContainerRecords {
         Self { folder }
     }
 
-    /// Notes that `id` runs the instance. Without a note the labels of the container decide, so a failure is only worth
-    /// a warning.
+    /// Notes that `id` runs the instance. Without a note the labels of the container decide.
     pub fn note(&self, instance: &InstanceName, id: &ContainerId) {
-        if self.has(instance, id) {
-            return;
+        if !self.has(instance, id) {
+            self.forget(instance, PREPARED); // It waits no more. Mostly there is none.
+            self.keep(instance, FILE, &id.0);
         }
-        let folder = self.folder.join(instance.folder());
-        let _ = fs::remove_file(folder.join(PREPARED_FILE)); // It waits no more. Mostly there is none.
-        if let Err(error) = write(&folder, FILE, &id.0) {
-            log::warn!("Could not note the container of workload '{instance}' in '{}': '{error}'", folder.display());
-        }
-    }
-
-    /// Keeps `record` for the next agent, which removes a prepared container that has none.
-    pub fn note_prepared(&self, instance: &InstanceName, record: &str) {
-        let folder = self.folder.join(instance.folder());
-        if let Err(error) = write(&folder, PREPARED_FILE, record) {
-            let folder = folder.display();
-            log::warn!("Could not note the prepared container of workload '{instance}' in '{folder}': '{error}'");
-        }
-    }
-
-    /// The record that was kept last.
-    pub fn prepared(&self, instance: &InstanceName) -> Option<String> {
-        fs::read_to_string(self.folder.join(instance.folder()).join(PREPARED_FILE)).ok()
     }
 
     /// Whether `id` is what was last noted for the instance.
     pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        let file = self.folder.join(instance.folder()).join(FILE);
-        fs::read(file).is_ok_and(|noted| noted == id.0.as_bytes())
+        self.kept(instance, FILE).is_some_and(|noted| *noted == *id.0)
     }
-}
 
-/// Only we read and write it.
-fn write(folder: &Path, file: &str, text: &str) -> io::Result<()> {
-    let mut file = PrivateFolder::open(folder)?.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?;
-    file.write_all(text.as_bytes())
+    /// Keeps a text about the instance for this and later agents; a failure is only worth a warning. Only we read and
+    /// write it.
+    pub fn keep(&self, instance: &InstanceName, file: &str, text: &str) {
+        let folder = self.folder.join(instance.folder());
+        let write = || {
+            let folder = PrivateFolder::open(&folder)?;
+            folder.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?.write_all(text.as_bytes())
+        };
+        if let Err(error) = write() {
+            let folder = folder.display();
+            log::warn!("Could not note the {file} of workload '{instance}' in '{folder}': '{error}'");
+        }
+    }
+
+    /// The text that was kept last.
+    pub fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
+        fs::read_to_string(self.folder.join(instance.folder()).join(file)).ok()
+    }
+
+    /// Keeps it no more.
+    pub fn forget(&self, instance: &InstanceName, file: &str) {
+        let _ = fs::remove_file(self.folder.join(instance.folder()).join(file)); // There may be none.
+    }
+
+    /// The instances about which such a text is kept.
+    pub fn instances(&self, agent: &str, file: &str) -> BTreeSet<InstanceName> {
+        let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let folders = folders.filter(|folder| folder.path().join(file).exists());
+        folders.filter_map(|folder| InstanceName::parse(&format!("{}.{agent}", folder.file_name().to_str()?))).collect()
+    }
 }
 
 /// What this and earlier agents have noted of a container.
@@ -175,10 +181,10 @@ mod tests {
             assert!(records.has(&web, id));
         }
         assert!(!records.has(&web, &first) && !records.has(&db, &second));
-        records.note_prepared(&web, "a record");
-        assert_eq!((records.prepared(&web).as_deref(), records.prepared(&db)), (Some("a record"), None));
+        records.keep(&web, PREPARED, "a record");
+        assert_eq!((records.kept(&web, PREPARED).as_deref(), records.kept(&db, PREPARED)), (Some("a record"), None));
         records.note(&web, &first);
-        assert_eq!(records.prepared(&web), None, "what runs does not wait");
+        assert_eq!(records.kept(&web, PREPARED), None, "what runs does not wait");
         records.note(&web, &second);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));

@@ -6,10 +6,10 @@
 //! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
 use super::container_config::strings;
-use super::container_engine::{ContainerConnector, ContainerEngine, is_gone};
+use super::container_engine::{Engine, is_gone};
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
-use super::{CallWatch, ContainerId, ListedContainer, MainProcess, RuntimeError};
+use super::{Cancel, ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
 
@@ -18,42 +18,32 @@ pub const RUNTIME_NAME: &str = "containerd";
 /// Label by which nerdctl remembers `--rm`.
 const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
-/// Runs workloads with nerdctl for one agent.
-pub type ContainerdConnector = ContainerConnector<Nerdctl>;
+pub const ENGINE: Engine = Engine {
+    runtime: RUNTIME_NAME,
+    program: "nerdctl",
+    stop: &["stop"],
+    remove: &["rm"],
+    remove_unused: &["rm", "--volumes"],
+    image_exists: &["image", "inspect"],
+    stop_timeout: &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#],
+    listing,
+    listed,
+};
 
-/// What is particular of nerdctl.
-#[derive(Debug, Clone)]
-pub struct Nerdctl;
-
-impl ContainerEngine for Nerdctl {
-    const RUNTIME_NAME: &'static str = RUNTIME_NAME;
-    const PROGRAM: &'static str = "nerdctl";
-    const STOP: &'static [&'static str] = &["stop"];
-    const REMOVE: &'static [&'static str] = &["rm"];
-    const REMOVE_UNUSED: &'static [&'static str] = &["rm", "--volumes"];
-    const IMAGE_EXISTS: &'static [&'static str] = &["image", "inspect"];
-    const STOP_TIMEOUT: &'static [&'static str] =
-        &["inspect", r#"--format={{index .Config.Labels "nerdctl/stop-timeout"}}"#];
-
-    /// A container that vanishes meanwhile is left out.
-    fn listing(cli: &EngineCli, filter: &str, watch: &mut dyn CallWatch) -> Result<Vec<EngineContainer>, RuntimeError> {
-        let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
-        let text = cli.call(strings(&arguments)).run(watch)?.into_text()?;
-        let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
-        let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
-        let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let format = format!("--format={}", format());
-        let call = cli.call(strings(&[&["inspect", &format], &ids[..]].concat())).partial();
-        let result = cli.read_listing(call, &["inspect", "--format=...", "..."], watch);
-        result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
+/// A container that vanishes meanwhile is left out.
+fn listing(cli: &EngineCli, filter: &str, cancel: Cancel<'_>) -> Result<Vec<EngineContainer>, RuntimeError> {
+    let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
+    let text = cli.call(strings(&arguments)).run(cancel)?.into_text()?;
+    let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+    let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
+    let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
     }
-
-    fn listed(entry: &EngineContainer, agent: &str) -> Option<ListedContainer> {
-        listed(entry, agent)
-    }
+    let format = format!("--format={}", format());
+    let call = cli.call(strings(&[&["inspect", &format], &ids[..]].concat())).partial();
+    let result = cli.read_listing(call, &["inspect", "--format=...", "..."], cancel);
+    result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
 }
 
 /// The Go template by which nerdctl inspects one container.

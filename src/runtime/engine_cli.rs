@@ -9,7 +9,7 @@ use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
 use super::masking::Masked;
-use super::{CallWatch, RuntimeError, Unwatched};
+use super::{Cancel, RuntimeError};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
@@ -52,7 +52,7 @@ impl EngineCli {
 
     /// What a call that changes nothing printed, within [`LISTING_MAX`].
     pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.call(strings(arguments)).run(&mut Unwatched)?.into_text()
+        self.call(strings(arguments)).run(None)?.into_text()
     }
 
     /// The error for output that cannot be understood.
@@ -63,17 +63,13 @@ impl EngineCli {
 
     /// All containers of podman, ended ones too, or those that match `filter`.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(
-        &self,
-        filter: Option<&str>,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<EngineContainer>, RuntimeError> {
+    pub fn containers(&self, filter: Option<&str>, cancel: Cancel<'_>) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);
-        self.read_listing(self.call(strings(&arguments)), &shown, watch)
+        self.read_listing(self.call(strings(&arguments)), &shown, cancel)
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
@@ -81,9 +77,9 @@ impl EngineCli {
         &self,
         call: EngineCall<'_>,
         shown: &[&str],
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<Vec<EngineContainer>, RuntimeError> {
         let call = call.shown_as(Masked { shown: strings(shown), hidden: Vec::new() });
-        container_list::parse(&call.run(watch)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
+        container_list::parse(&call.run(cancel)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
     }
 }

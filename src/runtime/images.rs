@@ -3,7 +3,7 @@
 //! Thread: `call:<name>`. Owns: nothing; the engine keeps the images.
 
 use super::engine_cli::EngineCli;
-use super::{CallSequence, RuntimeError};
+use super::{Cancel, RuntimeError};
 use crate::limits::LISTING_MAX;
 use crate::model::runtime_config::ContainerConfig;
 use crate::model::shown_text::without_passwords;
@@ -16,19 +16,19 @@ pub fn pull_missing(
     config: &ContainerConfig,
     exists: &[&str],
     limit: Option<Duration>,
-    watch: &mut CallSequence<'_>,
+    cancel: Cancel<'_>,
 ) -> Result<(), RuntimeError> {
     let call = cli.call(config.image_arguments(exists));
     let call = call.shown_as(config.shown(|config| Ok(config.image_arguments(exists)))?);
     let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
-    match call.limit(short).run(watch.next_call()) {
+    match call.limit(short).run(cancel) {
         Err(RuntimeError::Failed(_)) if config.may_not_pull() => {
             Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
         }
         Err(RuntimeError::Failed(_)) => {
             let pull = cli.change(config.pull_arguments());
             let pull = pull.shown_as(config.shown(|config| Ok(config.pull_arguments()))?);
-            pull.limit(limit).run(watch.next_call()).map(drop)
+            pull.limit(limit).run(cancel).map(drop)
         }
         result => result.map(drop),
     }

@@ -52,11 +52,10 @@ pub struct LogReader {
 impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
-        let mut record = self.children.announce_reader(&self.program);
+        let record = self.children.announce_reader(&self.program);
         let arguments: Vec<OsString> = self.arguments.into_iter().map(OsString::from).collect();
-        let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token().to_owned())).collect();
+        let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
         let child = FollowedChild::start(OsStr::new(&self.program), &arguments, &variables)?;
-        record.iter_mut().for_each(|record| record.started(child.pid()));
         Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })
     }
 }

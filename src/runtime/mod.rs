@@ -25,7 +25,7 @@ use crate::model::execution_state::ExecutionState;
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, has_name_characters};
 use crate::model::workload::Workload;
-pub use crate::platform::child::{CallSequence, CallWatch, Unwatched};
+pub use crate::platform::child::Cancel;
 use log_reader::LogCall;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -127,6 +127,11 @@ impl RuntimeError {
         command::reason(&self.to_string())
     }
 
+    /// Whether nothing happened, because the engine's program could not be started.
+    pub fn means_not_started(&self) -> bool {
+        matches!(self, Self::NotInstalled(_) | Self::NotStarted(_))
+    }
+
     /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
     pub fn is_final(&self) -> bool {
         let refusals = ["unknown flag: ", "unknown shorthand flag: "];
@@ -143,12 +148,12 @@ pub trait RuntimeConnector: Send {
     /// After a failure nothing of the attempt is left behind, unless it was cancelled: the caller cleans up then.
     ///
     /// # Errors
-    /// `Unsupported` for a configuration that can never work, `Cancelled` by `watch`, others may be retried.
+    /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may be retried.
     fn create(
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
     /// Gets the images of the workload that are missing, as [`Self::create`] would. `limit` bounds each call.
@@ -159,7 +164,7 @@ pub trait RuntimeConnector: Send {
         &mut self,
         workload: &Workload,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError>;
 
     /// The arguments of [`Self::create_only`].
@@ -178,7 +183,7 @@ pub trait RuntimeConnector: Send {
         &mut self,
         new: &NewContainer,
         _limit: Option<Duration>,
-        _watch: &mut dyn CallWatch,
+        _cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         Err(RuntimeError::Unsupported(format!("'{}' can only be created and started at once", new.instance.workload)))
     }
@@ -193,7 +198,7 @@ pub trait RuntimeConnector: Send {
         _id: &ContainerId,
         _new: &NewContainer,
         _limit: Option<Duration>,
-        _watch: &mut dyn CallWatch,
+        _cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         Err(RuntimeError::Unsupported("it can only be created and started at once".to_owned()))
     }
@@ -213,7 +218,7 @@ pub trait RuntimeConnector: Send {
         id: &ContainerId,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
     /// Stops and removes a container. Already gone counts as done. Bounded by the container's own stop timeout

@@ -3,29 +3,22 @@
 //! Thread: none, plain values; runs on the thread that called the engine.
 
 use super::container_list::EngineContainer;
-use super::{ContainerId, ListedContainer, MainProcess};
+use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 
-/// What is known about the pods of a workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pods {
-    /// These are its pods.
-    Known(Vec<String>),
-    /// Nothing was noted, so nothing was played to its end.
-    NotNoted,
-    /// They could not be read now.
-    Unreadable,
-}
+/// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its end; an error when they
+/// could not be read now.
+pub type Pods = Result<Option<Vec<String>>, RuntimeError>;
 
 /// The workload as a listing shows it.
 pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer]) -> ListedContainer {
-    let ids: &[String] = if let Pods::Known(ids) = pods { ids } else { &[] };
+    let ids: &[String] = if let Ok(Some(ids)) = pods { ids } else { &[] };
     let ours: Vec<&EngineContainer> = containers.iter().filter(|container| is_in(container, ids)).collect();
     let state = match pods {
-        Pods::Known(pods) => combined_state(pods, containers),
-        Pods::NotNoted => ExecutionState::plain(Phase::Succeeded),
-        Pods::Unreadable => ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata"),
+        Ok(Some(pods)) => combined_state(pods, containers),
+        Ok(None) => ExecutionState::plain(Phase::Succeeded),
+        Err(_) => ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata"),
     };
     let processes: Vec<MainProcess> = ours.iter().filter_map(|container| container.process()).collect();
     // One that failed while others go on has not ended.
@@ -164,7 +157,7 @@ mod tests {
             (&[("p", "running", 0)], None),
             (&[], None),
         ] {
-            let pods = Pods::Known(vec!["p".to_owned()]);
+            let pods = Ok(Some(vec!["p".to_owned()]));
             let instance = InstanceName::with_id("web", "1", "agent_A");
             assert_eq!(listed(instance, &pods, &states(containers)).ended_at, ended_at, "{containers:?}");
         }

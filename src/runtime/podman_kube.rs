@@ -1,15 +1,16 @@
 //! Pods from Kubernetes manifests through `podman kube play` and `down`.
 //!
-//! Podman does not record to which workload a pod belongs, so two volumes per workload do: `<instance>.config`
-//! holds the runtime configuration and `<instance>.pods` the ids of its pods, each in a label. The connectors of an agent
-//! also remember what they played, so that a volume that could not be made hurts only after a restart of the agent.
+//! Podman does not record to which workload a pod belongs, so two texts per workload do: its runtime configuration and the
+//! ids of its pods. Each is kept in a file in the folder of the instance, and in the label of a volume (`<instance>.config`,
+//! `<instance>.pods`), which outlives a boot and which other implementations read.
 //!
-//! Nothing that may have pods is forgotten: the volumes of a workload stay until its pods are known to be gone, also
-//! when a play failed and what it left could not be listed or removed.
+//! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also when a play failed and
+//! what it left could not be listed or removed.
 //!
 //! Thread: the caller's: `wl:<name>` for create and delete, `list:podman-kube` for listings.
-//! Owns: what was played, shared behind a lock that is held for a moment only; what each read.
+//! Owns: what a play that failed may have left.
 
+use super::command::EngineOutput;
 use super::container_config::strings;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
@@ -19,22 +20,17 @@ use super::kube_manifest::{first_container, images, pod_documents, with_control_
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::{MASK, Masked};
 use super::pod_states::{Pods, is_in, listed};
-use super::{
-    CallSequence, CallWatch, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
-    Unwatched,
-};
+use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
 use crate::limits::{LISTING_MAX, POD_DOWN_MAX};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
-use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig, Texts};
+use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
 use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
-use crate::platform::sync::Mutex;
 use base64::Engine as _;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::prelude::BASE64_STANDARD_NO_PAD;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,30 +38,15 @@ use std::time::Duration;
 // [impl->swdd~podman-kube-name-returns-podman-kube~1]
 pub const RUNTIME_NAME: &str = "podman-kube";
 const PROGRAM: &str = "podman";
-const CONFIG_SUFFIX: &str = ".config";
-const PODS_SUFFIX: &str = ".pods";
+/// What is kept: the runtime configuration. The name of the file, and of the volume behind that of the instance.
+const CONFIG: &str = "config";
+/// And the ids of the pods.
+const PODS: &str = "pods";
 
-/// Written without padding as the peer does; read in either form.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new().with_encode_padding(false).with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
-
-/// What is needed to watch and to take down a workload.
+/// A play, of which pods may be left when it failed.
 // [impl->swdd~podman-kube-workload-id]
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Played {
-    manifest: String,
-    down_options: Texts,
-    /// `None` when it was read from its volume.
-    pods: Option<Vec<String>>,
-    /// Its pods are being taken down, so they may be missing.
-    goes_down: bool,
-}
-
-/// A play that failed, whose pods are not known to be gone yet.
-#[derive(Debug, Clone)]
-struct FailedPlay {
+#[derive(Debug)]
+struct Play {
     instance: InstanceName,
     manifest: String,
     /// Ids and names of the pods before it: those are somebody else's, even when the play failed because they have
@@ -82,49 +63,32 @@ struct FailedPlay {
 pub struct PodmanKubeConnector {
     cli: EngineCli,
     agent: Name,
-    /// Played by one of the connectors of this agent.
-    played: Arc<Mutex<BTreeMap<InstanceName, Played>>>,
-    failed_play: Option<FailedPlay>,
-    /// Pods that were read from volumes.
-    read: BTreeMap<InstanceName, Vec<String>>,
-    /// Instances whose pods volume was complained about, so that the log does not repeat it.
-    complained: BTreeSet<InstanceName>,
-    /// Pods that the last listing missed, for the same reason.
-    missing: BTreeSet<String>,
+    failed_play: Option<Play>,
 }
 
 impl PodmanKubeConnector {
     /// A connector for the pods of `agent`, which records its calls in `children`.
     pub fn new(agent: &str, children: EngineChildren) -> Self {
-        Self::with(EngineCli::new(PROGRAM, children), agent.into(), Arc::default())
+        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), failed_play: None }
     }
 
-    /// A function that makes further connectors of the same agent.
-    pub fn for_workload(&self) -> impl Fn() -> Self + Send + use<> {
-        let (cli, agent, played) = (self.cli.clone(), self.agent.clone(), self.played.clone());
-        move || Self::with(cli.clone(), agent.clone(), played.clone())
-    }
+    // ---------------------------------------------------------- what is kept
 
-    fn with(cli: EngineCli, agent: Name, played: Arc<Mutex<BTreeMap<InstanceName, Played>>>) -> Self {
-        let (read, complained, missing) = Default::default();
-        Self { cli, agent, played, failed_play: None, read, complained, missing }
-    }
-
-    // ---------------------------------------------------------------- volumes
-
-    /// Keeps `data` in the label of a volume. Only a later agent needs it, so a failure is no failure of the workload.
+    /// Keeps `data`. Only other connectors and later agents need it, so a failure is no failure of the workload.
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
-    fn store(&self, volume: &str, data: &str, watch: &mut CallSequence<'_>) -> Result<(), RuntimeError> {
-        let label = format!("--label=data={}", BASE64.encode(data));
-        let removal = self.cli.change(strings(&["volume", "rm", volume])).limit(LISTING_MAX);
+    fn keep(&self, what: &str, instance: &InstanceName, data: &str, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        self.cli.records().keep(instance, what, data);
+        let (volume, label) =
+            (format!("{instance}.{what}"), format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data)));
+        let removal = self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX);
         // What is kept holds all that the workload may keep secret.
-        let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), volume]);
-        let create = self.cli.change(strings(&["volume", "create", &label, volume])).limit(LISTING_MAX);
+        let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), &volume]);
+        let create = self.cli.change(strings(&["volume", "create", &label, &volume])).limit(LISTING_MAX);
         let create = create.shown_as(Masked { shown, hidden: vec![label] });
-        if removal.run(watch.next_call()).is_err_and(|error| error == RuntimeError::Cancelled) {
+        if removal.run(cancel).is_err_and(|error| error == RuntimeError::Cancelled) {
             return Err(RuntimeError::Cancelled);
         }
-        match create.run(watch.next_call()) {
+        match create.run(cancel) {
             Err(RuntimeError::Cancelled) => return Err(RuntimeError::Cancelled),
             Err(error) => log::warn!("Could not create volume '{volume}': '{error}'"),
             Ok(_) => {}
@@ -132,25 +96,30 @@ impl PodmanKubeConnector {
         Ok(())
     }
 
-    /// The data kept in a volume; `None` when there is no such volume.
-    fn read(&self, volume: &str) -> Result<Option<String>, RuntimeError> {
-        let arguments = ["volume", "inspect", volume];
+    /// What is kept; `None` when nothing is.
+    fn kept(&self, what: &str, instance: &InstanceName) -> Result<Option<String>, RuntimeError> {
+        if let Some(text) = self.cli.records().kept(instance, what) {
+            return Ok(Some(text));
+        }
+        let volume = format!("{instance}.{what}");
+        let arguments = ["volume", "inspect", &volume];
         let text = match self.cli.query(&arguments) {
             Err(RuntimeError::Failed(text)) if text.contains("no such volume") => return Ok(None),
             answer => answer?,
         };
-        volume_data(&text)
-            .map(Some)
-            .ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))
+        let data = volume_data(&text)
+            .ok_or_else(|| self.cli.nonsense(&format!("Volume '{volume}' holds no data"), &arguments))?;
+        self.cli.records().keep(instance, what, &data);
+        Ok(Some(data))
     }
 
     // [impl->swdd~podman-kube-delete-removes-volumes~1]
-    fn remove_volumes(&self, instance: &InstanceName) {
+    fn forget(&self, instance: &InstanceName) {
         // The configuration goes last: until then a crashed agent finds the workload again.
-        for suffix in [PODS_SUFFIX, CONFIG_SUFFIX] {
-            let volume = format!("{instance}{suffix}");
-            let removal = self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX);
-            match removal.run(&mut Unwatched) {
+        for what in [PODS, CONFIG] {
+            self.cli.records().forget(instance, what);
+            let volume = format!("{instance}.{what}");
+            match self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX).run(None) {
                 Err(RuntimeError::Failed(text)) if text.contains("no such volume") => {}
                 Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
@@ -158,44 +127,83 @@ impl PodmanKubeConnector {
         }
     }
 
-    /// Instances of this agent that have a configuration volume, of one workload or of all.
+    /// Instances of this agent whose configuration is kept, of one workload or of all.
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
-    fn stored_instances(&self, of: Option<&InstanceName>) -> Result<Vec<InstanceName>, RuntimeError> {
-        // The filter is a regular expression, so a plain dot would also match agents with a longer name.
-        let filter = match of {
-            Some(instance) => format!("name=^{instance}{CONFIG_SUFFIX}$").replace('.', "\\."),
-            None => format!("name=\\.{}\\{CONFIG_SUFFIX}$", self.agent),
-        };
-        let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
-        let text = self.cli.query(&arguments)?;
-        let volumes: Option<Vec<&str>> = text.lines().map(|line| line.trim().strip_suffix(CONFIG_SUFFIX)).collect();
-        let volumes = volumes.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
-        let names = volumes.into_iter().filter_map(InstanceName::parse);
-        Ok(names.filter(|name| name.agent == self.agent && of.is_none_or(|of| of == name)).collect())
+    fn kept_instances(&self, of: Option<&InstanceName>) -> Result<BTreeSet<InstanceName>, RuntimeError> {
+        let mut instances = self.cli.records().instances(&self.agent, CONFIG);
+        if of.is_none_or(|of| !instances.contains(of)) {
+            // The filter is a regular expression, so a plain dot would also match agents with a longer name.
+            let filter = match of {
+                Some(instance) => format!("name=^{instance}.{CONFIG}$").replace('.', "\\."),
+                None => format!("name=\\.{}\\.{CONFIG}$", self.agent),
+            };
+            let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
+            let text = self.cli.query(&arguments)?;
+            for line in text.lines() {
+                let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
+                let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
+                instances.extend(InstanceName::parse(name));
+            }
+        }
+        instances.retain(|name| name.agent == self.agent && of.is_none_or(|of| of == name));
+        Ok(instances)
+    }
+
+    /// The pods of the instance.
+    // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
+    fn pods_of(&self, instance: &InstanceName) -> Pods {
+        // Once more at once, as for listings: a short failure must not look like a workload that is lost.
+        let Some(text) = self.kept(PODS, instance).or_else(|_| self.kept(PODS, instance))? else { return Ok(None) };
+        match serde_json::from_str::<Vec<String>>(&text) {
+            Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => Ok(Some(pods)),
+            _ => Err(RuntimeError::Failed(format!("'{instance}.{PODS}' holds something other than ids of pods"))),
+        }
+    }
+
+    /// The containers of these pods but for those that hold them together.
+    fn containers_of(&self, pods: &[String]) -> Result<Vec<EngineContainer>, RuntimeError> {
+        let mut containers = self.cli.containers(None, None)?;
+        containers.retain(|one| is_in(one, pods) && !one.is_infra());
+        Ok(containers)
     }
 
     // ------------------------------------------------------------------- pods
 
     /// Ids and names of all pods there are.
-    fn existing_pods(&self, watch: &mut dyn CallWatch) -> Result<Vec<(String, String)>, RuntimeError> {
+    fn existing_pods(&self, cancel: Cancel<'_>) -> Result<Vec<(String, String)>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
-        let text = self.cli.call(strings(&arguments)).run(watch)?.into_text()?;
+        let text = self.cli.call(strings(&arguments)).run(cancel)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
         let pods = pods.filter(|(id, _)| is_pod_id(id));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
     }
 
-    /// Ids of the pods of `manifest` that are there now and were not `before`.
-    fn pods_since(
-        &self,
-        before: &[(String, String)],
-        manifest: &str,
-        watch: &mut dyn CallWatch,
-    ) -> Result<Vec<String>, RuntimeError> {
-        let documents = pod_documents(manifest);
-        let mut pods = self.existing_pods(watch)?;
-        pods.retain(|pod| !before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
+    /// Ids of the pods of the play that are there now and were not before.
+    fn pods_since(&self, play: &Play, cancel: Cancel<'_>) -> Result<Vec<String>, RuntimeError> {
+        let documents = pod_documents(&play.manifest);
+        let mut pods = self.existing_pods(cancel)?;
+        pods.retain(|pod| !play.before.contains(pod) && documents.iter().any(|one| one.makes(&pod.1)));
         Ok(pods.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// Runs a verb of `kube` with the manifest as its input.
+    fn run_kube(
+        &self,
+        [general, verb, options]: [&[Arc<str>]; 3],
+        manifest: &str,
+        limit: Option<Duration>,
+        cancel: Cancel<'_>,
+    ) -> Result<EngineOutput, RuntimeError> {
+        let arguments = |general: Vec<String>, options: Vec<String>| {
+            [general, strings(&["kube"]), strings(verb), options, strings(&["-"])].concat()
+        };
+        let [masked, masked_options] = [general, options].map(Masked::options);
+        let masked = Masked {
+            shown: arguments(masked.shown, masked_options.shown),
+            hidden: [masked.hidden, masked_options.hidden].concat(),
+        };
+        let call = self.cli.change(arguments(strings(general), strings(options))).shown_as(masked);
+        call.input(manifest.as_bytes()).limit(limit).run(cancel)
     }
 
     /// Returns the ids of the pods. Where something else was printed they are listed.
@@ -203,27 +211,19 @@ impl PodmanKubeConnector {
     fn play(
         &self,
         config: &KubeConfig,
-        FailedPlay { manifest, before, .. }: &FailedPlay,
+        play: &Play,
         limit: Option<Duration>,
-        watch: &mut CallSequence<'_>,
+        cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        let arguments = |general: Vec<String>, play: Vec<String>| {
-            [general, strings(&["kube", "play", "--quiet"]), play, strings(&["-"])].concat()
-        };
-        let [general, play] = [&config.general_options, &config.play_options].map(|options| Masked::options(options));
-        let masked =
-            Masked { shown: arguments(general.shown, play.shown), hidden: [general.hidden, play.hidden].concat() };
-        let call = self
-            .cli
-            .change(arguments(strings(&config.general_options), strings(&config.play_options)))
-            .shown_as(masked);
-        let call = call.input(manifest.as_bytes()).limit(limit);
-        let text = call.run(watch.next_call())?.into_text();
+        let verb: [Arc<str>; 2] = ["play".into(), "--quiet".into()];
+        let text = self
+            .run_kube([&config.general_options, &verb, &config.play_options], &play.manifest, limit, cancel)?
+            .into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
-        if !printed.is_empty() || pod_documents(manifest).is_empty() {
+        if !printed.is_empty() || pod_documents(&play.manifest).is_empty() {
             return Ok(printed);
         }
-        let pods = self.pods_since(before, manifest, watch.next_call())?;
+        let pods = self.pods_since(play, cancel)?;
         if pods.is_empty() {
             text?;
             return Err(self.cli.nonsense("It made no pod that can be found", &["kube", "play"]));
@@ -231,125 +231,56 @@ impl PodmanKubeConnector {
         Ok(pods)
     }
 
-    /// Removes the pods that a failed play has made, and then its volumes. What cannot be listed or removed now is
+    /// Removes the pods that a failed play has made, and then what is kept of it. What cannot be listed or removed now is
     /// tried again with the next create or delete.
-    fn remove_left_over(&mut self, watch: &mut CallSequence<'_>) -> Result<(), RuntimeError> {
-        let Some(failed) = &self.failed_play else { return Ok(()) };
-        let made = match &failed.made {
-            Some(made) => made.clone(),
-            None => self.pods_since(&failed.before, &failed.manifest, watch.next_call())?,
-        };
-        if let Some(failed) = &mut self.failed_play {
-            failed.made = Some(made.clone());
+    fn remove_left_over(&mut self, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        let Some(mut failed) = self.failed_play.take() else { return Ok(()) };
+        let made = failed.made.take().map_or_else(|| self.pods_since(&failed, cancel), Ok);
+        let removed = made.and_then(|made| {
+            let call = [strings(&["pod", "rm", "--force", "--ignore"]), made.clone()].concat();
+            failed.made = Some(made).filter(|made| !made.is_empty());
+            match failed.made {
+                Some(_) => self.cli.change(call).limit(POD_DOWN_MAX).run(cancel).map(drop),
+                None => Ok(()),
+            }
+        });
+        match removed {
+            Ok(()) => self.forget(&failed.instance),
+            Err(_) => self.failed_play = Some(failed),
         }
-        if !made.is_empty() {
-            let mut arguments = strings(&["pod", "rm", "--force", "--ignore"]);
-            arguments.extend(made);
-            self.cli.change(arguments).limit(POD_DOWN_MAX).run(watch.next_call())?;
-        }
-        if let Some(failed) = self.failed_play.take() {
-            self.remove_volumes(&failed.instance);
-        }
-        Ok(())
-    }
-
-    /// Cleans up behind a create that failed, as well as possible now. It is not cancelled, because a delete that comes
-    /// now would only have to do the same; the next create of another workload need not wait for it.
-    fn clean_up(&mut self, watch: &mut CallSequence<'_>) {
-        watch.cleaning_up();
-        if let Err(error) = self.remove_left_over(&mut CallSequence::new(&mut Unwatched)) {
-            log::warn!("Failed container cleanup after failed create. Error: '{error}'");
-        }
-    }
-
-    fn down_once(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
-        let arguments = |options: Vec<String>| [strings(&["kube", "down"]), options, strings(&["-"])].concat();
-        let Masked { shown, hidden } = Masked::options(options);
-        let call = self.cli.change(arguments(strings(options))).shown_as(Masked { shown: arguments(shown), hidden });
-        call.input(manifest.as_bytes()).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)
+        removed
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
     /// so each is tried alone then.
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
-    fn down(&self, manifest: &str, options: &[Arc<str>]) -> Result<(), RuntimeError> {
-        let no_such_pod =
-            |error: &RuntimeError| matches!(error, RuntimeError::Failed(text) if text.contains("no such pod"));
-        match self.down_once(manifest, options) {
-            Err(error) if no_such_pod(&error) => {}
-            result => return result,
-        }
-        let documents = pod_documents(manifest);
-        if documents.len() < 2 {
+    fn down(&self, config: &KubeConfig) -> Result<(), RuntimeError> {
+        let down = |manifest: &str| {
+            let result =
+                self.run_kube([&[], &["down".into()], &config.down_options], manifest, Some(POD_DOWN_MAX), None);
+            match result {
+                Err(RuntimeError::Failed(text)) if text.contains("no such pod") => Ok(false),
+                result => result.map(|_| true),
+            }
+        };
+        if down(&config.manifest)? {
             return Ok(());
         }
-        for document in documents {
-            match self.down_once(&document.text, options) {
-                Err(error) if !no_such_pod(&error) => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+        let documents = pod_documents(&config.manifest);
+        // One alone was just found to be missing.
+        documents.iter().filter(|_| documents.len() > 1).try_for_each(|document| down(&document.text).map(drop))
     }
 
-    /// What was played for the instance: remembered, or read from its volume; `None` when there is nothing.
-    fn recall(&self, instance: &InstanceName) -> Result<Option<Played>, RuntimeError> {
-        if let Some(played) = self.played.lock().get(instance) {
-            return Ok(Some(played.clone()));
-        }
-        let Some(text) = self.read(&format!("{instance}{CONFIG_SUFFIX}"))? else { return Ok(None) };
-        let config = KubeConfig::read(&text).map_err(RuntimeError::Unsupported)?;
-        Ok(Some(Played { manifest: config.manifest, down_options: config.down_options, pods: None, goes_down: false }))
+    /// The configuration of what was played for the instance; `None` when there is nothing.
+    fn recall(&self, instance: &InstanceName) -> Result<Option<KubeConfig>, RuntimeError> {
+        let text = self.kept(CONFIG, instance)?;
+        text.map(|text| KubeConfig::read(&text)).transpose().map_err(RuntimeError::Unsupported)
     }
+}
 
-    // ---------------------------------------------------------------- listing
-
-    /// Pods of the instance as far as known: played, read before, or read from the volume now.
-    // [impl->swdd~podman-kube-get-workload-id-uses-volumes~1]
-    fn pods_of(&mut self, instance: &InstanceName) -> Pods {
-        let played = self.played.lock().get(instance).and_then(|played| played.pods.clone());
-        if let Some(pods) = played.or_else(|| self.read.get(instance).cloned()) {
-            return Pods::Known(pods);
-        }
-        let volume = format!("{instance}{PODS_SUFFIX}");
-        // Once more at once, as for listings: a short failure must not look like a workload that is lost.
-        let text = self.read(&volume).or_else(|_| self.read(&volume));
-        let (pods, complaint) = match text {
-            Ok(None) => (Pods::NotNoted, format!("there is no volume '{volume}'")),
-            Ok(Some(text)) => match serde_json::from_str::<Vec<String>>(&text) {
-                Ok(pods) if pods.iter().all(|pod| is_pod_id(pod)) => {
-                    self.complained.remove(instance);
-                    self.read.insert(instance.clone(), pods.clone());
-                    return Pods::Known(pods);
-                }
-                Ok(_) => (Pods::Unreadable, format!("volume '{volume}' holds something other than ids of pods")),
-                Err(error) => (Pods::Unreadable, format!("volume '{volume}' holds no list of pods: {error}")),
-            },
-            Err(error) => (Pods::Unreadable, error.to_string()),
-        };
-        if self.complained.insert(instance.clone()) {
-            log::warn!("The pods of workload '{instance}' are not known: '{complaint}'");
-        }
-        pods
-    }
-
-    /// Pods that this connector played, or that are noted; none when that is not known.
-    fn known_pods(&mut self, instance: &InstanceName) -> Vec<String> {
-        match self.pods_of(instance) {
-            Pods::Known(pods) => pods,
-            Pods::NotNoted | Pods::Unreadable => Vec::new(),
-        }
-    }
-
-    /// Warns of pods that are gone, once each.
-    fn note_missing<'a>(&mut self, pods: impl Iterator<Item = &'a String>, containers: &[EngineContainer]) {
-        let there: BTreeSet<&str> = containers.iter().filter_map(EngineContainer::pod).collect();
-        let missing: BTreeSet<String> = pods.filter(|pod| !there.contains(pod.as_str())).cloned().collect();
-        for pod in missing.difference(&self.missing) {
-            log::warn!("The pod '{pod}' is missing.");
-        }
-        self.missing = missing;
-    }
+fn instance_of(id: &ContainerId) -> Result<InstanceName, RuntimeError> {
+    InstanceName::parse(&id.0)
+        .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))
 }
 
 impl RuntimeConnector for PodmanKubeConnector {
@@ -357,45 +288,34 @@ impl RuntimeConnector for PodmanKubeConnector {
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let (config, manifest) = prepare(new)?;
-        let mut watch = CallSequence::new(watch);
-        self.remove_left_over(&mut watch)?;
-        let before = self.existing_pods(watch.next_call())?;
+        self.remove_left_over(cancel)?;
         let instance = &new.instance;
-        let made_nothing = FailedPlay { instance: instance.clone(), manifest, before, made: Some(Vec::new()) };
+        let play = Play { instance: instance.clone(), manifest, before: self.existing_pods(cancel)?, made: None };
         // [impl->swdd~podman-kube-create-workload-creates-config-volume~1]
-        let config_volume = format!("{instance}{CONFIG_SUFFIX}");
-        if let Err(error) = self.store(&config_volume, &new.workload.runtime_config, &mut watch) {
-            self.failed_play = Some(made_nothing);
-            self.clean_up(&mut watch);
-            return Err(error);
-        }
-        let pods = match self.play(&config, &made_nothing, limit, &mut watch) {
-            Ok(pods) => pods,
-            Err(error) => {
-                let nothing = matches!(error, RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_));
-                let made = nothing.then(Vec::new);
-                self.failed_play = Some(FailedPlay { made, ..made_nothing });
-                self.clean_up(&mut watch);
-                return Err(error);
+        let kept = self.keep(CONFIG, instance, &new.workload.runtime_config, cancel);
+        let is_kept = kept.is_ok();
+        match kept.and_then(|()| self.play(&config, &play, limit, cancel)) {
+            Ok(pods) => {
+                // The pods run, so a command that comes now finds them as those of any other workload.
+                // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
+                let _ = self.keep(PODS, instance, &serde_json::json!(pods).to_string(), None); // It warned.
+                // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
+                Ok(ContainerId(instance.to_string().into()))
             }
-        };
-        // [impl->swdd~podman-kube-create-workload-creates-pods-volume~1]
-        let pods_volume = format!("{instance}{PODS_SUFFIX}");
-        // The pods run, so a command that comes now finds them as those of any other workload.
-        let list = serde_json::json!(pods).to_string();
-        let _ = self.store(&pods_volume, &list, &mut CallSequence::new(&mut Unwatched)); // It warned.
-        let played = Played {
-            manifest: made_nothing.manifest,
-            down_options: config.down_options.clone(),
-            pods: Some(pods),
-            goes_down: false,
-        };
-        self.played.lock().insert(instance.clone(), played);
-        // [impl->swdd~podman-kube-create-workload-returns-workload-id~1]
-        Ok(ContainerId(instance.to_string().into()))
+            Err(error) => {
+                // Cleans up as well as possible now. That is not cancelled, because a delete that comes now would only have
+                // to do the same; the next create of another workload need not wait for it.
+                let has_begun = is_kept && !error.means_not_started();
+                self.failed_play = Some(Play { made: (!has_begun).then(Vec::new), ..play });
+                if let Err(error) = self.remove_left_over(None) {
+                    log::warn!("Failed container cleanup after failed create. Error: '{error}'");
+                }
+                Err(error)
+            }
+        }
     }
 
     /// A play knows no steps that could be done before it.
@@ -403,10 +323,9 @@ impl RuntimeConnector for PodmanKubeConnector {
         &mut self,
         workload: &Workload,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         let config = config_of(workload)?;
-        let mut watch = CallSequence::new(watch);
         for image in images(&config.manifest) {
             // It is called as a workload of that image would be.
             let container = ContainerConfig {
@@ -415,7 +334,7 @@ impl RuntimeConnector for PodmanKubeConnector {
                 command_options: config.play_options.clone(),
                 command_args: Vec::new(),
             };
-            pull_missing(&self.cli, &container, &["image", "exists"], limit, &mut watch)?;
+            pull_missing(&self.cli, &container, &["image", "exists"], limit, cancel)?;
         }
         Ok(())
     }
@@ -428,50 +347,40 @@ impl RuntimeConnector for PodmanKubeConnector {
     fn start(
         &mut self,
         id: &ContainerId,
-        new: &NewContainer,
+        _new: &NewContainer,
         _limit: Option<Duration>,
-        _watch: &mut dyn CallWatch,
+        _cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        prepare(new)?;
         Err(RuntimeError::Unsupported(format!("The pods of '{}' cannot be started again", id.0)))
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let instance = InstanceName::parse(&id.0)
-            .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
-        self.remove_left_over(&mut CallSequence::new(&mut Unwatched))?;
-        if let Some(mut played) = self.recall(&instance)? {
-            played.goes_down = true;
-            self.played.lock().insert(instance.clone(), played.clone());
-            self.down(&played.manifest, &played.down_options)?;
-            self.remove_volumes(&instance);
+        let instance = instance_of(id)?;
+        self.remove_left_over(None)?;
+        if let Some(config) = self.recall(&instance)? {
+            self.down(&config)?;
+            self.forget(&instance);
         }
-        self.played.lock().remove(&instance);
-        self.read.remove(&instance);
         Ok(())
     }
 
     /// Stops the pods and leaves them, with their logs. When they are not known, taking them down is all that can be done.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let instance = InstanceName::parse(&id.0);
-        let pods = instance.map(|instance| self.known_pods(&instance)).unwrap_or_default();
-        if pods.is_empty() {
-            return self.delete(id);
+        match instance_of(id).and_then(|instance| self.pods_of(&instance)) {
+            Ok(Some(pods)) if !pods.is_empty() => {
+                let arguments = [strings(&["pod", "stop", "--ignore"]), pods].concat();
+                self.cli.change(arguments).limit(POD_DOWN_MAX).run(None).map(drop)
+            }
+            _ => self.delete(id),
         }
-        let arguments = strings(&["pod", "stop", "--ignore"]).into_iter().chain(pods).collect();
-        self.cli.change(arguments).limit(POD_DOWN_MAX).run(&mut Unwatched).map(drop)?;
-        Ok(())
     }
 
     /// Commands run in the first container of the manifest; all containers of a pod share its network.
     fn probe_target(&mut self, id: &ContainerId, _with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        let instance = InstanceName::parse(&id.0)
-            .ok_or_else(|| RuntimeError::Failed(format!("'{}' is not the name of a workload instance", id.0)))?;
-        let pods = self.known_pods(&instance);
-        let first = self.recall(&instance)?.and_then(|played| first_container(&played.manifest));
-        let containers = self.cli.containers(None, &mut Unwatched)?;
-        let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
-        let is_first = |one: &&&EngineContainer| first.as_ref().is_some_and(|first| one.name().ends_with(first));
+        let instance = instance_of(id)?;
+        let first = self.recall(&instance)?.and_then(|config| first_container(&config.manifest));
+        let ours = self.containers_of(&self.pods_of(&instance).ok().flatten().unwrap_or_default())?;
+        let is_first = |one: &&EngineContainer| first.as_ref().is_some_and(|first| one.name().ends_with(first));
         let chosen = ours.iter().find(is_first).or(ours.first());
         Ok(ProbeTarget {
             program: PROGRAM,
@@ -481,10 +390,8 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        let failed = self.failed_play.as_ref().is_some_and(|failed| failed.instance == *instance);
-        let known = failed || self.played.lock().contains_key(instance);
-        let known = known || !self.stored_instances(Some(instance))?.is_empty();
-        Ok(known.then(|| ContainerId(instance.to_string().into())).into_iter().collect())
+        let known = self.kept_instances(Some(instance))?;
+        Ok(known.into_iter().map(|instance| ContainerId(instance.to_string().into())).collect())
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -498,40 +405,29 @@ impl RuntimeConnector for PodmanKubeConnector {
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
     // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let mut instances: BTreeSet<InstanceName> = self.stored_instances(None)?.into_iter().collect();
-        instances.extend(self.played.lock().keys().cloned());
-        self.read.retain(|instance, _| instances.contains(instance));
-        self.complained.retain(|instance| instances.contains(instance));
+        let instances = self.kept_instances(None)?;
         if instances.is_empty() {
             return Ok(Vec::new());
         }
         let with_pods: Vec<_> = instances.into_iter().map(|name| (self.pods_of(&name), name)).collect();
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
-        let containers = self.cli.containers(None, &mut Unwatched)?;
-        // Some may have been taken down while the containers were listed.
-        let goes_down = |instance| self.played.lock().get(instance).is_some_and(|played| played.goes_down);
-        let expected = with_pods.iter().filter(|(_, instance)| !goes_down(instance));
-        let known: Vec<_> =
-            expected.filter_map(|(pods, _)| if let Pods::Known(ids) = pods { Some(ids) } else { None }).collect();
-        self.note_missing(known.into_iter().flatten(), &containers);
-        Ok(with_pods.into_iter().map(|(pods, instance)| listed(instance, &pods, &containers)).collect())
+        let containers = self.cli.containers(None, None)?;
+        let listed = with_pods.into_iter().map(|(pods, instance)| {
+            if let Err(error) = &pods {
+                log::warn!("The pods of workload '{instance}' are not known: '{error}'");
+            }
+            listed(instance, &pods, &containers)
+        });
+        Ok(listed.collect())
     }
 
     /// The containers of all pods, each with its name before its lines when there are several.
     fn log_calls(&mut self, instance: &InstanceName, wanted: &LogsRequest) -> Result<Vec<LogCall>, RuntimeError> {
-        let pods = match self.pods_of(instance) {
-            Pods::Known(pods) => pods,
-            Pods::NotNoted => return Ok(Vec::new()),
-            Pods::Unreadable => {
-                return Err(RuntimeError::Failed(format!("The pods of '{instance}' are not known")));
-            }
-        };
-        let containers = self.cli.containers(None, &mut Unwatched)?;
-        let ours: Vec<_> = containers.iter().filter(|one| is_in(one, &pods) && !one.is_infra()).collect();
-        let several = ours.len() > 1;
-        let call = |container: &&EngineContainer| {
-            let prefix = if several { format!("[{}] ", container.name()) } else { String::new() };
+        let Some(pods) = self.pods_of(instance)? else { return Ok(Vec::new()) };
+        let ours = self.containers_of(&pods)?;
+        let call = |container: &EngineContainer| {
+            let prefix = if ours.len() > 1 { format!("[{}] ", container.name()) } else { String::new() };
             Some(self.cli.log_call(log_arguments(wanted, &container.id()?.0), prefix))
         };
         Ok(ours.iter().filter_map(call).collect())
@@ -579,7 +475,8 @@ fn config_of(workload: &Workload) -> Result<Arc<KubeConfig>, RuntimeError> {
 /// The data kept in the label of a volume, from what `volume inspect` prints.
 pub fn volume_data(inspected: &str) -> Option<String> {
     let volumes: Value = serde_json::from_str(inspected).ok()?;
-    String::from_utf8(BASE64.decode(volumes[0]["Labels"]["data"].as_str()?).ok()?).ok()
+    String::from_utf8(BASE64_STANDARD_NO_PAD.decode(volumes[0]["Labels"]["data"].as_str()?.trim_end_matches('=')).ok()?)
+        .ok()
 }
 
 /// Whether a text can be the id of a pod, and nothing else as an argument of a call.

@@ -8,14 +8,14 @@ use super::settings::HookEntry;
 use super::update::UpdateError;
 use crate::limits::{HOOK_KILL_GRACE, STACK_LARGE};
 use crate::model::messages::WorkloadPlan;
-use crate::platform::child::{CallWatch, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
+use crate::platform::child::{Cancel, ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use crate::platform::memory::give_back_after;
 use crate::platform::threads::{self, Thread};
 use crate::wire::hooks::{self, ConvertError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,10 +48,10 @@ impl MutatingHooks {
     /// # Errors
     /// The operating system's reason when no thread or pipe can be had.
     pub fn start(entries: Vec<HookEntry>, output_max: usize) -> io::Result<(Self, Thread)> {
-        let (hooks, plans, outcomes, watch) = Self::without_thread()?;
+        let (hooks, plans, outcomes, stop) = Self::without_thread()?;
         let thread = threads::spawn("hook", STACK_LARGE, move || {
             for plan in &plans {
-                if outcomes.send(run_all(&entries, output_max, &plan, &mut watch.clone())).is_err() {
+                if outcomes.send(run_all(&entries, output_max, &plan, Some(stop.as_fd()))).is_err() {
                     return;
                 }
             }
@@ -68,11 +68,10 @@ impl MutatingHooks {
     }
 
     /// Both ends without a thread between them.
-    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, StopWatch)> {
+    fn without_thread() -> io::Result<(Self, Receiver<WorkloadPlan>, Sender<HookOutcome>, OwnedFd)> {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
-        let watch = StopWatch(std::sync::Arc::new(watched));
         let hooks = Self {
             plans,
             outcomes,
@@ -80,7 +79,7 @@ impl MutatingHooks {
             #[cfg(test)]
             decides: None,
         };
-        Ok((hooks, taken, put, watch))
+        Ok((hooks, taken, put, watched))
     }
 
     /// Hooks whose outcomes a test gives.
@@ -126,29 +125,13 @@ impl MutatingHooks {
     }
 }
 
-/// Ends the running program when the server ends.
-#[derive(Debug, Clone)]
-struct StopWatch(std::sync::Arc<OwnedFd>);
-
-impl CallWatch for StopWatch {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    fn still_running(&mut self, _age: Duration) {}
-}
-
 /// Gives `plan` to the first hook, what that makes of it to the second, and so on.
-fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, watch: &mut dyn CallWatch) -> HookOutcome {
+fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, cancel: Cancel<'_>) -> HookOutcome {
     let original = hooks::write_plan(plan);
     let mut changed: Option<(Vec<u8>, WorkloadPlan)> = None;
     for entry in entries {
         let input = changed.as_ref().map_or(&original, |(bytes, _)| bytes);
-        let output = run_one(entry, output_max, input, watch)?;
+        let output = run_one(entry, output_max, input, cancel)?;
         if output == *input {
             continue;
         }
@@ -170,12 +153,7 @@ fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
 }
 
 /// Runs one hook and returns its output.
-fn run_one(
-    entry: &HookEntry,
-    output_max: usize,
-    input: &[u8],
-    watch: &mut dyn CallWatch,
-) -> Result<Vec<u8>, UpdateError> {
+fn run_one(entry: &HookEntry, output_max: usize, input: &[u8], cancel: Cancel<'_>) -> Result<Vec<u8>, UpdateError> {
     let file: PathBuf = entry.path.join(&entry.name);
     let failed = |reason: String| UpdateError::HookFailed { hook: entry.name.clone(), reason };
     log::debug!("Running hook '{}' with {} bytes.", file.display(), input.len());
@@ -189,7 +167,7 @@ fn run_one(
         kill_grace: HOOK_KILL_GRACE,
     };
     let end = call
-        .run(watch, |_| (), || None)
+        .run(cancel, || None)
         .map_err(|error| failed(format!("Failed to execute hook '{}': {error}", file.display())))?;
     let ChildEnd { ending, status, output, error_output, input_error, left_over, .. } = end;
     if let Some(child) = left_over {

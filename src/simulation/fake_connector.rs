@@ -8,7 +8,7 @@ use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
-    CallWatch, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+    Cancel, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -275,16 +275,9 @@ fn failed() -> RuntimeError {
 }
 
 /// Whether the call is to end now.
-pub fn is_cancelled(watch: &dyn CallWatch) -> bool {
+pub fn is_cancelled(cancel: Cancel<'_>) -> bool {
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    watch.cancel_fd().is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
-}
-
-/// Plays a call of this age: tells its watch whenever that wants to know.
-pub fn play(watch: &mut dyn CallWatch, age: Duration) {
-    while let Some(next) = watch.next_progress().filter(|next| *next <= age) {
-        watch.still_running(next);
-    }
+    cancel.is_some_and(|fd| poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&zero)) == Ok(1))
 }
 
 impl RuntimeConnector for FakeConnector {
@@ -292,7 +285,7 @@ impl RuntimeConnector for FakeConnector {
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let (fault, action) = {
             let mut world = self.engine.world();
@@ -302,11 +295,10 @@ impl RuntimeConnector for FakeConnector {
         if let Some(action) = action {
             action();
         }
-        if is_cancelled(watch) {
+        if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
         if let Some(Fault::Hangs(age)) = &fault {
-            play(watch, limit.map_or(*age, |limit| limit.min(*age)));
             if limit.is_some_and(|limit| limit < *age) {
                 return Err(RuntimeError::TimedOut("it took too long".to_owned()));
             }
@@ -344,10 +336,10 @@ impl RuntimeConnector for FakeConnector {
         &mut self,
         workload: &Workload,
         _limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         let fault = self.engine.world().begin(Call::Image, format!("image {}", &*workload.runtime_config));
-        if is_cancelled(watch) {
+        if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
         match fault {
@@ -367,17 +359,14 @@ impl RuntimeConnector for FakeConnector {
     fn create_only(
         &mut self,
         new: &NewContainer,
-        limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        _limit: Option<Duration>,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let mut world = self.engine.world();
         let fault = world.begin(Call::CreateOnly, format!("create-only {}", new.instance.workload));
         let action = world.during_next_create.take();
         drop(world);
         action.into_iter().for_each(|action| action());
-        if let Some(Fault::Hangs(age)) = &fault {
-            play(watch, limit.map_or(*age, |limit| limit.min(*age)));
-        }
         let mut world = self.engine.world();
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         let is_named = |one: &FakeContainer| one.instance.short() == new.instance.short();
@@ -397,7 +386,7 @@ impl RuntimeConnector for FakeConnector {
         let id = world.add(&new.instance, created, Some(new.clone()));
         match fault {
             Some(Fault::LeavesHalfDone) => Err(failed()),
-            _ if is_cancelled(watch) => Err(RuntimeError::Cancelled),
+            _ if is_cancelled(cancel) => Err(RuntimeError::Cancelled),
             _ => Ok(id),
         }
     }
@@ -407,11 +396,11 @@ impl RuntimeConnector for FakeConnector {
         id: &ContainerId,
         new: &NewContainer,
         _limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         let mut world = self.engine.world();
         let fault = world.begin(Call::Init, format!("init {}", new.instance.workload));
-        if is_cancelled(watch) {
+        if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
@@ -439,11 +428,11 @@ impl RuntimeConnector for FakeConnector {
         id: &ContainerId,
         new: &NewContainer,
         _limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let mut world = self.engine.world();
         let fault = world.begin(Call::Start, format!("start {}", new.instance.workload));
-        if is_cancelled(watch) {
+        if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
         match fault {

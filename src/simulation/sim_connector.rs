@@ -4,17 +4,15 @@
 
 use super::coroutine::{Pause, pause};
 use super::engine::{Action, Answer, Caller, SimEngine};
-use super::fake_connector::{is_cancelled, play};
+use super::fake_connector::is_cancelled;
 use super::manual_clock::ManualClock;
 use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::log_reader::LogCall;
-use crate::runtime::{
-    CallWatch, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError, Unwatched,
-};
-use std::time::{Duration, Instant};
+use crate::runtime::{Cancel, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use std::time::Duration;
 
 /// Calls the engines of one node for one life of its agent.
 pub struct SimConnector {
@@ -24,26 +22,23 @@ pub struct SimConnector {
 }
 
 impl SimConnector {
-    fn call(&self, action: Action, limit: Option<Duration>, watch: &mut dyn CallWatch) -> Result<Answer, RuntimeError> {
+    fn call(&self, action: Action, limit: Option<Duration>, cancel: Cancel<'_>) -> Result<Answer, RuntimeError> {
         let begin = self.clock.now();
         let call = self.engine.begin(&self.caller, action, limit);
         loop {
-            if is_cancelled(watch) {
+            if is_cancelled(cancel) {
                 self.engine.cancel(call);
             }
             if let Some(result) = self.engine.take_result(call) {
                 return result;
             }
-            let age = self.clock.now().saturating_duration_since(begin);
-            play(watch, age);
-            let due = self.engine.due_of(call).unwrap_or(begin);
-            let until: Instant = watch.next_progress().map_or(due, |next| due.min(begin + next));
+            let until = self.engine.due_of(call).unwrap_or(begin);
             pause(Pause::Calling { until });
         }
     }
 
     fn change(&self, action: Action) -> Result<Answer, RuntimeError> {
-        self.call(action, None, &mut Unwatched)
+        self.call(action, None, None)
     }
 
     /// Whatever a create or start that failed has left is removed and the first error kept.
@@ -65,9 +60,9 @@ impl SimConnector {
         new: &NewContainer,
         existing: Option<&ContainerId>,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        match self.call(action, limit, watch) {
+        match self.call(action, limit, cancel) {
             Ok(Answer::Id(id)) => Ok(id),
             Ok(other) => panic!("a create answers {other:?}"),
             Err(error) => {
@@ -90,19 +85,19 @@ impl RuntimeConnector for SimConnector {
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Run(new.clone()), new, None, limit, watch)
+        self.run_or_clean_up(Action::Run(new.clone()), new, None, limit, cancel)
     }
 
     fn prepare_image(
         &mut self,
         workload: &Workload,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.call(Action::Image(workload.agent.clone()), limit, watch).map(drop)
+        self.call(Action::Image(workload.agent.clone()), limit, cancel).map(drop)
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
@@ -114,10 +109,10 @@ impl RuntimeConnector for SimConnector {
         &mut self,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Create(new.clone()), new, None, limit, watch)
+        self.run_or_clean_up(Action::Create(new.clone()), new, None, limit, cancel)
     }
 
     fn init(
@@ -125,9 +120,9 @@ impl RuntimeConnector for SimConnector {
         id: &ContainerId,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.run_or_clean_up(Action::Init(id.clone(), new.clone()), new, Some(id), limit, watch).map(drop)
+        self.run_or_clean_up(Action::Init(id.clone(), new.clone()), new, Some(id), limit, cancel).map(drop)
     }
 
     fn note(&mut self, instance: &InstanceName, _id: &ContainerId) {
@@ -147,10 +142,10 @@ impl RuntimeConnector for SimConnector {
         id: &ContainerId,
         new: &NewContainer,
         limit: Option<Duration>,
-        watch: &mut dyn CallWatch,
+        cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Start(id.clone(), new.clone()), new, Some(id), limit, watch)
+        self.run_or_clean_up(Action::Start(id.clone(), new.clone()), new, Some(id), limit, cancel)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -23,10 +23,10 @@ use ankaios_lite::model::names::{InstanceName, hash_id};
 use ankaios_lite::model::validation::check_workload_name;
 use ankaios_lite::model::version::check_compatible;
 use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload};
-use ankaios_lite::runtime::container_config::container_config;
-use ankaios_lite::runtime::engine_children::{EngineChildren, Stat};
+use ankaios_lite::runtime::container_config::config_of;
+use ankaios_lite::runtime::engine_children::EngineChildren;
 use ankaios_lite::runtime::log_reader::Lines;
-use ankaios_lite::runtime::pod_states::{self, Pods};
+use ankaios_lite::runtime::pod_states;
 use ankaios_lite::runtime::{ListedContainer, NewContainer};
 use ankaios_lite::runtime::{container_list, containerd, kube_manifest, podman_kube};
 use ankaios_lite::server::{self, ServerLoop, state_store};
@@ -78,12 +78,12 @@ pub fn engines(bytes: &[u8]) {
             assert_eq!(container.id().is_none(), container.id().is_none_or(|id| id.0.is_empty()));
             let _ = (container.name(), container.is_infra(), container.ended_at(), container.execution_state());
         }
-        let pods = Pods::Known(podman_kube::parse_pods(second));
+        let pods = Ok(Some(podman_kube::parse_pods(second)));
         let listed = pod_states::listed(instance(), &pods, &containers);
         assert_eq!(listed.instance, instance());
         assert!(listed.ended_at.is_none() || listed.processes.is_empty(), "it has ended and runs: {listed:?}");
     }
-    let _ = (podman_kube::volume_data(first), podman_kube::parse_pods(first), Stat::parse(first));
+    let _ = (podman_kube::volume_data(first), podman_kube::parse_pods(first));
 }
 
 fn instance() -> InstanceName {
@@ -124,7 +124,7 @@ pub fn configs(bytes: &[u8]) {
         };
         for control in [None, Some("/run/folder")] {
             let new = new(control);
-            let arguments = container_config(&new, runtime).and_then(|config| config.run_arguments(&new));
+            let arguments = config_of(&new.workload, runtime).and_then(|config| config.run_arguments(&new));
             if let Ok(arguments) = arguments {
                 assert!(arguments.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
             }
@@ -371,7 +371,7 @@ fn mounted(files: Vec<(PathBuf, String)>) {
     let workload = Arc::new(Workload::new("agent_A", "podman", "image: x"));
     let (instance, count) = (workload.instance_name("web"), files.len());
     let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None, pid_file: None };
-    let arguments = container_config(&new, "podman").and_then(|config| config.run_arguments(&new));
+    let arguments = config_of(&new.workload, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
     let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();
     assert_eq!(mounts.len(), count, "{arguments:?}");

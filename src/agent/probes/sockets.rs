@@ -17,7 +17,7 @@ use crate::platform::threads;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
 use crate::runtime::masking::{MASK, Masked};
-use crate::runtime::{ProbeTarget, RuntimeError, Unwatched};
+use crate::runtime::{ProbeTarget, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
 use rustix::fs::fstat;
@@ -439,7 +439,7 @@ impl Command {
         let arguments = exec.into_iter().chain(self.command).collect();
         let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
         let call = call.shown_as(Masked { shown, hidden: Vec::new() });
-        match call.run(&mut Unwatched) {
+        match call.run(None) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
             Err(error) => Outcome::fails(reason(&error.to_string())),

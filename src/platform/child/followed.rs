@@ -54,11 +54,6 @@ impl FollowedChild {
         Ok(Self { child: Some(child), pid, pidfd, output })
     }
 
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
-    }
-
     /// Descriptors of which one is readable when [`Self::read`] has something.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [Some(self.output.as_fd()), self.pidfd.as_ref().map(AsFd::as_fd)].into_iter().flatten()
@@ -135,7 +130,7 @@ mod tests {
         }
     }
 
-    fn exists(pid: u32) -> bool {
+    fn exists(pid: impl std::fmt::Display) -> bool {
         std::path::Path::new(&format!("/proc/{pid}")).exists()
     }
 
@@ -151,7 +146,7 @@ mod tests {
         let mut child = start("trap '' TERM PIPE; sleep 600 & echo $!; wait");
         let (helper, output) = read_until(&mut child, |text| text.ends_with('\n'));
         assert_eq!(output, Output::NotYet);
-        let pid = child.pid();
+        let pid = child.pid.as_raw_nonzero();
         assert!(exists(pid));
         drop(child);
         assert!(!exists(pid), "not even a zombie is left");

@@ -21,7 +21,7 @@ fn shell(script: &str, input: &'static [u8], limit: Duration) -> ChildCall<'stat
 }
 
 fn end_of(script: &str, input: &'static [u8]) -> ChildEnd {
-    shell(script, input, AMPLE).run(&mut Unwatched, |_| (), || None).unwrap()
+    shell(script, input, AMPLE).run(None, || None).unwrap()
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn where_no_pidfd_can_be_had_the_end_is_noticed_all_the_same() {
         let call = shell(script, b"", limit);
         let mut running = RunningCall::new(call.command().spawn().unwrap(), &call);
         running.pidfd = None;
-        let status = running.wait(&mut Unwatched, || None);
+        let status = running.wait(None, || None);
         assert_eq!(running.end_with(status).ending, ending, "{script}");
     }
 }
@@ -75,30 +75,4 @@ fn only_a_negative_adjustment_protects() {
     for (adjustment, protects) in [("-900\n", true), ("-1", true), ("0\n", false), ("200\n", false), ("", false)] {
         assert_eq!(is_negative(adjustment), protects, "{adjustment:?}");
     }
-}
-
-/// Notes the ages it is told and wants to know of each second.
-struct Ages(Vec<Duration>);
-
-impl CallWatch for Ages {
-    fn next_progress(&self) -> Option<Duration> {
-        Some(Duration::from_secs(self.0.len() as u64 + 1))
-    }
-
-    fn still_running(&mut self, age: Duration) {
-        self.0.push(age);
-    }
-}
-
-#[test]
-fn ages_of_calls_in_a_row_count_from_the_first() {
-    let mut ages = Ages(vec![]);
-    let mut sequence = CallSequence::new(&mut ages);
-    // As if two calls had taken a second and a half.
-    sequence.before = Duration::from_millis(1500);
-    assert_eq!(sequence.next_progress(), Some(Duration::ZERO), "the first second is over");
-    sequence.still_running(Duration::ZERO);
-    assert_eq!(sequence.next_progress(), Some(Duration::from_millis(500)));
-    sequence.still_running(Duration::from_millis(700));
-    assert_eq!(ages.0, [Duration::from_millis(1500), Duration::from_millis(2200)]);
 }

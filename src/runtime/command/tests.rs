@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::limits::PIPE_CONTENT_MAX;
-use crate::runtime::Unwatched;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::fs;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
 
 /// Far more than any of these calls needs; a test that reaches it has failed.
 const AMPLE: Duration = Duration::from_secs(60);
@@ -17,7 +16,7 @@ fn shell(script: &str) -> EngineCall<'static> {
 }
 
 fn text_of(call: EngineCall<'_>) -> Result<String, RuntimeError> {
-    call.run(&mut Unwatched)?.into_text()
+    call.run(None)?.into_text()
 }
 
 /// Waits until the process is gone; false when it stays.
@@ -26,37 +25,6 @@ fn is_gone(pid: &str) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
     let wait = Timespec::try_from(AMPLE).unwrap();
     poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait)) == Ok(1)
-}
-
-/// A watch that cancels after this many calls of its progress.
-struct TestWatch {
-    cancel: OwnedFd,
-    left: usize,
-    ages: Vec<Duration>,
-}
-
-impl TestWatch {
-    fn cancelling_after(left: usize) -> Self {
-        let cancel = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        Self { cancel, left, ages: vec![] }
-    }
-}
-
-impl CallWatch for TestWatch {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.cancel.as_fd())
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        (self.ages.len() < self.left).then(|| SHORT / 10 * (self.ages.len() as u32 + 1))
-    }
-
-    fn still_running(&mut self, age: Duration) {
-        self.ages.push(age);
-        if self.ages.len() == self.left {
-            rustix::io::write(&self.cancel, &1_u64.to_ne_bytes()).unwrap();
-        }
-    }
 }
 
 #[test]
@@ -111,7 +79,7 @@ fn output_over_the_bound_is_dropped_and_cannot_be_used() {
     let result = text_of(shell("head -c 20000000 /dev/zero"));
     let Err(RuntimeError::Failed(text)) = result else { panic!("{result:?}") };
     assert!(text.starts_with("20000000 bytes of output are too many, at most 16777216 can be read."), "{text}");
-    let result = shell("head -c 20000000 /dev/zero").run(&mut Unwatched).unwrap();
+    let result = shell("head -c 20000000 /dev/zero").run(None).unwrap();
     assert_eq!((result.bytes.len(), result.discarded), (ENGINE_OUTPUT_MAX, 20_000_000 - ENGINE_OUTPUT_MAX as u64));
 }
 
@@ -145,7 +113,7 @@ fn a_call_that_takes_too_long_is_ended_with_its_helpers() {
         "(trap '' TERM; exec sleep 600) & printf 'Trying to pull\\nCopying\\n' >&2; echo $! >{0}; echo $$ >>{0}; wait",
         pids.display()
     );
-    let result = shell(&script).limit(SHORT).run_extended(&mut Unwatched, || {
+    let result = shell(&script).limit(SHORT).run_extended(None, || {
         let written = || fs::read_to_string(&pids).is_ok_and(|text| text.matches('\n').count() == 2);
         while !written() {
             std::thread::yield_now();
@@ -182,13 +150,13 @@ fn a_limit_can_be_extended_once_by_asking() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let script = format!("{{ {script}; }} <{}", fifo.display());
     let call = shell(&script).limit(SHORT);
-    let result = call.run_extended(&mut Unwatched, || Some(SHORT));
+    let result = call.run_extended(None, || Some(SHORT));
     assert!(
         matches!(&result, Err(RuntimeError::TimedOut(text)) if text.starts_with("No answer within 200ms.")),
         "{result:?}"
     );
     let call = shell(&script).limit(SHORT);
-    let result = call.run_extended(&mut Unwatched, || {
+    let result = call.run_extended(None, || {
         fs::write(&fifo, "go\n").unwrap();
         Some(AMPLE)
     });
@@ -204,7 +172,7 @@ fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_call() {
 
 #[test]
 fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
-    let output = shell("echo $$; yes >&2 & exec 2>&-; echo $!").run(&mut Unwatched).unwrap().into_text().unwrap();
+    let output = shell("echo $$; yes >&2 & exec 2>&-; echo $!").run(None).unwrap().into_text().unwrap();
     let pid = output.lines().nth(1).unwrap().parse().unwrap();
     // Nobody reads its pipe any more, so it may have ended by itself.
     let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
@@ -212,13 +180,12 @@ fn a_grandchild_that_writes_for_ever_does_not_hold_the_call() {
 }
 
 #[test]
-fn progress_is_told_at_the_times_asked_for() {
-    let mut watch = TestWatch::cancelling_after(3);
-    assert_eq!(shell("exec sleep 600").run(&mut watch).unwrap_err(), RuntimeError::Cancelled);
-    assert_eq!(watch.ages.len(), 3);
-    for (age, at) in watch.ages.iter().zip([SHORT / 10, SHORT / 5, SHORT / 10 * 3]) {
-        assert!(*age >= at, "{age:?} {at:?}");
-    }
+fn a_call_ends_when_it_is_cancelled() {
+    let cancel = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let end = cancel.try_clone().unwrap();
+    let thread = std::thread::spawn(move || rustix::io::write(&end, &1_u64.to_ne_bytes()).unwrap());
+    assert_eq!(shell("exec sleep 600").run(Some(cancel.as_fd())).unwrap_err(), RuntimeError::Cancelled);
+    thread.join().unwrap();
 }
 
 #[test]
@@ -233,11 +200,7 @@ fn the_child_is_reaped_and_leads_its_own_group() {
 fn a_recorded_call_is_on_record_exactly_while_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (children, _) = EngineChildren::open(folder.path()).unwrap();
-    // The record is completed right after the start, so the child waits for its pid to appear.
-    let script = format!(
-        "while ! grep -q \"^$$ \" {0}/* && kill -0 $PPID; do :; done; cat {0}/$ANKAIOS_ENGINE_CALL",
-        folder.path().display()
-    );
+    let script = format!("cat {0}/$ANKAIOS_ENGINE_CALL", folder.path().display());
     let output = text_of(shell(&script).recorded(&children)).unwrap();
     assert_eq!(output.lines().nth(1), Some("sh"));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

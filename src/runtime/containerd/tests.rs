@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::model::messages::LogsRequest;
+use crate::runtime::container_engine::ContainerConnector;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
-use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError, Unwatched};
+use crate::runtime::{NewContainer, RuntimeConnector as _, RuntimeError};
 
-fn connector(script: &ScriptedEngine) -> ContainerdConnector {
-    let mut connector = ContainerdConnector::new("agent_A", script.children());
+fn connector(script: &ScriptedEngine) -> ContainerConnector {
+    let mut connector = ContainerConnector::new(&ENGINE, "agent_A", script.children());
     connector.cli = script.cli();
     connector
 }
@@ -37,11 +38,11 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
     let answer = format!("echo {ID}");
     let script = ScriptedEngine::answering(&[&answer, &answer]);
     let mut containerd = connector(&script);
-    assert_eq!(containerd.create(&new(), None, &mut Unwatched), Ok(id(ID)));
-    assert_eq!(containerd.start(&id(ID), &new(), None, &mut Unwatched), Ok(id(ID)));
+    assert_eq!(containerd.create(&new(), None, None), Ok(id(ID)));
+    assert_eq!(containerd.start(&id(ID), &new(), None, None), Ok(id(ID)));
     assert_eq!(containerd.delete(&id(ID)), Ok(()));
     assert_eq!(script.calls(), [run_call(&new()), format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
-    assert_eq!(ContainerdConnector::new("agent_A", script.children()).cli.program(), "nerdctl");
+    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", script.children()).cli.program(), "nerdctl");
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn a_failed_create_is_removed_even_when_it_cannot_be_stopped() {
     let found = print(&[running(ID, &new().instance.to_string()), running(OTHER, "web.2.agent_A")]);
     let gone = "echo 'No such container' >&2; exit 1";
     let script = ScriptedEngine::answering(&["echo broken >&2; exit 1", &ids(&[ID, OTHER]), &found, gone]);
-    assert!(failed(connector(&script).create(&new(), None, &mut Unwatched)).starts_with("broken. Execution of "));
+    assert!(failed(connector(&script).create(&new(), None, None)).starts_with("broken. Execution of "));
     let find = format!("ps --all --no-trunc --filter label=name={} --format={{{{json .ID}}}}", new().instance);
     let inspect = format!("inspect --format={} {ID} {OTHER}", format());
     assert_eq!(script.calls()[1..], [find, inspect, format!("stop {ID}"), format!("rm {ID}")]);

@@ -6,24 +6,27 @@ use crate::model::messages::LogsRequest;
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::runtime::ContainerId;
-use crate::runtime::Unwatched;
+use crate::runtime::ListedContainer;
+use crate::runtime::container_engine::ContainerConnector;
 use crate::runtime::container_list::podman_format;
+use crate::runtime::engine_cli::EngineCli;
 use crate::runtime::scripted_engine::{ID, OTHER, ScriptedEngine, failed, id, new_container, run_call};
 use crate::runtime::{MainProcess, NewContainer, RuntimeConnector as _, RuntimeError};
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A scripted engine and a connector to it.
 struct Engine {
     script: ScriptedEngine,
-    connector: PodmanConnector,
+    connector: ContainerConnector,
 }
 
 impl Engine {
     fn answering(answers: &[&str]) -> Self {
         let script = ScriptedEngine::answering(answers);
-        let mut connector = PodmanConnector::new("agent_A", script.children());
+        let mut connector = ContainerConnector::new(&ENGINE, "agent_A", script.children());
         connector.cli = script.cli();
         Self { script, connector }
     }
@@ -33,11 +36,11 @@ impl Engine {
     }
 
     fn create(&mut self) -> Result<ContainerId, RuntimeError> {
-        self.connector.create(&new(), None, &mut Unwatched)
+        self.connector.create(&new(), None, None)
     }
 
     fn start(&mut self, container: &str) -> Result<ContainerId, RuntimeError> {
-        self.connector.start(&id(container), &new(), None, &mut Unwatched)
+        self.connector.start(&id(container), &new(), None, None)
     }
 }
 
@@ -68,7 +71,7 @@ fn listing(containers: &[(&str, String)]) -> String {
 #[test]
 fn the_runtime_podman_uses_the_program_podman() {
     let children = ScriptedEngine::answering(&[]).children();
-    assert_eq!(PodmanConnector::new("agent_A", children).cli.program(), "podman");
+    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", children).cli.program(), "podman");
     assert_eq!(RUNTIME_NAME, "podman");
 }
 
@@ -106,10 +109,10 @@ fn a_failed_create_or_start_showed_the_secrets_of_its_options() {
     engine.script.on("--url", answer);
     let said = "Error: *** and *** at *** are wrong. Execution of '";
     let shown = r#""--env" "PASSWORD=***" "-eTOKEN=***" "--net=host" "#;
-    let text = failed(engine.connector.create(&new, None, &mut Unwatched));
+    let text = failed(engine.connector.create(&new, None, None));
     assert!(text.starts_with(said) && text.contains(shown) && text.ends_with(r#" "x" "***" "***"'"#), "{text}");
     assert!(text.contains(r#" "--url" "***" "run" "#) && !text.contains("hidden"), "{text}");
-    let result = failed(engine.connector.start(&id(ID), &new, None, &mut Unwatched));
+    let result = failed(engine.connector.start(&id(ID), &new, None, None));
     let call = engine.script.execution(&["--url", "***", "start", ID]);
     assert_eq!(result, format!("Error: *** and *** at *** are wrong. {call}"));
 }
@@ -134,7 +137,7 @@ fn a_configuration_that_cannot_work_calls_nothing() {
     let mut engine = Engine::answering(&[]);
     let mut broken = new();
     broken.workload = Arc::new(Workload::new("agent_A", "podman", "commandArgs: []"));
-    let result = engine.connector.create(&broken, None, &mut Unwatched);
+    let result = engine.connector.create(&broken, None, None);
     assert!(
         matches!(&result, Err(RuntimeError::Unsupported(text)) if text.contains("missing field `image`")),
         "{result:?}"
@@ -167,7 +170,7 @@ fn a_create_that_takes_too_long_is_cleaned_up_and_a_cancelled_one_ends_at_once()
     let mut engine = Engine::answering(&[]);
     engine.script.on("-g", "exec sleep 600");
     engine.script.on("ps", &found);
-    match engine.connector.create(&new(), Some(Duration::from_millis(10)), &mut Unwatched) {
+    match engine.connector.create(&new(), Some(Duration::from_millis(10)), None) {
         Err(RuntimeError::TimedOut(text)) => assert!(text.starts_with("No answer within 10ms."), "{text}"),
         other => panic!("{other:?}"),
     }
@@ -175,17 +178,17 @@ fn a_create_that_takes_too_long_is_cleaned_up_and_a_cancelled_one_ends_at_once()
     assert!(calls.ends_with(&cleaning_up), "{calls:?}");
 
     let mut engine = Engine::answering(&[]);
-    let mut watch = engine.script.cancelling("1");
-    assert_eq!(engine.connector.create(&new(), None, &mut watch), Err(RuntimeError::Cancelled));
-    assert_eq!((engine.calls().len(), watch.clean_ups), (1, 0), "who cancels a create removes what is there");
+    let cancel = engine.script.cancelling("1");
+    assert_eq!(engine.connector.create(&new(), None, Some(cancel.as_fd())), Err(RuntimeError::Cancelled));
+    assert_eq!(engine.calls().len(), 1, "who cancels a create removes what is there");
 }
 
 #[test]
 fn cleaning_up_after_a_failed_create_can_be_cancelled() {
     let mut engine = Engine::answering(&["exit 125"]);
-    let mut watch = engine.script.cancelling("2");
-    assert_eq!(engine.connector.create(&new(), None, &mut watch), Err(RuntimeError::Cancelled));
-    assert_eq!(watch.clean_ups, 1);
+    let cancel = engine.script.cancelling("2");
+    assert_eq!(engine.connector.create(&new(), None, Some(cancel.as_fd())), Err(RuntimeError::Cancelled));
+    assert_eq!(engine.calls().len(), 2);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::runtime::MainProcess;
 use crate::runtime::container_list::podman_format;
 use crate::runtime::scripted_engine::{ScriptedEngine, failed, id, new_container};
 use std::fs;
+use std::os::fd::AsFd as _;
 
 const MANIFEST: &str = "kind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main}]}\n";
 const CONFIG: &str = "manifest: |\n  kind: Pod\n  metadata: {name: web}\n  spec: {containers: [{name: main}]}\n\
@@ -28,7 +29,7 @@ fn delete(script: &ScriptedEngine) -> Result<(), RuntimeError> {
 }
 
 fn create(connector: &mut PodmanKubeConnector) -> Result<ContainerId, RuntimeError> {
-    connector.create(&new(), None, &mut Unwatched)
+    connector.create(&new(), None, None)
 }
 
 /// The calls with the encoded data left out.
@@ -55,7 +56,7 @@ const PLAY: &str = "-g kube play --quiet --p -";
 
 /// What `volume inspect` prints for a volume with this data.
 fn volume(data: &str) -> String {
-    format!("echo '[{{\"Name\":\"v\",\"Labels\":{{\"data\":\"{}\"}}}}]'", BASE64.encode(data))
+    format!("echo '[{{\"Name\":\"v\",\"Labels\":{{\"data\":\"{}\"}}}}]'", BASE64_STANDARD_NO_PAD.encode(data))
 }
 
 // [utest->swdd~podman-kube-name-returns-podman-kube~1]
@@ -84,7 +85,7 @@ fn create_keeps_the_configuration_plays_the_manifest_and_keeps_the_pods() {
     assert_eq!(fs::read_to_string(script.path().join("played")).unwrap(), MANIFEST);
     let data = |call: &str| {
         let (_, rest) = call.split_once("--label=data=").unwrap();
-        String::from_utf8(BASE64.decode(rest.split_once(' ').unwrap().0).unwrap()).unwrap()
+        String::from_utf8(BASE64_STANDARD_NO_PAD.decode(rest.split_once(' ').unwrap().0).unwrap()).unwrap()
     };
     assert_eq!(data(&script.calls()[2]), CONFIG, "the configuration as it was given");
     assert!(!script.calls()[2].contains('='.to_string().repeat(2).as_str()), "without padding");
@@ -97,9 +98,9 @@ fn the_control_interface_is_played_and_not_kept() {
     script.on("-g", "cat >$dir/played; printf 'Pod:\\nabc\\n'");
     let mut with_interface = new();
     with_interface.control_interface = Some("/run/a/control_interface".into());
-    connector(&script).create(&with_interface, None, &mut Unwatched).unwrap();
+    connector(&script).create(&with_interface, None, None).unwrap();
     assert!(fs::read_to_string(script.path().join("played")).unwrap().contains("/run/a/control_interface"));
-    assert!(script.calls()[2].contains(&BASE64.encode(CONFIG)));
+    assert!(script.calls()[2].contains(&BASE64_STANDARD_NO_PAD.encode(CONFIG)));
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn a_workload_that_can_never_run_calls_nothing() {
         (new_container("podman-kube", "playOptions: []"), "missing field `manifest`"),
         (named_like_an_option, "Unsupported workload name '-l': "),
     ] {
-        match connector(&script).create(&broken, None, &mut Unwatched) {
+        match connector(&script).create(&broken, None, None) {
             Err(RuntimeError::Unsupported(text)) => assert!(text.contains(reason), "{text}"),
             other => panic!("{reason}: {other:?}"),
         }
@@ -134,7 +135,7 @@ fn a_play_that_names_no_pods_had_its_pods_lost() {
         ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'; echo 'new web'"]);
     let mut kube = connector(&script);
     create(&mut kube).unwrap();
-    assert_eq!(kube.played.lock()[&new().instance].pods, Some(vec!["new".to_owned()]));
+    assert_eq!(kube.pods_of(&new().instance), Ok(Some(vec!["new".to_owned()])));
 
     let script = ScriptedEngine::answering(&["echo 'old other'", "", "", "echo nonsense", "echo 'old other'"]);
     let text = failed(create(&mut connector(&script)));
@@ -146,7 +147,7 @@ fn ids_of_pods_that_read_like_options_stopped_all_pods() {
     assert_eq!(parse_pods("Pod:\n--all\np1\n-a\n"), ["p1"]);
     let script = ScriptedEngine::answering(&[]);
     script.on("volume", &volume(r#"["--all"]"#));
-    assert_eq!(connector(&script).pods_of(&new().instance), Pods::Unreadable);
+    assert!(connector(&script).pods_of(&new().instance).is_err());
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn volumes_that_cannot_be_made_do_not_hinder_the_workload() {
     script.on("volume", "exit 125");
     script.on("-g", "printf 'Pod:\\np1\\n'");
     let mut lister = connector(&script);
-    let mut kube = lister.for_workload()();
+    let mut kube = connector(&script);
     let web = create(&mut kube).unwrap();
     // The listing finds no volume either, and knows the pod all the same.
     script.on("volume", "");
@@ -235,8 +236,8 @@ fn calls_before_the_play_could_not_be_cancelled() {
         ("3", [&[POD_LS.to_owned(), rm, create_volume][..], &removal_calls()].concat()),
     ] {
         let script = ScriptedEngine::answering(&[]);
-        let mut watch = script.cancelling(hanging);
-        let result = connector(&script).create(&new(), None, &mut watch);
+        let cancel = script.cancelling(hanging);
+        let result = connector(&script).create(&new(), None, Some(cancel.as_fd()));
         assert_eq!(result, Err(RuntimeError::Cancelled), "call {hanging}");
         assert_eq!(calls(&script), expected);
     }
@@ -300,7 +301,7 @@ fn pods_cannot_be_started_again() {
     let script = ScriptedEngine::answering(&[]);
     let mut kube = connector(&script);
     assert!(!kube.can_start_again());
-    let result = kube.start(&id(&new().instance.to_string()), &new(), None, &mut Unwatched);
+    let result = kube.start(&id(&new().instance.to_string()), &new(), None, None);
     assert!(matches!(result, Err(RuntimeError::Unsupported(_))));
     assert_eq!(script.calls(), [""; 0], "and they are not touched");
 }
@@ -427,31 +428,4 @@ fn a_stop_leaves_the_pods_with_their_logs() {
     let id = ContainerId(instance.to_string().into());
     connector.stop(&id).unwrap();
     assert_eq!(calls(&script), [format!("volume inspect {instance}.pods"), "pod stop --ignore p1 p2".to_owned()]);
-}
-
-#[test]
-fn pods_that_the_agent_takes_down_itself_are_not_said_to_be_missing() {
-    let web = InstanceName::with_id("web", "1", "agent_A");
-    for goes_down in [false, true] {
-        let script = ScriptedEngine::answering(&["echo web.1.agent_A.config", ""]);
-        let mut kube = connector(&script);
-        let (manifest, down_options) = (String::new(), Texts::default());
-        let played = Played { manifest, down_options, pods: Some(vec!["p1".to_owned()]), goes_down };
-        kube.for_workload()().played.lock().insert(web.clone(), played);
-        kube.list().unwrap();
-        assert_eq!(kube.missing.contains("p1"), !goes_down);
-    }
-}
-
-#[test]
-fn pods_go_down_from_before_the_call_until_it_has_succeeded() {
-    let script = ScriptedEngine::answering(&[]);
-    script.on("volume", &volume(CONFIG));
-    script.on("kube", "exit 1");
-    let kube = connector(&script);
-    kube.for_workload()().delete(&id(&new().instance.to_string())).unwrap_err();
-    assert!(kube.played.lock()[&new().instance].goes_down);
-    script.on("kube", "true");
-    kube.for_workload()().delete(&id(&new().instance.to_string())).unwrap();
-    assert!(kube.played.lock().is_empty());
 }

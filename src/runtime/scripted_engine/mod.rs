@@ -2,17 +2,15 @@
 //!
 //! Thread: the one of the test.
 
-use super::container_config::container_config;
+use super::container_config::config_of;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
-use super::{CallWatch, ContainerId, NewContainer, RuntimeError};
+use super::{ContainerId, NewContainer, RuntimeError};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// An id as engines print it.
@@ -45,12 +43,12 @@ impl ScriptedEngine {
     }
 
     /// Makes the call with this number or first argument hang, and cancels it then.
-    pub fn cancelling(&self, call: &str) -> Cancelling {
+    pub fn cancelling(&self, call: &str) -> fs::File {
         let fifo = self.path().join("cancel");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
         let readable = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
         self.on(call, &format!("echo >{}; exec sleep 600", fifo.display()));
-        Cancelling { readable, clean_ups: 0 }
+        readable
     }
 
     pub fn path(&self) -> &Path {
@@ -77,29 +75,6 @@ impl ScriptedEngine {
     }
 }
 
-/// A watch of calls that are cancelled when its pipe is readable.
-pub struct Cancelling {
-    readable: fs::File,
-    /// How often the cleaning up began.
-    pub clean_ups: usize,
-}
-
-impl CallWatch for Cancelling {
-    fn cancel_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.readable.as_fd())
-    }
-
-    fn next_progress(&self) -> Option<Duration> {
-        None
-    }
-
-    fn still_running(&mut self, _age: Duration) {}
-
-    fn cleaning_up(&mut self) {
-        self.clean_ups += 1;
-    }
-}
-
 /// A workload `web` of `agent_A`.
 pub fn new_container(runtime: &str, config: &str) -> NewContainer {
     NewContainer {
@@ -114,7 +89,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
 
 /// The call that creates this container; the tests of `container_config.rs` say which arguments it has.
 pub fn run_call(new: &NewContainer) -> String {
-    container_config(new, &new.workload.runtime).unwrap().run_arguments(new).unwrap().join(" ")
+    config_of(&new.workload, &new.workload.runtime).unwrap().run_arguments(new).unwrap().join(" ")
 }
 
 pub fn id(text: &str) -> ContainerId {

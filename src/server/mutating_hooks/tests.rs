@@ -5,7 +5,6 @@ use crate::limits::PIPE_CONTENT_MAX;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
-use crate::platform::child::Unwatched;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ impl Hooks {
     }
 
     fn run(&self, plan: &WorkloadPlan) -> HookOutcome {
-        run_all(&self.entries, OUTPUT_MAX, plan, &mut Unwatched)
+        run_all(&self.entries, OUTPUT_MAX, plan, None)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> String {
