@@ -18,37 +18,16 @@ pub const STOP_DEADLINE: Duration = Duration::from_secs(2);
 pub const TURN_MAX: Duration = Duration::from_millis(500);
 /// Stack of a thread that runs one workload, in bytes: the manifests of pods may be nested deeply.
 pub const STACK_WORKLOAD: usize = 512 * 1024;
-/// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
-pub const STACK_KEPT: usize = 8 * 1024;
 /// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------- service manager
 
-/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
-pub const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
-/// A changed status is sent at most this often: it is for people.
-pub const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
-/// Longest part of the status, in bytes; it is shown on one line.
-pub const SERVICE_STATUS_MAX: usize = 300;
-/// First pause before a nudged thread is checked again; it doubles. A turn takes less than a millisecond.
-pub const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
-/// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
-pub const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
-/// A thread without progress for this long is named in the log, before the service manager kills the program.
-pub const VITAL_LATE: Duration = Duration::from_secs(2);
 
 // ------------------------------------------------------------------- memory
 
-/// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
-pub const MALLOC_ARENAS: i32 = 2;
 /// After the start, or the last call of an engine, memory that only it needed is returned after this time.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(2);
-/// The same for the first time after the start: when those who waited for it have been answered.
-pub const SETTLE_FIRST: Duration = Duration::from_millis(50);
-/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB around it; a piece
-/// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
-pub const CODE_PIECE: usize = 8 * 1024;
 /// Dropping this many bytes at once is worth the milliseconds that returning them takes.
 pub const TRIM_FROM: usize = 1024 * 1024;
 /// Messages of this many bytes in total are a burst, after which free memory is returned.
@@ -59,9 +38,6 @@ pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------------------- log
 
-/// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
-pub const LOG_RECORD_MAX: usize = 8 * 1024;
-const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
 /// Log lines that one source may cause in a minute.
 pub const LOG_SOURCE_LINES: u64 = 20;
 
@@ -172,10 +148,6 @@ pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 pub const TOP_INTERVAL_WATCH: Duration = Duration::from_secs(2);
 /// Longest interval of `ank top`.
 pub const TOP_INTERVAL_HIGHEST: Duration = Duration::from_secs(3600);
-/// Default of the key `metrics_interval`: what Prometheus is usually set to.
-pub const METRICS_INTERVAL: Duration = Duration::from_secs(15);
-/// Its longest value, in seconds.
-pub const METRICS_INTERVAL_HIGHEST_S: u64 = 3600;
 /// Longest wait of the thread that writes metrics for the loop that has the numbers.
 pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -183,14 +155,8 @@ pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const LOG_STREAMS_MAX: usize = 64;
 /// Those of them that were requested by one workload, on this node or another one.
 pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
-/// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
-pub const LOG_READ: usize = 64 * 1024;
 /// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
 pub const LOG_LINES: usize = 4096;
-/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
-pub const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
-/// A line of this many bytes will never end; its log is closed.
-pub const LOG_LINE_ENDLESS: usize = 50 * 1024 * 1024;
 /// At its end the agent waits this long for the processes that read logs.
 pub const LOG_STOP_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis());
@@ -199,8 +165,6 @@ const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis()
 
 /// Largest gRPC message sent or received by default, in bytes. 5,000 workloads with states need about 8 MB.
 pub const MESSAGE_MAX: usize = 64 * 1024 * 1024;
-/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
-pub const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 /// What other implementations receive at most (gRPC default), in bytes.
 pub const FOREIGN_MESSAGE_MAX: usize = 4 * 1024 * 1024;
 /// Longest first message of a stream, in bytes: a hello with [`AGENT_TAGS_BYTES`] of tags.
@@ -236,11 +200,6 @@ pub const HANDSHAKES: usize = 64;
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
 pub const SOCKET_BACKLOG: i32 = 128;
-/// Attempts to lock a folder, [`FOLDER_LOCK_PAUSE`] apart. A server that starts holds that of its socket for much less
-/// than one pause, and an agent that was stopped ends within half of the attempts.
-pub const FOLDER_LOCK_TRIES: u32 = 40;
-/// Pause between two such attempts.
-pub const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Pause after a connection could not be accepted: out of descriptors or memory.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// A connection without any call is closed after this time.
@@ -269,8 +228,6 @@ const _: () =
 /// Longest message of a workload by default, in bytes. Memory is allocated as bytes arrive, not for the announced
 /// length.
 pub const CONTROL_MESSAGE_MAX: usize = 4 * 1024 * 1024;
-/// The lowest value of `max_control_message_size`, in bytes: a hello and small requests must fit.
-pub const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 /// A message must be complete this long after its first byte. Slow programs need milliseconds.
 pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
 
@@ -280,8 +237,6 @@ pub const CONTROL_MESSAGE_TIME: Duration = Duration::from_secs(30);
 pub const NAME_MAX: usize = 63;
 /// Bytes shown of a text from outside that may have any length.
 pub const EXCERPT_MAX: usize = 200;
-/// Longest manifest or state file read, in bytes: more does not fit into a message of the size that is the default.
-pub const MANIFEST_MAX: u64 = MESSAGE_MAX as u64;
 
 // ----------------------------------------------------------------- lifecycle
 
@@ -370,10 +325,6 @@ pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
 
-/// Longest config file, in bytes: room for three PEM texts and many comments.
-pub const CONFIG_FILE_MAX: u64 = 1024 * 1024;
-/// Longest PEM file, in bytes. A CA bundle of a whole distribution is about 250 KB.
-pub const PEM_FILE_MAX: u64 = 1024 * 1024;
 
 // ------------------------------------------------------------ other programs
 
@@ -398,15 +349,10 @@ const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
 
 /// Longest wait for one listing of containers. Slow flash makes seconds normal, not minutes.
 pub const LISTING_MAX: Duration = Duration::from_secs(30);
-/// Descriptors that are not used to watch processes of containers, but left for calls of the engine and the connection
-/// to the server; with fewer the engine is polled.
-pub const DESCRIPTORS_KEPT_FREE: u64 = 32;
 /// Interval of full listings, which repair what events cannot show.
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(30);
 /// How often containers are listed where no pidfd can be had.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Stop timeout of a container that names none itself (podman's default).
-pub const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 /// How much longer than the container's own stop timeout a stop may take.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest wait for a removal of a stopped container.
@@ -434,22 +380,6 @@ const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
 /// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer;
 /// a path blocks one. While all are blocked, only what names no paths is prepared, and what is prepared is created anew.
 pub const PREPARED_PATHS_THREADS: usize = 8;
-/// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
-pub const POD_DOWN_MAX: Duration = Duration::from_secs(120);
-/// Updates from connectors of pods to the one that lists; dropped when full, since volumes hold the same.
-pub const KUBE_UPDATES: usize = 64;
-/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
-pub const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
-/// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name
-/// of an instance, and than that of a container in a pod.
-pub const LISTED_TEXT_MAX: usize = 512;
-const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
-/// Standard error kept of one engine call, in bytes.
-pub const ENGINE_ERROR_MAX: usize = 4 * 1024;
-/// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
-pub const MASKED_VALUE_MIN: usize = 4;
-/// Time from SIGTERM to SIGKILL for a call of an engine.
-pub const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 /// After an exit was noticed, podman may report the container as running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 /// Pause before the engine is asked again for the exit code of an ended process.

@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx` communicate.
 
-use ankaios_lite::limits::{MANIFEST_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
+use ankaios_lite::limits::{MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::manifest::{Manifest, ManifestError};
 use ankaios_lite::model::version::SHOWN_VERSION;
@@ -258,9 +258,9 @@ fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
     };
     let mut text = String::new();
     let file = File::open(path).map_err(|error| unreadable(&error))?;
-    file.take(MANIFEST_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
-    if text.len() as u64 > MANIFEST_MAX {
-        return Err(unreadable(&format!("larger than {MANIFEST_MAX} bytes")));
+    file.take(MESSAGE_MAX as u64 + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
+    if text.len() > MESSAGE_MAX {
+        return Err(unreadable(&format!("larger than {MESSAGE_MAX} bytes")));
     }
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
     let manifest = manifest.map_err(|error| manifest_failed(path, &error))?;

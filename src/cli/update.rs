@@ -9,7 +9,7 @@ use super::session::ServerLink;
 use super::settings::Waiting;
 use super::table::{TooWide, one_line};
 use super::wait::{self, WaitState, settled};
-use crate::limits::{MANIFEST_MAX, NAME_MAX};
+use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::names::is_name;
 use crate::model::node::Node;
 use crate::platform::clock::Clock;
@@ -212,13 +212,14 @@ pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
     Err(CommandError::input(text, hint))
 }
 
-/// Reads a whole manifest or state of at most [`MANIFEST_MAX`] bytes; `-` is standard input.
+/// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of the size that is the
+/// default; `-` is standard input.
 pub fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
     let mut text = String::new();
-    source.take(MANIFEST_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MANIFEST_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MANIFEST_MAX} bytes")));
+    source.take(MESSAGE_MAX as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > MESSAGE_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MESSAGE_MAX} bytes")));
     }
     Ok(text)
 }

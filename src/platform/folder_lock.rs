@@ -3,12 +3,17 @@
 //! Thread: `main`, at the start. Takes: the open folder, or a file in it where others lock the folder itself. Gives: the
 //! same, which is unlocked when it is dropped.
 
-use crate::limits::{FOLDER_LOCK_PAUSE, FOLDER_LOCK_TRIES};
 use rustix::event::poll;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+
+/// Attempts to lock a folder, [`FOLDER_LOCK_PAUSE`] apart. A server that starts holds that of its socket for much less
+/// than one pause, and an agent that was stopped ends within half of the attempts.
+const FOLDER_LOCK_TRIES: u32 = 40;
+/// Pause between two such attempts.
+const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
 pub fn lock(file: File) -> io::Result<Option<File>> {

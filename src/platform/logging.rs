@@ -4,7 +4,7 @@
 //! Thread: any; the logger is set once by `main`. `ank` prints for people instead and does not use this.
 //! Owns: how many lines each source has caused, and the source of what each thread does at the moment.
 
-use crate::limits::{LOG_RECORD_MAX, LOG_SOURCE_LINES};
+use crate::limits::{ADDITIONAL_INFO_MAX, LOG_SOURCE_LINES};
 use crate::model::names::{Name, excerpt};
 use crate::model::shown_text::printable;
 use crate::platform::clock::{Clock, SystemClock};
@@ -243,6 +243,10 @@ pub fn utc(now: SystemTime) -> String {
 
 #[cfg(test)]
 pub use tests::{lines_of, suppressed};
+
+/// Longest text of a log line, in bytes; the rest is cut. Text of an engine has half of it.
+const LOG_RECORD_MAX: usize = 8 * 1024;
+const _: () = assert!(2 * ADDITIONAL_INFO_MAX <= LOG_RECORD_MAX);
 
 #[cfg(test)]
 mod tests {

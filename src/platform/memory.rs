@@ -3,7 +3,7 @@
 //! Thread: [`at_start`] on `main` before any other thread starts; [`give_back_after`] and [`settle_again`] on any; `settle` is
 //! a thread that waits until nothing was done for a while, and gives back what only that needed.
 
-use crate::limits::{CODE_PIECE, MALLOC_ARENAS, SETTLE_AFTER, SETTLE_FIRST, STACK_KEPT, STACK_SMALL, TRIM_FROM};
+use crate::limits::{SETTLE_AFTER, STACK_SMALL, TRIM_FROM};
 use crate::platform::threads;
 use crossbeam_channel::{Sender, bounded};
 use rustix::mm::Advice;
@@ -12,6 +12,16 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::OnceLock;
+
+/// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
+const STACK_KEPT: usize = 8 * 1024;
+/// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
+const MALLOC_ARENAS: i32 = 2;
+/// The same for the first time after the start: when those who waited for it have been answered.
+const SETTLE_FIRST: Duration = Duration::from_millis(50);
+/// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB around it; a piece
+/// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
+const CODE_PIECE: usize = 8 * 1024;
 
 /// To be called before any other thread starts.
 ///

@@ -5,7 +5,7 @@
 //!
 //! Thread: `metrics`, which may wait for the disk; nothing else of the program does.
 
-use crate::limits::{METRICS_INTERVAL, METRICS_INTERVAL_HIGHEST_S, STACK_SMALL};
+use crate::limits::STACK_SMALL;
 use crate::platform::settings::Number;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -18,6 +18,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Default of the key `metrics_interval`: what Prometheus is usually set to.
+const METRICS_INTERVAL: Duration = Duration::from_secs(15);
+/// Its longest value, in seconds.
+const METRICS_INTERVAL_HIGHEST_S: u64 = 3600;
 
 /// What node_exporter reads in its folder.
 const EXTENSION: &str = "prom";

@@ -8,10 +8,7 @@
 //! The socket is ours because it has to work after children were started without the variable, with abstract names too,
 //! and with a bound on how long a full queue of the manager is waited for.
 
-use crate::limits::{
-    NOTIFY_SEND_MAX, SERVICE_STATUS_MAX, SERVICE_STATUS_REST, STACK_SMALL, VITAL_CHECK_FIRST, VITAL_CHECK_MAX,
-    VITAL_LATE,
-};
+use crate::limits::STACK_SMALL;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
@@ -25,6 +22,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
+const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
+/// A changed status is sent at most this often: it is for people.
+const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
+/// Longest part of the status, in bytes; it is shown on one line.
+const SERVICE_STATUS_MAX: usize = 300;
+/// First pause before a nudged thread is checked again; it doubles. A turn takes less than a millisecond.
+const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
+/// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
+const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
+/// A thread without progress for this long is named in the log, before the service manager kills the program.
+const VITAL_LATE: Duration = Duration::from_secs(2);
 
 /// The service manager that started us, if there is one.
 #[derive(Debug, Default)]

@@ -5,10 +5,7 @@
 //! file > default, decided per setting by the program). Gives: checked values, or errors with their texts. Nothing here
 //! logs, since `ank` has no logger: warnings are returned.
 
-use crate::limits::{
-    CONFIG_FILE_MAX, CONTROL_MESSAGE_MAX, CONTROL_MESSAGE_MAX_LOWEST, FOREIGN_MESSAGE_MAX, MESSAGE_MAX,
-    MESSAGE_MAX_HIGHEST, PEM_FILE_MAX,
-};
+use crate::limits::{CONTROL_MESSAGE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use clap::error::{ContextKind, ContextValue};
@@ -21,6 +18,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// Longest config or PEM file, in bytes: a CA bundle of a whole distribution is about 250 KB.
+const FILE_MAX: u64 = 1024 * 1024;
+/// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
+const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
+/// The lowest value of `max_control_message_size`, in bytes: a hello and small requests must fit.
+const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 
 /// The only version of config files.
 pub const CONFIG_VERSION: &str = "v1";
@@ -184,7 +188,7 @@ impl ConfigFile {
     /// Reads `path`.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = read_limited(&mut File::open(path).map_err(failed)?, CONFIG_FILE_MAX).map_err(failed)?;
+        let text = read_limited(File::open(path).map_err(failed)?).map_err(failed)?;
         Ok(Self { path: path.to_owned(), text })
     }
 
@@ -312,11 +316,11 @@ fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     nearest(path, known.iter().filter_map(same_depth))
 }
 
-fn read_limited(file: &mut File, bytes_max: u64) -> io::Result<String> {
+fn read_limited(mut file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(bytes_max + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > bytes_max {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {bytes_max} bytes")));
+    (&mut file).take(FILE_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_MAX} bytes")));
     }
     Ok(text)
 }
@@ -382,7 +386,7 @@ pub enum PemError {
 /// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
 pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
     let failed = |source| PemError::Open { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
         return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
@@ -391,7 +395,7 @@ pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
     if !kind.allows(mode) {
         return Err(PemError::Mode { path: path.to_owned(), kind, mode });
     }
-    read_limited(&mut file, PEM_FILE_MAX).map_err(failed)
+    read_limited(file).map_err(failed)
 }
 
 /// The PEM keys of a config file, as read by [`ConfigFile::keys`].

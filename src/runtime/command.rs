@@ -6,12 +6,19 @@
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
 use super::masking::Masked;
 use super::{Cancel, RuntimeError};
-use crate::limits::{ENGINE_ERROR_MAX, ENGINE_KILL_GRACE, ENGINE_OUTPUT_MAX, ENGINE_REASON_MAX};
+use crate::limits::ENGINE_REASON_MAX;
 use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
+
+/// Standard output kept of one engine call, in bytes. A listing of 1,000 containers is about 0.4 MB.
+const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
+/// Standard error kept of one engine call, in bytes.
+const ENGINE_ERROR_MAX: usize = 4 * 1024;
+/// Time from SIGTERM to SIGKILL for a call of an engine.
+const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 
 /// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it is kept.
 const BOUNDS: OutputBounds =

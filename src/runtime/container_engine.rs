@@ -12,13 +12,16 @@ use super::engine_cli::EngineCli;
 use super::images::pull_missing;
 use super::log_reader::{LogCall, log_arguments};
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
-use crate::limits::{CONTAINER_STOP_DEFAULT, LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::ContainerConfig;
 use crate::model::workload::Workload;
 use std::iter;
 use std::time::Duration;
+
+/// Stop timeout of a container that names none itself (podman's default).
+const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";

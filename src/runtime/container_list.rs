@@ -10,10 +10,15 @@
 
 use super::container_config::{LABEL_AGENT, LABEL_NAME};
 use super::{ContainerId, ListedContainer, MainProcess};
-use crate::limits::LISTED_TEXT_MAX;
+use crate::limits::NAME_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use serde_json::{Map, Value};
+
+/// Characters of a label or a name that a listing prints, whatever image or person it is from. Longer than the full name
+/// of an instance, and than that of a container in a pod.
+const LISTED_TEXT_MAX: usize = 512;
+const _: () = assert!(LISTED_TEXT_MAX > 2 * NAME_MAX + 64 + 2);
 
 /// One container as the engine lists it: an object with the keys of [`podman_format`] or of the format for nerdctl.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! Gives: the key of each process that ended, once.
 
 use super::{ContainerId, MainProcess};
-use crate::limits::{DESCRIPTORS_KEPT_FREE, STACK_SMALL};
+use crate::limits::STACK_SMALL;
 use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::Sender;
@@ -21,6 +21,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Descriptors that are not used to watch processes of containers, but left for calls of the engine and the connection
+/// to the server; with fewer the engine is polled.
+const DESCRIPTORS_KEPT_FREE: u64 = 32;
 
 /// Key of the descriptor that ends the thread.
 const END: u64 = u64::MAX;

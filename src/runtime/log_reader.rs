@@ -4,13 +4,20 @@
 //! Owns: the engine's process, and the beginning of a line whose end has not come yet.
 
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
-use crate::limits::{LOG_LINE_ENDLESS, LOG_LINE_MAX, LOG_READ};
+use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
 use crate::platform::child::followed::{FollowedChild, Output};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+/// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
+const LOG_READ: usize = 64 * 1024;
+/// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
+const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
+/// A line of this many bytes will never end; its log is closed.
+const LOG_LINE_ENDLESS: usize = 50 * 1024 * 1024;
 
 /// The last line of a log with a line that does not end.
 const ENDLESS_LINE: &str = "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";

@@ -7,9 +7,11 @@
 //!
 //! Thread: none, plain values.
 
-use crate::limits::MASKED_VALUE_MIN;
 pub use crate::model::shown_text::MASK;
 use crate::model::shown_text::{password_in, without_passwords};
+
+/// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
+const MASKED_VALUE_MIN: usize = 4;
 
 /// Options whose whole value may be a secret, also when it has no name.
 const SECRET_OPTIONS: [&str; 10] = [

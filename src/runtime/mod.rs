@@ -110,7 +110,7 @@ pub enum RuntimeError {
     /// The engine's program could not be started, so nothing happened.
     #[error("{0}")]
     NotStarted(String),
-    /// The engine failed; its own message (at most [`crate::limits::ENGINE_ERROR_MAX`]) and the call.
+    /// The engine failed; its own message (at most 4 KiB) and the call.
     #[error("{0}")]
     Failed(String),
     /// It did not end in time; what was wanted may still happen.

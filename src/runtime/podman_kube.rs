@@ -21,7 +21,7 @@ use super::log_reader::{LogCall, log_arguments};
 use super::masking::{MASK, Masked};
 use super::pod_states::{Pods, is_in, listed};
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
-use crate::limits::{LISTING_MAX, POD_DOWN_MAX};
+use crate::limits::LISTING_MAX;
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
@@ -33,6 +33,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
+const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 
 /// Name of the runtime in manifests.
 // [impl->swdd~podman-kube-name-returns-podman-kube~1]
