@@ -23,7 +23,6 @@ pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------- service manager
 
-
 // ------------------------------------------------------------------- memory
 
 /// After the start, or the last call of an engine, memory that only it needed is returned after this time.
@@ -324,7 +323,6 @@ pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ----------------------------------------------------------------- settings
-
 
 // ------------------------------------------------------------ other programs
 

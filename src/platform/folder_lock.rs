@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 /// Attempts to lock a folder, [`FOLDER_LOCK_PAUSE`] apart. A server that starts holds that of its socket for much less
 /// than one pause, and an agent that was stopped ends within half of the attempts.

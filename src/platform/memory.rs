@@ -12,6 +12,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
 const STACK_KEPT: usize = 8 * 1024;
