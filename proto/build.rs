@@ -13,10 +13,17 @@ const FILES: [(&str, &[(&str, &str)]); 3] = [
         &[
             ("CompleteState newState = 1;", "optional bytes newState = 1;"),
             ("CompleteState completeState = 1;", "optional bytes completeState = 1;"),
+            ("ExecutionState executionState = 2;", "optional bytes executionState = 2;"),
         ],
     ),
     ("control_api.proto", &[]),
-    ("grpc_api.proto", &[("ank_base.Workload workload = 2;", "optional bytes workload = 2;")]),
+    (
+        "grpc_api.proto",
+        &[
+            ("ank_base.Workload workload = 2;", "optional bytes workload = 2;"),
+            ("ank_base.AgentUsage usage = 2;", "optional bytes usage = 2;"),
+        ],
+    ),
 ];
 
 fn main() {

@@ -321,7 +321,7 @@ impl ClientReceiver {
             match wait(self.stream.next()) {
                 Some(Ok(received)) => {
                     let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
-                    match bytes.and_then(|bytes| read_from_server(&bytes).map_err(|error| error.0)) {
+                    match bytes.and_then(|bytes| read_from_server(bytes).map_err(|error| error.0)) {
                         Ok(message) => return Ok(message),
                         Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
                     }

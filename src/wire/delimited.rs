@@ -144,7 +144,7 @@ pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
 /// # Errors
 /// None.
 pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
-    Ok(delimit(messages::write_to_workload(message)))
+    Ok(delimit(messages::write_to_workload(&message)))
 }
 
 fn delimit(message: Vec<u8>) -> Vec<u8> {

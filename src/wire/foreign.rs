@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 /// What cannot be cut is replaced: an answer by an error that names the way out, the list of workloads in a hello
 /// by nothing and an error in the log, because it would end the session again and again.
 pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
-    let (bytes, message) = write_from_server(message);
+    let bytes = write_from_server(&message);
     let size = bytes.len();
     if size <= limit {
         return vec![bytes];
     }
     let what = match message {
-        Some(FromServer::UpdateWorkload(plan)) => match halves(plan) {
+        FromServer::UpdateWorkload(plan) => match halves(plan) {
             Some(halves) => {
                 return halves
                     .into_iter()
@@ -28,8 +28,8 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
             }
             None => "an update of one workload".to_owned(),
         },
-        Some(FromServer::Response(Response { id, .. })) => return too_large_answer(id, size, limit, peer),
-        Some(FromServer::ServerHello(added)) => format!("the hello with {} workloads", added.len()),
+        FromServer::Response(Response { id, .. }) => return too_large_answer(id, size, limit, peer),
+        FromServer::ServerHello(added) => format!("the hello with {} workloads", added.len()),
         _ => "a message".to_owned(),
     };
     too_large(peer, &what, size, limit);
@@ -40,7 +40,7 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
 pub fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     let text =
         format!("The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks.");
-    let (error, _) = write_from_server(FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
+    let error = write_from_server(&FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
     if error.len() <= limit {
         return vec![error];
     }

@@ -276,7 +276,7 @@ impl OutboxReader {
     pub fn try_next(&self) -> Option<FromServer> {
         let message = self.next_to_send()?;
         self.sent();
-        read_from_server(&message.bytes()).ok()
+        read_from_server(message.bytes()).ok()
     }
 
     /// The next message. A response counts as waiting until [`Self::sent`].

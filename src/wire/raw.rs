@@ -23,5 +23,5 @@ pub fn write_to_server(message: ToServer) -> Option<Vec<u8>> {
 
 /// The bytes that the server sends.
 pub fn write_from_server(message: FromServer) -> Option<Vec<u8>> {
-    Some(messages::write_from_server(message).0)
+    Some(messages::write_from_server(&message))
 }

@@ -1,25 +1,28 @@
-//! What each message has, and where bytes of peers become messages of ours.
+//! Messages of ours and those of the schema, which the library reads and writes. Complete states, workloads and execution
+//! states are bytes in these (proto/build.rs), which tree.rs reads and writes.
 //!
 //! Thread: whichever reads or writes the stream.
 
-use super::codec::{Codec, Decoded, Item, Left, Message, PART, from_bytes, last_of, one_of, read_fields, to_bytes};
 use super::fields::{Field, Fields, Value, read_varint};
+use super::schema::{ank_base as base, control_api as control, grpc_api as api};
+use super::tree::reader::last_of;
 use super::tree::writer::Writer;
 use super::tree::{self, Parts};
-use super::{ConvertError, phase};
+use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX, STATE_INFO_MAX};
 use crate::model::execution_state::{ExecutionState, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry, LogsRequest,
-    PreparedInstance, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
-    WorkloadPlan,
+    AddedWorkload, AgentCapabilities, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
+    LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload,
+    UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
-use crate::model::workload::Workload;
-use std::collections::BTreeMap;
+use crate::model::workload::DeleteCondition;
+use protobuf::{CodedInputStream, EnumOrUnknown, Message, MessageField};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Number of a request in what workloads and peers of the server send, and of its id in that.
@@ -27,16 +30,75 @@ const REQUEST: u32 = 3;
 const REQUEST_ID: u32 = 1;
 /// That of a rollback in an update.
 const ROLLBACK_OF: u32 = 1005;
+const ANY: RangeInclusive<u32> = 1..=u32::MAX;
+
+/// Lets the library read a message, and gives the bytes back before it becomes one of ours.
+fn parse<M: Message>(bytes: impl AsRef<[u8]>) -> Decoded<M> {
+    let bytes = bytes.as_ref();
+    let (mut message, mut stream) = (M::new(), CodedInputStream::from_bytes(bytes));
+    // Without the end as a limit it takes what is cut short for complete.
+    let read = stream.push_limit(bytes.len() as u64).and_then(|_| message.merge_from(&mut stream));
+    read.map(|()| message).map_err(|_| ConvertError(MALFORMED.to_owned()))
+}
+
+fn parse_within<M: Message>(bytes: &[u8], left: &mut Left) -> Decoded<M> {
+    left.take(bytes.len())?;
+    left.take_for_library(bytes, LIBRARY_DEPTH)?;
+    parse(bytes)
+}
+
+fn bytes_of(message: &impl Message) -> Vec<u8> {
+    message.write_to_bytes().expect("no field is required, and a vector takes all bytes")
+}
 
 // --------------------------------------------------------------- to the server
 
 pub fn write_to_server(message: ToServer) -> Vec<u8> {
-    let message = match message {
-        ToServer::Empty => None,
-        ToServer::StatesComplete => Some(ToServer::WorkloadStates(Vec::new())),
-        message => Some(message),
+    use api::to_server::ToServerEnum as To;
+    let content = match message {
+        ToServer::AgentHello { agent, version, tags, capabilities } => To::AgentHello(api::AgentHello {
+            agentName: agent,
+            protocolVersion: version,
+            tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
+            tellsUsage: capabilities.tells_usage,
+            prepares: capabilities.prepares,
+            ..Default::default()
+        }),
+        ToServer::CommanderHello { version } => {
+            To::CommanderHello(api::CommanderHello { protocolVersion: version, ..Default::default() })
+        }
+        ToServer::WorkloadStates(states) => To::UpdateWorkloadState(write_states(&states)),
+        ToServer::StatesComplete => To::UpdateWorkloadState(write_states(&[])),
+        ToServer::AgentLoad(load) => To::AgentLoadStatus(api::AgentLoadStatus {
+            agent_name: load.agent,
+            cpu_usage: MessageField::some(base::CpuUsage { cpu_usage: load.cpu_usage, ..Default::default() }),
+            free_memory: MessageField::some(base::FreeMemory { free_memory: load.free_memory, ..Default::default() }),
+            ..Default::default()
+        }),
+        ToServer::Request(request) => To::Request(write_request(request)),
+        ToServer::LogEntries { request_id, entries } => To::LogEntriesResponse(api::LogEntriesResponse {
+            requestId: request_id,
+            logEntriesResponse: MessageField::some(write_log_entries(&entries)),
+            ..Default::default()
+        }),
+        ToServer::LogsStop { request_id, instance } => To::LogsStopResponse(api::LogsStopResponse {
+            requestId: request_id,
+            logsStopResponse: MessageField::some(write_logs_stop(&instance)),
+            ..Default::default()
+        }),
+        ToServer::UsageResponse { number, usage } => To::UsageResponse(api::UsageResponse {
+            number,
+            usage: Some(tree::write_usage(&usage.node())),
+            ..Default::default()
+        }),
+        ToServer::Prepared(instances) => To::Prepared(api::Prepared {
+            instances: instances.into_iter().map(write_prepared).collect(),
+            ..Default::default()
+        }),
+        ToServer::Goodbye => To::Goodbye(api::Goodbye::default()),
+        ToServer::Empty => return Vec::new(),
     };
-    to_bytes(&mut ToServerMessage(message))
+    bytes_of(&api::ToServer { ToServerEnum: Some(content), ..Default::default() })
 }
 
 /// Reads any message; one without content becomes [`ToServer::Empty`]. A request that may not be decoded becomes one that
@@ -45,23 +107,53 @@ pub fn write_to_server(message: ToServer) -> Vec<u8> {
 /// # Errors
 /// Bytes that are no message.
 pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
-    if bytes.len() > FOREIGN_MESSAGE_MAX && !is_request(bytes) {
+    use api::to_server::ToServerEnum as To;
+    // Of several parts the last one counts.
+    if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
+        let read = read_request(request, left);
+        return match left.refused().filter(|_| read.is_err()).cloned().zip(request_id(request)) {
+            Some((reason, id)) => Ok(refused_request(id, reason)),
+            None => read.map(ToServer::Request),
+        };
+    }
+    if bytes.len() > FOREIGN_MESSAGE_MAX {
         // States, logs and loads go on to others, and all agents send these in pieces that everybody takes.
         let text = format!("{} bytes that are no request, at most {FOREIGN_MESSAGE_MAX} are taken", bytes.len());
         return Err(left.refuse(text));
     }
-    let message: Decoded<ToServerMessage> = from_bytes(bytes, left);
-    let refused = left.refused().filter(|_| message.is_err());
-    if let Some((reason, id)) = refused.zip(request_id(bytes)) {
-        return Ok(refused_request(id, reason.clone()));
-    }
-    Ok(match message?.0 {
-        // A list without states is the end of those that an agent has.
-        Some(ToServer::WorkloadStates(states)) if states.is_empty() && last_of(bytes, 2) == Some(&[]) => {
-            ToServer::StatesComplete
+    let message: api::ToServer = parse_within(bytes, left)?;
+    Ok(match message.ToServerEnum {
+        Some(To::AgentHello(hello)) => ToServer::AgentHello {
+            agent: hello.agentName,
+            version: hello.protocolVersion,
+            tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
+            capabilities: AgentCapabilities { tells_usage: hello.tellsUsage, prepares: hello.prepares },
+        },
+        Some(To::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
+        Some(To::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
+        Some(To::UpdateWorkloadState(states)) => ToServer::WorkloadStates(read_states(states, left)?),
+        Some(To::AgentLoadStatus(load)) => ToServer::AgentLoad(AgentLoad {
+            agent: load.agent_name,
+            cpu_usage: load.cpu_usage.cpu_usage,
+            free_memory: load.free_memory.free_memory,
+        }),
+        Some(To::LogEntriesResponse(response)) => ToServer::LogEntries {
+            request_id: response.requestId,
+            entries: read_log_entries(response.logEntriesResponse.unwrap_or_default()),
+        },
+        Some(To::LogsStopResponse(response)) => {
+            match response.logsStopResponse.into_option().and_then(|stop| read_instance(stop.workloadName)) {
+                Some(instance) => ToServer::LogsStop { request_id: response.requestId, instance },
+                None => ToServer::Empty,
+            }
         }
-        Some(ToServer::LogsStop { instance, .. }) if instance == InstanceName::default() => ToServer::Empty,
-        message => message.unwrap_or(ToServer::Empty),
+        Some(To::Prepared(prepared)) => ToServer::Prepared(prepared.instances.into_iter().map(read_prepared).collect()),
+        Some(To::UsageResponse(response)) => ToServer::UsageResponse {
+            number: response.number,
+            usage: read_usage(parse(response.usage.unwrap_or_default())?),
+        },
+        Some(To::Goodbye(_)) => ToServer::Goodbye,
+        _ => ToServer::Empty,
     })
 }
 
@@ -71,15 +163,10 @@ pub fn refused_request(id: String, reason: String) -> ToServer {
     ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
 }
 
-/// Whether a message of a workload or for the server is a request. Of several parts the last one counts.
-fn is_request(bytes: &[u8]) -> bool {
-    Fields::of(bytes).map_while(Result::ok).last().is_some_and(|field| field.number == REQUEST)
-}
-
-/// The id of the request in a message of a workload or for the server, if it holds one that can be read.
-fn request_id(bytes: &[u8]) -> Option<String> {
-    let id = last_of(last_of(bytes, REQUEST)?, REQUEST_ID).unwrap_or_default();
-    String::from_utf8(id.to_vec()).ok()
+/// The id of a request, if it can be read.
+fn request_id(request: &[u8]) -> Option<String> {
+    let id = last_of(request, REQUEST_ID..=REQUEST_ID).ok()?;
+    String::from_utf8(id.map(|(_, id)| id.to_vec()).unwrap_or_default()).ok()
 }
 
 /// The id of the request that begins with these bytes, if it is there as a whole.
@@ -95,151 +182,131 @@ pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     }
 }
 
-#[derive(Default)]
-struct ToServerMessage(Option<ToServer>);
-
-impl Message for ToServerMessage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        one_of!(codec, &mut self.0, ToServer:
-            1 => AgentHello { agent: agent, version: version, tags: tags, capabilities: capabilities } {
-                codec.field(1, agent)?;
-                codec.field(2, version)?;
-                codec.nested(3, |codec| codec.map(1, tags))?;
-                codec.field(1000, &mut capabilities.tells_usage)?;
-                codec.field(1001, &mut capabilities.prepares)?;
-            }
-            2 => WorkloadStates { 0: states } { codec.list(1, states)?; }
-            3 => Request { 0: request } { request.fields(codec)?; }
-            4 => Goodbye {} {}
-            5 => AgentLoad { 0: load } { load.fields(codec)?; }
-            6 => CommanderHello { version: version } { codec.field(2, version)?; }
-            7 => LogEntries { request_id: id, entries: entries } {
-                codec.field(1, id)?;
-                codec.nested(2, |codec| codec.list(1, entries))?;
-            }
-            8 => LogsStop { request_id: id, instance: instance } {
-                codec.field(1, id)?;
-                codec.nested(2, |codec| codec.field(1, instance))?;
-            }
-            1000 => UsageResponse { number: number, usage: usage } {
-                codec.field(1, number)?;
-                codec.field(2, usage)?;
-            }
-            1001 => Prepared { 0: instances } { codec.list(1, instances)?; }
-        );
-        Ok(())
+fn write_prepared(prepared: PreparedInstance) -> api::PreparedInstance {
+    api::PreparedInstance {
+        instanceName: write_instance(&prepared.instance),
+        level: prepared.level.map(|level| level.as_str().to_owned()),
+        reason: prepared.reason,
+        tries: prepared.tries,
+        isFinal: prepared.is_final,
+        unmet: prepared.unmet,
+        ..Default::default()
     }
 }
 
-impl Message for AgentLoad {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.agent)?;
-        codec.nested(2, |codec| codec.field(1, &mut self.cpu_usage))?;
-        codec.nested(3, |codec| codec.field(1, &mut self.free_memory))
+fn read_prepared(prepared: api::PreparedInstance) -> PreparedInstance {
+    // Our agents send no more; the server keeps it and shows it to everybody.
+    let cut = |mut text: String| {
+        text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
+        text.shrink_to_fit();
+        text
+    };
+    PreparedInstance {
+        instance: read_instance(prepared.instanceName).unwrap_or_default(),
+        level: prepared.level.and_then(|level| PrepareLevel::parse(&level)),
+        reason: prepared.reason.map(cut),
+        tries: prepared.tries,
+        is_final: prepared.isFinal,
+        unmet: prepared.unmet.map(cut),
     }
 }
 
-impl Message for PreparedInstance {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        let mut level = self.level.map(|level| level.as_str().to_owned());
-        codec.field(1, &mut self.instance)?;
-        codec.optional(2, &mut level)?;
-        codec.optional(3, &mut self.reason)?;
-        codec.field(4, &mut self.tries)?;
-        codec.field(5, &mut self.is_final)?;
-        codec.optional(6, &mut self.unmet)?;
-        self.level = level.and_then(|level| PrepareLevel::parse(&level));
-        // Our agents send no more; the server keeps it and shows it to everybody.
-        for text in [&mut self.reason, &mut self.unmet].into_iter().flatten() {
-            text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
-            text.shrink_to_fit();
+fn read_usage(usage: base::AgentUsage) -> AgentUsage {
+    let node = usage.node.unwrap_or_default();
+    let of_workload = |usage: base::WorkloadUsage| WorkloadUsage {
+        memory_bytes: usage.memoryBytes,
+        inactive_file_bytes: usage.inactiveFileBytes,
+        memory_peak_bytes: usage.memoryPeakBytes,
+        cpu_usec: usage.cpuUsec,
+        pids: usage.pids,
+        uptime_ms: usage.uptimeMs,
+        restarts: usage.restarts,
+        missing: usage.missing,
+    };
+    let of_workloads = |ids: base::InstanceUsageMap| {
+        ids.instances.into_iter().map(|(id, usage)| (id.into(), of_workload(usage))).collect()
+    };
+    AgentUsage {
+        sampled_usec: usage.sampledUsec,
+        node: NodeUsage {
+            cores: node.cores,
+            cpu_busy_usec: node.cpuBusyUsec,
+            memory_total_bytes: node.memoryTotalBytes,
+            memory_available_bytes: node.memoryAvailableBytes,
+        },
+        workloads: usage.workloads.into_iter().map(|(name, ids)| (name.into(), of_workloads(ids))).collect(),
+        missing: usage.missing,
+    }
+}
+
+fn write_request(request: Request) -> base::Request {
+    use base::request::RequestContent as Wire;
+    let update = |update| Some(Wire::UpdateStateRequest(update));
+    let content = match request.content {
+        RequestContent::UpdateState(state) => update(base::UpdateStateRequest {
+            // A state that could not be read never leaves this program again.
+            newState: state.new_state.and_then(Result::ok).map(|state| tree::write_state(&state)),
+            updateMask: state.masks,
+            ..Default::default()
+        }),
+        RequestContent::RollBack(number) => {
+            update(base::UpdateStateRequest { rollbackOf: Some(number), ..Default::default() })
         }
-        Ok(())
-    }
+        RequestContent::CompleteState(read) => Some(Wire::CompleteStateRequest(base::CompleteStateRequest {
+            fieldMask: read.masks,
+            subscribeForEvents: read.subscribe,
+            ..Default::default()
+        })),
+        RequestContent::Logs(logs) => Some(Wire::LogsRequest(write_logs_request(&logs))),
+        RequestContent::LogsCancel => Some(Wire::LogsCancelRequest(base::LogsCancelRequest::default())),
+        RequestContent::EventsCancel => Some(Wire::EventsCancelRequest(base::EventsCancelRequest::default())),
+        RequestContent::Missing => None,
+    };
+    base::Request { requestId: request.id, RequestContent: content, ..Default::default() }
 }
 
-impl Message for AgentUsage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.optional(1, &mut self.sampled_usec)?;
-        codec.field(2, &mut self.node)?;
-        codec.map(3, &mut self.workloads)?;
-        codec.optional(4, &mut self.missing)
-    }
-}
-
-impl Message for BTreeMap<Name, WorkloadUsage> {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.map(1, self)
-    }
-}
-
-impl Message for NodeUsage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.optional(1, &mut self.cores)?;
-        codec.optional(2, &mut self.cpu_busy_usec)?;
-        codec.optional(3, &mut self.memory_total_bytes)?;
-        codec.optional(4, &mut self.memory_available_bytes)
-    }
-}
-
-impl Message for WorkloadUsage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.optional(1, &mut self.memory_bytes)?;
-        codec.optional(2, &mut self.inactive_file_bytes)?;
-        codec.optional(3, &mut self.memory_peak_bytes)?;
-        codec.optional(4, &mut self.cpu_usec)?;
-        codec.optional(5, &mut self.pids)?;
-        codec.optional(6, &mut self.uptime_ms)?;
-        codec.optional(7, &mut self.restarts)?;
-        codec.optional(8, &mut self.missing)
-    }
-}
-
-impl Message for Request {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.id)?;
-        if let Codec::Read(Field { number: 2, value: Value::Bytes(bytes) }, left) = codec {
-            self.content = read_update(bytes, left)?;
-            return Ok(());
+fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
+    use base::request::RequestContent as Wire;
+    match last_of(bytes, 2..=6)? {
+        Some((2, update)) => {
+            let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?.map(|(_, id)| left.text(id)).transpose()?;
+            return Ok(Request { id: id.unwrap_or_default(), content: read_update(update, left)? });
         }
-        if let Codec::Read(Field { number: 3, value: Value::Bytes(bytes) }, left) = codec {
-            check_masks(bytes, left)?;
-        }
-        if let (Codec::Write(_), RequestContent::RollBack(number)) = (&*codec, &mut self.content) {
-            return codec.nested(2, |codec| codec.optional(ROLLBACK_OF, &mut Some(*number)));
-        }
-        let mut content = Some(std::mem::take(&mut self.content));
-        one_of!(codec, &mut content, RequestContent:
-            2 => UpdateState { 0: update } {
-                // A state that could not be read never leaves this program again.
-                if let (Codec::Write(writer), Some(Ok(state))) = (&mut *codec, &update.new_state) {
-                    writer.bytes(1, &tree::write_state(state));
-                }
-                codec.list(2, &mut update.masks)?;
-            }
-            3 => CompleteState { 0: read } { read.fields(codec)?; }
-            4 => Logs { 0: logs } { logs.fields(codec)?; }
-            5 => LogsCancel {} {}
-            6 => EventsCancel {} {}
-        );
-        self.content = content.unwrap_or_default();
-        Ok(())
+        Some((3, read)) => check_masks(read, left)?,
+        _ => {}
     }
+    let request: base::Request = parse_within(bytes, left)?;
+    let content = match request.RequestContent {
+        Some(Wire::CompleteStateRequest(read)) => {
+            RequestContent::CompleteState(ReadState { masks: read.fieldMask, subscribe: read.subscribeForEvents })
+        }
+        Some(Wire::LogsRequest(logs)) => RequestContent::Logs(read_logs_request(logs)),
+        Some(Wire::LogsCancelRequest(_)) => RequestContent::LogsCancel,
+        Some(Wire::EventsCancelRequest(_)) => RequestContent::EventsCancel,
+        _ => RequestContent::Missing,
+    };
+    Ok(Request { id: request.requestId, content })
 }
 
 /// Without masks fewer parts of the state count. A state that cannot be read is refused by the server, with its reason.
 fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
-    let (mut masks, mut rollback_of) = (Vec::new(), None);
-    read_fields(bytes, left, |codec| {
-        codec.optional(ROLLBACK_OF, &mut rollback_of)?;
-        codec.list(2, &mut masks)
-    })?;
+    let (mut masks, mut state, mut rollback_of) = (Vec::new(), None, None);
+    for field in Fields::of(bytes) {
+        match field? {
+            Field { number: 1, value: Value::Bytes(bytes) } => state = Some(bytes),
+            Field { number: 2, value: Value::Bytes(mask) } => {
+                left.take(PART)?;
+                masks.push(left.text(mask)?);
+            }
+            Field { number: ROLLBACK_OF, value: Value::Varint(number) } => rollback_of = Some(number),
+            _ => {}
+        }
+    }
     if let Some(number) = rollback_of {
         return Ok(RequestContent::RollBack(number)); // Whatever else it has: its sender needs the rights for this only.
     }
     let parts = if masks.is_empty() { Parts::NewWhole } else { Parts::New };
-    let new_state =
-        last_of(bytes, 1).map(|state| tree::read_state(state, parts, left).map_err(|error| error.to_string()));
+    let new_state = state.map(|state| tree::read_state(state, parts, left).map_err(|error| error.to_string()));
     Ok(RequestContent::UpdateState(UpdateState { new_state, masks }))
 }
 
@@ -258,134 +325,197 @@ fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
     )))
 }
 
-impl Message for ReadState {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.list(1, &mut self.masks)?;
-        codec.field(2, &mut self.subscribe)
-    }
-}
-
-impl Message for LogsRequest {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.list(1, &mut self.instances)?;
-        codec.optional(2, &mut self.follow)?;
-        codec.optional(3, &mut self.tail)?;
-        codec.optional(4, &mut self.since)?;
-        codec.optional(5, &mut self.until)
-    }
-}
-
 // ------------------------------------------------------------- from the server
 
-/// The bytes of a message of the server, and the message.
-pub fn write_from_server(message: FromServer) -> (Vec<u8>, Option<FromServer>) {
-    let mut message = FromServerMessage(Some(message));
-    (to_bytes(&mut message), message.0)
+pub fn write_from_server(message: &FromServer) -> Vec<u8> {
+    use api::from_server::FromServerEnum as From;
+    let added = |added: &[AddedWorkload]| added.iter().map(write_added).collect();
+    let content = match message {
+        FromServer::ServerHello(all) => {
+            From::ServerHello(api::ServerHello { addedWorkloads: added(all), ..Default::default() })
+        }
+        FromServer::Prepare(all) => From::Prepare(api::Prepare { addedWorkloads: added(all), ..Default::default() }),
+        FromServer::UpdateWorkload(plan) => From::UpdateWorkload(plan_message(plan)),
+        FromServer::WorkloadStates(states) => From::UpdateWorkloadState(write_states(states)),
+        FromServer::Response(response) => From::Response(write_response(response)),
+        FromServer::LogsRequest { request_id, request } => From::LogsRequest(api::LogsRequest {
+            requestId: request_id.clone(),
+            logsRequest: MessageField::some(write_logs_request(request)),
+            ..Default::default()
+        }),
+        FromServer::LogsCancel { request_id } => {
+            From::LogsCancelRequest(api::LogsCancelRequest { requestId: request_id.clone(), ..Default::default() })
+        }
+        FromServer::UsageRequest { number } => {
+            From::UsageRequest(api::UsageRequest { number: *number, ..Default::default() })
+        }
+    };
+    bytes_of(&api::FromServer { FromServerEnum: Some(content), ..Default::default() })
 }
 
 /// Reads a message of the server.
 ///
 /// # Errors
 /// What is missing or unknown; the whole message is of no use then.
-pub fn read_from_server(bytes: &[u8]) -> Decoded<FromServer> {
-    let message: FromServerMessage = from_bytes(bytes, &mut Left::unbounded())?;
-    message.0.ok_or_else(|| ConvertError("a message without content".to_owned()))
-}
-
-#[derive(Default)]
-struct FromServerMessage(Option<FromServer>);
-
-impl Message for FromServerMessage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        one_of!(codec, &mut self.0, FromServer:
-            1 => UpdateWorkload { 0: plan } { plan.fields(codec)?; }
-            2 => WorkloadStates { 0: states } { codec.list(1, states)?; }
-            3 => Response { 0: response } { response.fields(codec)?; }
-            4 => ServerHello { 0: added } { codec.list(1, added)?; }
-            5 => LogsRequest { request_id: id, request: request } {
-                codec.field(1, id)?;
-                codec.field(2, request)?;
-            }
-            6 => LogsCancel { request_id: id } { codec.field(1, id)?; }
-            1000 => UsageRequest { number: number } { codec.field(1, number)?; }
-            1001 => Prepare { 0: added } { codec.list(1, added)?; }
-        );
-        Ok(())
-    }
-}
-
-impl Message for WorkloadPlan {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.list(1, &mut self.added)?;
-        codec.list(2, &mut self.deleted)
-    }
-}
-
-impl Item for AddedWorkload {
-    fn write(&mut self, number: u32, writer: &mut Writer) {
-        writer.nested(number, |writer| {
-            self.instance.write(1, writer);
-            writer.bytes(2, &tree::write_workload(&self.workload));
-        });
-    }
-
-    fn read(value: Value<'_>, left: &mut Left) -> Decoded<Option<Self>> {
-        let Value::Bytes(bytes) = value else { return Ok(None) };
-        left.take(size_of::<Workload>())?;
-        let mut instance = None;
-        read_fields(bytes, left, |codec| codec.optional(1, &mut instance))?;
-        let instance = instance.ok_or_else(|| ConvertError("No instance name".to_owned()))?;
-        let workload = last_of(bytes, 2).ok_or_else(|| ConvertError("No workload".to_owned()))?;
-        Ok(Some(Self { instance, workload: Arc::new(tree::read_workload(workload, left)?) }))
-    }
-}
-
-impl Message for DeletedWorkload {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.instance)?;
-        codec.map(2, &mut self.dependencies)
-    }
-}
-
-impl Message for Response {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.id)?;
-        let mut content = Some(std::mem::take(&mut self.content));
-        one_of!(codec, &mut content, ResponseContent:
-            3 => Error { 0: text } { codec.field(1, text)?; }
-            4 => CompleteState { state: state, altered: altered } { state_fields(state, altered, codec)?; }
-            5 => UpdateStateSuccess { added: added, deleted: deleted } {
-                codec.list(1, added)?;
-                codec.list(2, deleted)?;
-            }
-            6 => LogsAccepted { 0: instances } { codec.list(1, instances)?; }
-            7 => LogEntries { 0: entries } { codec.list(1, entries)?; }
-            8 => LogsStop { 0: instance } { codec.field(1, instance)?; }
-            9 => LogsCancelAccepted {} {}
-            10 => EventsCancelAccepted {} {}
-        );
-        self.content = content.unwrap_or_default();
-        Ok(())
-    }
-}
-
-fn state_fields(state: &mut Node, altered: &mut Option<AlteredFields>, codec: &mut Codec<'_>) -> Decoded<()> {
-    match codec {
-        Codec::Write(writer) => writer.bytes(1, &tree::write_state(state)),
-        Codec::Read(Field { number: 1, value: Value::Bytes(bytes) }, left) => {
-            *state = tree::read_state(bytes, Parts::Sent, left)?;
+pub fn read_from_server(bytes: impl AsRef<[u8]>) -> Decoded<FromServer> {
+    use api::from_server::FromServerEnum as From;
+    let added = |added: Vec<api::AddedWorkload>| added.into_iter().map(read_added).collect::<Decoded<_>>();
+    Ok(match parse::<api::FromServer>(bytes)?.FromServerEnum {
+        Some(From::ServerHello(hello)) => FromServer::ServerHello(added(hello.addedWorkloads)?),
+        Some(From::Prepare(prepare)) => FromServer::Prepare(added(prepare.addedWorkloads)?),
+        Some(From::UpdateWorkload(update)) => FromServer::UpdateWorkload(plan_of(update)?),
+        Some(From::UpdateWorkloadState(states)) => {
+            FromServer::WorkloadStates(read_states(states, &mut Left::unbounded())?)
         }
-        Codec::Read(..) => {}
+        Some(From::Response(response)) => FromServer::Response(read_response(response)?),
+        Some(From::LogsRequest(request)) => FromServer::LogsRequest {
+            request_id: request.requestId,
+            request: read_logs_request(request.logsRequest.unwrap_or_default()),
+        },
+        Some(From::LogsCancelRequest(cancel)) => FromServer::LogsCancel { request_id: cancel.requestId },
+        Some(From::UsageRequest(request)) => FromServer::UsageRequest { number: request.number },
+        _ => return Err(ConvertError("a message without content".to_owned())),
+    })
+}
+
+/// What hooks read: what changes for an agent.
+#[cfg(feature = "server")]
+pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
+    bytes_of(&plan_message(plan))
+}
+
+/// Reads what a hook wrote.
+///
+/// # Errors
+/// What is missing or unknown.
+#[cfg(feature = "server")]
+pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
+    plan_of(parse(bytes)?)
+}
+
+fn plan_message(plan: &WorkloadPlan) -> api::UpdateWorkload {
+    let deleted = |deleted: &DeletedWorkload| {
+        let condition = |condition: &DeleteCondition| match condition {
+            DeleteCondition::Running => api::DeleteCondition::DEL_COND_RUNNING,
+            DeleteCondition::NotPendingNorRunning => api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING,
+        };
+        let dependencies = deleted.dependencies.iter().map(|(name, when)| (name.clone(), condition(when).into()));
+        api::DeletedWorkload {
+            instanceName: write_instance(&deleted.instance),
+            dependencies: dependencies.collect(),
+            ..Default::default()
+        }
+    };
+    api::UpdateWorkload {
+        addedWorkloads: plan.added.iter().map(write_added).collect(),
+        deletedWorkloads: plan.deleted.iter().map(deleted).collect(),
+        ..Default::default()
     }
-    codec.optional(2, altered)
+}
+
+fn plan_of(update: api::UpdateWorkload) -> Decoded<WorkloadPlan> {
+    let condition = |value: EnumOrUnknown<api::DeleteCondition>| match value.enum_value() {
+        Ok(api::DeleteCondition::DEL_COND_RUNNING) => Ok(DeleteCondition::Running),
+        Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => Ok(DeleteCondition::NotPendingNorRunning),
+        Err(number) => Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned())),
+    };
+    let deleted = |deleted: api::DeletedWorkload| {
+        let dependencies = deleted.dependencies.into_iter().map(|(name, when)| Ok((name, condition(when)?)));
+        Ok(DeletedWorkload {
+            instance: required_instance(deleted.instanceName)?,
+            dependencies: dependencies.collect::<Decoded<_>>()?,
+        })
+    };
+    Ok(WorkloadPlan {
+        added: update.addedWorkloads.into_iter().map(read_added).collect::<Decoded<_>>()?,
+        deleted: update.deletedWorkloads.into_iter().map(deleted).collect::<Decoded<_>>()?,
+    })
+}
+
+fn write_added(added: &AddedWorkload) -> api::AddedWorkload {
+    api::AddedWorkload {
+        instanceName: write_instance(&added.instance),
+        workload: Some(tree::write_workload(&added.workload)),
+        ..Default::default()
+    }
+}
+
+fn read_added(added: api::AddedWorkload) -> Decoded<AddedWorkload> {
+    let instance = required_instance(added.instanceName)?;
+    let workload = added.workload.ok_or_else(|| ConvertError("No workload".to_owned()))?;
+    Ok(AddedWorkload { instance, workload: Arc::new(tree::read_workload(&workload, &mut Left::unbounded())?) })
+}
+
+fn write_response(response: &Response) -> base::Response {
+    use base::response::ResponseContent as Wire;
+    let content = match &response.content {
+        ResponseContent::Error(message) => Wire::Error(base::Error { message: message.clone(), ..Default::default() }),
+        ResponseContent::CompleteState { state, altered } => Wire::CompleteStateResponse(base::CompleteStateResponse {
+            completeState: Some(tree::write_state(state)),
+            alteredFields: altered.clone().map(write_altered).into(),
+            ..Default::default()
+        }),
+        ResponseContent::UpdateStateSuccess { added, deleted } => Wire::UpdateStateSuccess(base::UpdateStateSuccess {
+            addedWorkloads: added.clone(),
+            deletedWorkloads: deleted.clone(),
+            ..Default::default()
+        }),
+        ResponseContent::LogsAccepted(instances) => Wire::LogsRequestAccepted(base::LogsRequestAccepted {
+            workloadNames: instances.iter().filter_map(|name| write_instance(name).into_option()).collect(),
+            ..Default::default()
+        }),
+        ResponseContent::LogEntries(entries) => Wire::LogEntriesResponse(write_log_entries(entries)),
+        ResponseContent::LogsStop(instance) => Wire::LogsStopResponse(write_logs_stop(instance)),
+        ResponseContent::LogsCancelAccepted => Wire::LogsCancelAccepted(base::LogsCancelAccepted::default()),
+        ResponseContent::EventsCancelAccepted => Wire::EventsCancelAccepted(base::EventsCancelAccepted::default()),
+    };
+    base::Response { requestId: response.id.clone(), ResponseContent: Some(content), ..Default::default() }
+}
+
+fn read_response(response: base::Response) -> Decoded<Response> {
+    use base::response::ResponseContent as Wire;
+    let content = match response.ResponseContent {
+        Some(Wire::Error(error)) => ResponseContent::Error(error.message),
+        Some(Wire::CompleteStateResponse(state)) => ResponseContent::CompleteState {
+            state: tree::read_state(&state.completeState.unwrap_or_default(), Parts::Sent, &mut Left::unbounded())?,
+            altered: state.alteredFields.into_option().map(|altered| AlteredFields {
+                added: altered.addedFields,
+                updated: altered.updatedFields,
+                removed: altered.removedFields,
+            }),
+        },
+        Some(Wire::UpdateStateSuccess(success)) => {
+            ResponseContent::UpdateStateSuccess { added: success.addedWorkloads, deleted: success.deletedWorkloads }
+        }
+        Some(Wire::LogsRequestAccepted(accepted)) => {
+            ResponseContent::LogsAccepted(accepted.workloadNames.into_iter().map(instance_of).collect())
+        }
+        Some(Wire::LogEntriesResponse(entries)) => ResponseContent::LogEntries(read_log_entries(entries)),
+        Some(Wire::LogsStopResponse(stop)) => {
+            ResponseContent::LogsStop(read_instance(stop.workloadName).unwrap_or_default())
+        }
+        Some(Wire::LogsCancelAccepted(_)) => ResponseContent::LogsCancelAccepted,
+        Some(Wire::EventsCancelAccepted(_)) => ResponseContent::EventsCancelAccepted,
+        _ => ResponseContent::default(),
+    };
+    Ok(Response { id: response.requestId, content })
+}
+
+fn write_altered(altered: AlteredFields) -> base::AlteredFields {
+    base::AlteredFields {
+        addedFields: altered.added,
+        updatedFields: altered.updated,
+        removedFields: altered.removed,
+        ..Default::default()
+    }
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
 #[cfg(any(feature = "agent", feature = "server"))]
-pub fn encode_state(state: &Node, mut altered: Option<AlteredFields>) -> Vec<u8> {
+pub fn encode_state(state: &Node, altered: Option<AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.bytes(1, &tree::write_state(state));
-    let _ = Codec::Write(&mut writer).optional(2, &mut altered); // Only reading fails.
+    altered.into_iter().for_each(|altered| writer.bytes(2, &bytes_of(&write_altered(altered))));
     writer.bytes
 }
 
@@ -404,9 +534,7 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
 /// The entry of a state in a message with states.
 #[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_state_entry(state: &WorkloadState) -> Vec<u8> {
-    let mut writer = Writer::default();
-    state.clone().write(1, &mut writer);
-    writer.bytes
+    bytes_of(&write_states(std::slice::from_ref(state)))
 }
 
 /// What stands before entries of so many bytes.
@@ -417,75 +545,95 @@ pub fn before_state_entries(bytes: usize) -> Vec<u8> {
     writer.bytes
 }
 
-impl Message for AlteredFields {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.list(1, &mut self.added)?;
-        codec.list(2, &mut self.updated)?;
-        codec.list(3, &mut self.removed)
-    }
-}
-
 // ----------------------------------------------------------- in several messages
 
-impl Message for InstanceName {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.workload)?;
-        codec.field(2, &mut self.agent)?;
-        codec.field(3, &mut self.id)
-    }
+fn write_instance(name: &InstanceName) -> MessageField<base::WorkloadInstanceName> {
+    MessageField::some(base::WorkloadInstanceName {
+        workloadName: name.workload.to_string(),
+        agentName: name.agent.to_string(),
+        id: name.id.to_string(),
+        ..Default::default()
+    })
 }
 
-impl Message for LogEntry {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        codec.field(1, &mut self.instance)?;
-        codec.field(2, &mut self.message)
-    }
+fn instance_of(name: base::WorkloadInstanceName) -> InstanceName {
+    InstanceName::with_id(&name.workloadName, &name.id, &name.agentName)
 }
 
-/// An incomplete one is left out of a list.
-impl Item for WorkloadState {
-    fn write(&mut self, number: u32, writer: &mut Writer) {
-        writer.nested(number, |writer| {
-            self.instance.write(1, writer);
-            writer.nested(2, |writer| phase::write(writer, Some(&self.state.additional_info), Some(self.state.phase)));
-        });
-    }
+fn read_instance(name: MessageField<base::WorkloadInstanceName>) -> Option<InstanceName> {
+    name.into_option().map(instance_of)
+}
 
-    fn read(value: Value<'_>, left: &mut Left) -> Decoded<Option<Self>> {
-        let Value::Bytes(bytes) = value else { return Ok(None) };
-        left.take(PART)?;
-        let (mut instance, mut state) = (None, None);
-        read_fields(bytes, left, |codec| {
-            codec.optional(1, &mut instance)?;
-            codec.nested(2, |codec| state.get_or_insert_with(phase::Read::default).fields(codec))
-        })?;
-        let phase = state.as_ref().map(|state| state.phase());
-        let (Some(instance), Some(Ok(Some(phase)))) = (instance, phase) else {
+fn required_instance(name: MessageField<base::WorkloadInstanceName>) -> Decoded<InstanceName> {
+    read_instance(name).ok_or_else(|| ConvertError("No instance name".to_owned()))
+}
+
+fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
+    let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
+        instanceName: write_instance(instance),
+        executionState: Some(tree::write_phase(Some(&state.additional_info), Some(state.phase))),
+        ..Default::default()
+    };
+    api::UpdateWorkloadState { workloadStates: states.iter().map(entry).collect(), ..Default::default() }
+}
+
+/// An incomplete one is left out.
+fn read_states(states: api::UpdateWorkloadState, left: &mut Left) -> Decoded<Vec<WorkloadState>> {
+    let mut read = Vec::new();
+    for state in states.workloadStates {
+        let execution = tree::read_phase(&state.executionState.unwrap_or_default(), left);
+        let (Some(instance), Ok((info, Some(phase)))) = (read_instance(state.instanceName), execution) else {
             log::debug!("Skipping an incomplete workload state.");
-            return Ok(None);
+            continue;
         };
-        let info = state.as_ref().and_then(|state| state.info.as_deref()).unwrap_or_default();
+        let info = info.as_deref().unwrap_or_default();
         let info = &info[..info.floor_char_boundary(STATE_INFO_MAX)];
         let state = if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
-        Ok(Some(Self::new(instance, state)))
+        read.push(WorkloadState::new(instance, state));
+    }
+    Ok(read)
+}
+
+fn write_logs_request(request: &LogsRequest) -> base::LogsRequest {
+    base::LogsRequest {
+        workloadNames: request.instances.iter().filter_map(|name| write_instance(name).into_option()).collect(),
+        follow: request.follow,
+        tail: request.tail,
+        since: request.since.clone(),
+        until: request.until.clone(),
+        ..Default::default()
     }
 }
 
-// -------------------------------------------------------------------- hooks
-
-/// What hooks read: what changes for an agent.
-#[cfg(feature = "server")]
-pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
-    to_bytes(&mut plan.clone())
+fn read_logs_request(request: base::LogsRequest) -> LogsRequest {
+    LogsRequest {
+        instances: request.workloadNames.into_iter().map(instance_of).collect(),
+        follow: request.follow,
+        tail: request.tail,
+        since: request.since,
+        until: request.until,
+    }
 }
 
-/// Reads what a hook wrote.
-///
-/// # Errors
-/// What is missing or unknown.
-#[cfg(feature = "server")]
-pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
-    from_bytes(bytes, &mut Left::unbounded())
+fn write_log_entries(entries: &[LogEntry]) -> base::LogEntriesResponse {
+    let entry = |entry: &LogEntry| base::LogEntry {
+        workloadName: write_instance(&entry.instance),
+        message: entry.message.clone(),
+        ..Default::default()
+    };
+    base::LogEntriesResponse { logEntries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+fn read_log_entries(entries: base::LogEntriesResponse) -> Vec<LogEntry> {
+    let entry = |entry: base::LogEntry| LogEntry {
+        instance: read_instance(entry.workloadName).unwrap_or_default(),
+        message: entry.message,
+    };
+    entries.logEntries.into_iter().map(entry).collect()
+}
+
+fn write_logs_stop(instance: &InstanceName) -> base::LogsStopResponse {
+    base::LogsStopResponse { workloadName: write_instance(instance), ..Default::default() }
 }
 
 // -------------------------------------------------------- the control interface
@@ -497,28 +645,32 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
 // [impl->swdd~agent-converts-control-interface-message-to-ankaios-object~1]
 pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
     let mut left = Left::of(bytes);
-    let message: Decoded<FromWorkloadMessage> = from_bytes(bytes, &mut left);
-    if let Some((reason, id)) = left.refused().zip(request_id(bytes)) {
-        return Ok(FromWorkload::TooHeavy { id, reason: reason.clone() });
+    if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
+        let read = read_request(request, &mut left);
+        return match left.refused().cloned().zip(request_id(request)) {
+            Some((reason, id)) => Ok(FromWorkload::TooHeavy { id, reason }),
+            None => read.map(FromWorkload::Request),
+        };
     }
-    Ok(message?.0.unwrap_or(FromWorkload::Empty))
+    let message: control::ToAnkaios = parse_within(bytes, &mut left)?;
+    Ok(match message.ToAnkaiosEnum {
+        Some(control::to_ankaios::ToAnkaiosEnum::Hello(hello)) => {
+            FromWorkload::Hello { version: hello.protocolVersion }
+        }
+        _ => FromWorkload::Empty,
+    })
 }
 
 pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
-    to_bytes(&mut FromWorkloadMessage(Some(message)))
-}
-
-#[derive(Default)]
-struct FromWorkloadMessage(Option<FromWorkload>);
-
-impl Message for FromWorkloadMessage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        one_of!(codec, &mut self.0, FromWorkload:
-            1 => Hello { version: version } { codec.field(2, version)?; }
-            3 => Request { 0: request } { request.fields(codec)?; }
-        );
-        Ok(())
-    }
+    use control::to_ankaios::ToAnkaiosEnum as To;
+    let content = match message {
+        FromWorkload::Hello { version } => {
+            Some(To::Hello(control::Hello { protocolVersion: version, ..Default::default() }))
+        }
+        FromWorkload::Request(request) => Some(To::Request(write_request(request))),
+        FromWorkload::Empty | FromWorkload::TooHeavy { .. } => None,
+    };
+    bytes_of(&control::ToAnkaios { ToAnkaiosEnum: content, ..Default::default() })
 }
 
 /// Reads a message of the agent.
@@ -526,24 +678,23 @@ impl Message for FromWorkloadMessage {
 /// # Errors
 /// What is missing or unknown.
 pub fn read_to_workload(bytes: &[u8]) -> Decoded<ToWorkload> {
-    let message: ToWorkloadMessage = from_bytes(bytes, &mut Left::unbounded())?;
-    message.0.ok_or_else(|| ConvertError("a message without content".to_owned()))
+    use control::from_ankaios::FromAnkaiosEnum as From;
+    Ok(match parse::<control::FromAnkaios>(bytes)?.FromAnkaiosEnum {
+        Some(From::ControlInterfaceAccepted(_)) => ToWorkload::Accepted,
+        Some(From::ConnectionClosed(closed)) => ToWorkload::Closed { reason: closed.reason },
+        Some(From::Response(response)) => ToWorkload::Response(read_response(response)?),
+        _ => return Err(ConvertError("a message without content".to_owned())),
+    })
 }
 
-pub fn write_to_workload(message: ToWorkload) -> Vec<u8> {
-    to_bytes(&mut ToWorkloadMessage(Some(message)))
-}
-
-#[derive(Default)]
-struct ToWorkloadMessage(Option<ToWorkload>);
-
-impl Message for ToWorkloadMessage {
-    fn fields(&mut self, codec: &mut Codec<'_>) -> Decoded<()> {
-        one_of!(codec, &mut self.0, ToWorkload:
-            3 => Response { 0: response } { response.fields(codec)?; }
-            4 => Accepted {} {}
-            5 => Closed { reason: reason } { codec.field(1, reason)?; }
-        );
-        Ok(())
-    }
+pub fn write_to_workload(message: &ToWorkload) -> Vec<u8> {
+    use control::from_ankaios::FromAnkaiosEnum as From;
+    let content = match message {
+        ToWorkload::Accepted => From::ControlInterfaceAccepted(control::ControlInterfaceAccepted::default()),
+        ToWorkload::Closed { reason } => {
+            From::ConnectionClosed(control::ConnectionClosed { reason: reason.clone(), ..Default::default() })
+        }
+        ToWorkload::Response(response) => From::Response(write_response(response)),
+    };
+    bytes_of(&control::FromAnkaios { FromAnkaiosEnum: Some(content), ..Default::default() })
 }

@@ -4,15 +4,20 @@
 //!
 //! Receivers are lenient where that is safe: a state without additional info has an empty one, an incomplete
 //! entry of a list of states is left out. What cannot be read at all is an error with the reason.
+//!
+//! What is read has a bound in memory, since a message of tiny parts takes many times its bytes: two bytes are enough for an
+//! empty workload. Our own reader counts what it makes of complete states; of what the library reads, the parts are
+//! counted before.
 
-mod codec;
 mod fields;
 pub mod messages;
-mod phase;
-#[cfg(test)]
 mod schema;
 mod tree;
-pub use codec::Left;
+
+use fields::{Fields, Malformed, Value};
+
+/// What becomes of bytes.
+type Decoded<T> = Result<T, ConvertError>;
 
 /// A message that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +41,100 @@ impl ConvertError {
     fn unknown_enum(number: u64) -> Self {
         let number = number.cast_signed();
         Self(format!("unknown enumeration value {number}"))
+    }
+}
+
+impl From<Malformed> for ConvertError {
+    fn from(_: Malformed) -> Self {
+        Self(MALFORMED.to_owned())
+    }
+}
+
+/// What a part of a state takes beside its content, in bytes: itself, and its place in a map or list that has grown.
+const PART: usize = 96;
+/// What any part takes that the library reads, in bytes: a place in a map or list of messages that has grown, the message, and
+/// what we make of it. One that the schema does not know has a table entry of its own and takes twice as much.
+const LIBRARY_PART: usize = 256;
+/// Messages of the library that have such parts nest at most so deep.
+const LIBRARY_DEPTH: usize = 8;
+/// Memory that any message may take when it is decoded, in bytes: some 100,000 small parts.
+const DECODED_ALWAYS: usize = 16 * 1024 * 1024;
+/// Further memory, as a multiple of the message's own bytes. States of people take three to five times their bytes; a
+/// message of tiny parts would take a hundred times.
+const DECODED_FACTOR: usize = 8;
+
+/// What a message may still take in memory when it is decoded.
+#[derive(Debug)]
+pub struct Left {
+    /// Bytes of the message.
+    length: usize,
+    max: usize,
+    left: usize,
+    /// Why the message is refused although it is one.
+    refused: Option<String>,
+}
+
+impl Left {
+    /// For a message from outside.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::at_most(DECODED_ALWAYS.saturating_add(bytes.len().saturating_mul(DECODED_FACTOR)), bytes)
+    }
+
+    pub fn at_most(max: usize, bytes: &[u8]) -> Self {
+        Self { length: bytes.len(), max, left: max, refused: None }
+    }
+
+    /// For a message of the server, which is trusted.
+    fn unbounded() -> Self {
+        Self::at_most(usize::MAX, &[])
+    }
+
+    pub fn taken(&self) -> usize {
+        self.max - self.left
+    }
+
+    fn take(&mut self, bytes: usize) -> Decoded<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => {
+                let (length, max) = (self.length, self.max);
+                return Err(self.refuse(format!(
+                    "a message of {length} bytes that takes more than {max} bytes of memory when it is decoded"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the library needs for a message. Text of printable characters is passed over: as a message it could only
+    /// have a few fields, all of them small.
+    fn take_for_library(&mut self, bytes: &[u8], depth: usize) -> Decoded<()> {
+        for field in Fields::of(bytes).map_while(Result::ok) {
+            let is_known = matches!(field.number, ..16 | 1000..1006);
+            self.take(if is_known { LIBRARY_PART } else { 2 * LIBRARY_PART })?;
+            match field.value {
+                Value::Bytes(part) if depth > 0 && !part.iter().all(|byte| matches!(byte, b' '..=b'~')) => {
+                    self.take_for_library(part, depth - 1)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, reason: String) -> ConvertError {
+        ConvertError(self.refused.insert(reason).clone())
+    }
+
+    pub fn refused(&self) -> Option<&String> {
+        self.refused.as_ref()
+    }
+
+    /// The text that `bytes` are.
+    fn text(&mut self, bytes: &[u8]) -> Decoded<String> {
+        self.take(bytes.len())?;
+        let text = std::str::from_utf8(bytes).map_err(|_| ConvertError(NO_TEXT.to_owned()))?;
+        Ok(text.to_owned())
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Thread: the test's.
 
-use super::codec::{Decoded, Item, PART};
-use super::fields::Value;
 use super::messages::{
     encode_state_entry, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
     write_from_server, write_plan, write_to_server,
@@ -43,7 +41,7 @@ fn read(bytes: &[u8]) -> Decoded<ToServer> {
 }
 
 fn through_client(message: FromServer) -> FromServer {
-    let (bytes, _) = write_from_server(message);
+    let bytes = write_from_server(&message);
     let theirs = grpc_api::FromServer::parse_from_bytes(&bytes).unwrap();
     assert_eq!(read_from_server(&theirs.write_to_bytes().unwrap()), read_from_server(&bytes));
     assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
@@ -245,22 +243,25 @@ fn parts_on_request_are_unknown_in_new_states() {
 
 #[test]
 fn a_zero_sub_state_is_on_the_wire() {
-    let mut writer = Writer::default();
-    phase::write(&mut writer, Some(""), Some(Phase::Running));
     // Field 1 (text, present though empty), then field 4 as a varint 0.
-    assert_eq!(writer.bytes, [0x0a, 0x00, 0x20, 0x00]);
+    assert_eq!(tree::write_phase(Some(""), Some(Phase::Running)), [0x0a, 0x00, 0x20, 0x00]);
 }
 
 #[test]
 fn incomplete_states_are_skipped_one_by_one() {
     let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
     let good = base::WorkloadState::parse_from_bytes(&encode_state_entry(&running)[2..]).unwrap();
-    let mut unknown = good.clone();
-    unknown.executionState.mut_or_insert_default().ExecutionStateEnum =
-        Some(base::execution_state::ExecutionStateEnum::Pending(EnumOrUnknown::from_i32(77)));
-    let mut without_info = good.clone();
-    without_info.executionState.mut_or_insert_default().additionalInfo = None;
-    let states = vec![good, unknown, base::WorkloadState::default(), without_info];
+    let with = |change: &dyn Fn(&mut base::ExecutionState)| {
+        let mut execution = base::ExecutionState::parse_from_bytes(good.executionState.as_ref().unwrap()).unwrap();
+        change(&mut execution);
+        base::WorkloadState { executionState: Some(execution.write_to_bytes().unwrap()), ..good.clone() }
+    };
+    let number = EnumOrUnknown::from_i32(77);
+    let unknown = with(&|state| {
+        state.ExecutionStateEnum = Some(base::execution_state::ExecutionStateEnum::Pending(number));
+    });
+    let without_info = with(&|state| state.additionalInfo = None);
+    let states = vec![good.clone(), unknown, base::WorkloadState::default(), without_info];
     let update = grpc_api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
     let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(update));
     let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
@@ -438,12 +439,29 @@ fn messages_of_tiny_parts_are_refused_before_they_fill_the_memory() {
     }
 }
 
+/// The library keeps it, our reader does not.
 #[test]
-fn what_is_unknown_takes_nothing() {
-    let unknown: Vec<u8> = (0..1_000_000).flat_map(|number| field(100 + number, &[])).collect();
-    let bytes = [within(&[3, 1], b"id"), within(&[3, 3], &unknown)].concat();
-    let mut left = Left::of(&bytes);
-    assert!(read_to_server(&bytes, &mut left).is_ok() && left.taken() < 1_000, "{left:?}");
+fn what_is_unknown_counts_where_the_library_reads_it() {
+    let unknown: Vec<u8> = (0..1_000_000).flat_map(|number| field(2000 + number, &[])).collect();
+    for (path, is_counted) in [(&[3, 3][..], true), (&[3, 4, 1], true), (&[7, 2, 1, 1], true), (&[3, 2], false)] {
+        let bytes = within(path, &unknown);
+        let mut left = Left::of(&bytes);
+        let _ = read_to_server(&bytes, &mut left);
+        assert_eq!(left.refused().is_some(), is_counted, "{path:?}: {left:?}");
+    }
+}
+
+/// Text is no message, whatever its characters would be in one.
+#[test]
+fn log_lines_of_any_text_are_never_too_heavy() {
+    for text in [" ".repeat(200_000), "a1 b2\tc3 ".repeat(20_000), "größer als".repeat(20_000)] {
+        let lines = (0..10).flat_map(|_| within(&[1, 2], text.as_bytes())).collect::<Vec<u8>>();
+        assert!(read(&within(&[7, 2], &lines)).is_ok(), "{}", &text[..20]);
+    }
+    let short = (0..20_000).flat_map(|_| {
+        within(&[1], &[within(&[1], &[field(1, b"w"), field(3, b"id")].concat()), field(2, &[b'x'; 80])].concat())
+    });
+    assert!(read(&within(&[7, 2], &short.collect::<Vec<u8>>())).is_ok());
 }
 
 #[test]
@@ -568,7 +586,7 @@ fn a_plan_that_is_cut_short_is_refused_wherever_it_ends() {
 #[test]
 fn a_plan_that_cannot_be_used_says_why() {
     assert!(read_plan(b"garbage").is_err_and(|error| error.is_malformed()));
-    let name = |writer: &mut Writer| instance().write(1, writer);
+    let name = |writer: &mut Writer| writer.bytes(1, &within(&[1], b"web"));
     let added = |body: &dyn Fn(&mut Writer)| {
         let mut writer = Writer::default();
         writer.nested(1, body);
@@ -577,6 +595,8 @@ fn a_plan_that_cannot_be_used_says_why() {
     for (bytes, reason) in [
         (added(&|writer| writer.bytes(2, &tree::write_workload(&workload_with_everything()))), "No instance name"),
         (added(&name), "No workload"),
+        // A name of another type is none.
+        (added(&|writer| writer.number(1, 0)), "No instance name"),
         (
             added(&|writer| {
                 name(writer);
@@ -588,5 +608,4 @@ fn a_plan_that_cannot_be_used_says_why() {
         let error = read_plan(&bytes).unwrap_err();
         assert!(error.0 == reason && !error.is_malformed(), "{error}");
     }
-    assert!(InstanceName::read(Value::Varint(0), &mut Left::unbounded()).unwrap().is_none());
 }

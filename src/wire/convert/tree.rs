@@ -7,12 +7,11 @@
 //! kept: what a message leaves out is not in the tree, what it sends empty is there and empty. The wire cannot tell an empty
 //! map or list from none; which of them is in the tree stands in the table.
 
-mod reader;
+pub(super) mod reader;
 pub(super) mod writer;
 
-use super::ConvertError;
-use super::codec::{Decoded, Left, from_bytes};
-use super::phase;
+use super::fields::{Fields, Value};
+use super::{ConvertError, Decoded, Left};
 use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
 use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
 use crate::model::execution_state::Phase;
@@ -249,17 +248,63 @@ fn read_rule(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
 
 const EXECUTION_STATE: Kind = Own(Codec { write: write_execution_state, read: read_execution_state });
 
+/// Field and number of each phase, in their order.
+const PHASES: [(u32, u64); Phase::ALL.len()] = [
+    (2, 0),
+    (3, 0),
+    (3, 1),
+    (3, 2),
+    (3, 8),
+    (4, 0),
+    (5, 0),
+    (5, 1),
+    (5, 2),
+    (5, 8),
+    (6, 0),
+    (7, 0),
+    (7, 1),
+    (7, 2),
+    (8, 0),
+    (9, 0),
+];
+
 fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
     let text = |key: &str| node.get(key).and_then(Node::as_text);
     let phase = text("state").zip(text("subState")).and_then(|(state, sub)| Phase::parse(state, sub));
-    writer.nested(number, |writer| phase::write(writer, text("additionalInfo"), phase));
+    writer.bytes(number, &write_phase(text("additionalInfo"), phase));
 }
 
 fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
-    let state: phase::Read = from_bytes(bytes, left)?;
-    let names = state.phase()?.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
+    let (info, phase) = read_phase(bytes, left)?;
+    let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
     let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
-    Ok(Node::object(names.chain(state.info.map(|info| ("additionalInfo", Node::Text(info))))))
+    Ok(Node::object(names.chain(info.map(|info| ("additionalInfo", Node::Text(info))))))
+}
+
+/// The bytes of an execution state.
+pub fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
+    let mut writer = Writer::default();
+    info.into_iter().for_each(|info| writer.text(1, info));
+    phase.map(|phase| PHASES[phase as usize]).into_iter().for_each(|(field, number)| writer.number(field, number));
+    writer.bytes
+}
+
+/// Info and phase of an execution state, as far as it has them.
+pub fn read_phase(bytes: &[u8], left: &mut Left) -> Decoded<(Option<String>, Option<Phase>)> {
+    let (mut info, mut found) = (None, None);
+    for field in Fields::of(bytes) {
+        let field = field?;
+        match (field.number, field.value) {
+            (1, Value::Bytes(text)) => info = Some(left.text(text)?),
+            (2..=9, Value::Varint(number)) => found = Some((field.number, number)),
+            _ => {}
+        }
+    }
+    let known = |found: (u32, u64)| {
+        let index = PHASES.iter().position(|phase| *phase == found);
+        index.map(|index| Phase::ALL[index].0).ok_or_else(|| ConvertError::unknown_enum(found.1))
+    };
+    Ok((info, found.map(known).transpose()?))
 }
 
 // ---------------------------------------------------------------- the states
@@ -268,6 +313,11 @@ fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node
 // [impl->swdd~api-conversions-between-ank-base-and-spec~1]
 pub fn write_state(tree: &Node) -> Vec<u8> {
     Writer::tree(COMPLETE_STATE, tree)
+}
+
+/// The bytes of an `AgentUsage`.
+pub fn write_usage(tree: &Node) -> Vec<u8> {
+    Writer::tree(AGENT_USAGE, tree)
 }
 
 /// Which parts of a `CompleteState` are read.

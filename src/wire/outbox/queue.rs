@@ -309,7 +309,7 @@ impl Queue {
         let Some(lines) = self.dropped.remove(&stream) else { return Ok(()) };
         let (id, instance) = stream;
         let content = ResponseContent::LogEntries(vec![log_entries::dropped(instance, lines)]);
-        let (note, _) = write_from_server(FromServer::Response(Response { id, content }));
+        let note = write_from_server(&FromServer::Response(Response { id, content }));
         self.push_bytes(Kind::Log, note)
     }
 

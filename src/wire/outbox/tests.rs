@@ -353,7 +353,7 @@ fn a_message_with_states_is_what_it_would_be_if_it_was_written_as_a_whole() {
     let all: Vec<WorkloadState> = (0..3).map(|number| long_state(number, 100 * number)).collect();
     let (outbox, reader) = outbox();
     outbox.put(states(&all)).unwrap();
-    let (whole, _) = crate::wire::convert::messages::write_from_server(states(&all));
+    let whole = crate::wire::convert::messages::write_from_server(&states(&all));
     assert_eq!(reader.next_to_send().unwrap().bytes(), whole);
 }
 
@@ -365,7 +365,7 @@ fn a_state_that_others_are_sent_as_well_is_the_answer_that_it_would_be_alone() {
         let state = Arc::new(outbox.encode(&tree(10), altered.clone()));
         outbox.put_state("r".to_owned(), &state).unwrap();
         let content = ResponseContent::CompleteState { state: tree(10), altered };
-        let (whole, _) = crate::wire::convert::messages::write_from_server(FromServer::Response(Response {
+        let whole = crate::wire::convert::messages::write_from_server(&FromServer::Response(Response {
             id: "r".to_owned(),
             content,
         }));
