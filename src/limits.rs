@@ -186,15 +186,6 @@ pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HELLO_MAX: Duration = Duration::from_secs(10);
 /// A TLS handshake must be done within this time.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// After we end a TLS connection we read for this long until the other side has closed it, so that an alert or the last
-/// message arrives.
-pub const FAREWELL_MAX: Duration = Duration::from_secs(2);
-/// Bytes that gRPC still sends when it ends a connection: more than its socket holds.
-pub const FAREWELL_BYTES: u64 = 1024 * 1024;
-/// Bytes buffered per direction of a connection: one TLS record.
-pub const TLS_BUFFER: usize = 16 * 1024;
-/// TLS handshakes at the same time; another one ends the oldest, whose client tries again.
-pub const HANDSHAKES: usize = 64;
 /// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.

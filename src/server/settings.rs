@@ -12,7 +12,7 @@ use crate::platform::settings::{
     ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, PemPaths, Pems, SettingsError, decide_security,
     insecure_flag, readable_key_warning,
 };
-use crate::wire::address::{ListenAddress, Security, WrongListenAddress};
+use crate::wire::address::{ListenAddress, Security};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -114,8 +114,7 @@ impl TryFrom<OneOrMany> for Addresses {
             OneOrMany::Many(texts) if texts.is_empty() => return Err("a server needs at least one address".to_owned()),
             OneOrMany::Many(texts) => texts,
         };
-        let parsed = |text: &String| text.parse().map_err(|error: WrongListenAddress| error.to_string());
-        texts.iter().map(parsed).collect::<Result<_, _>>().map(Self)
+        texts.iter().map(|text| text.parse()).collect::<Result<_, _>>().map(Self)
     }
 }
 

@@ -11,6 +11,8 @@ use std::str::FromStr;
 
 /// What begins the address of a Unix domain socket; an absolute path follows.
 const SOCKET_SCHEME: &str = "unix://";
+const NO_LISTEN_ADDRESS: &str =
+    "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock";
 
 /// The address of a server as clients write it: `http://host:port`, `https://host:port` or `unix:///path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,19 +31,6 @@ pub enum ServerUrl {
     Socket(PathBuf),
 }
 
-/// The text is not the URL of a server.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Wrong server address format: '{}'.{}", without_passwords(text), explanation(text))]
-pub struct WrongAddress {
-    /// What was given.
-    pub text: String,
-}
-
-fn explanation(text: &str) -> String {
-    // Only for sockets: scripts compare the text for the others.
-    if text.starts_with("unix:") { format!(" {}", NoSocketPath) } else { String::new() }
-}
-
 /// Port of a server that names none.
 pub const DEFAULT_PORT: u16 = 25551;
 
@@ -50,11 +39,16 @@ impl ServerUrl {
     /// Ankaios does. A missing port means 25551. Or `unix:///path`.
     ///
     /// # Errors
-    /// [`WrongAddress`] when the scheme or the host is missing, the port is not a number or the path is not absolute.
-    pub fn parse(text: &str) -> Result<Self, WrongAddress> {
-        let wrong = || WrongAddress { text: text.to_owned() };
+    /// The scheme or the host is missing, the port is not a number or the path is not absolute.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            // Only for sockets: scripts compare the text for the others.
+            let explanation = if text.starts_with("unix:") { no_socket_path() } else { String::new() };
+            let text = format!("Wrong server address format: '{}'. {explanation}", without_passwords(text));
+            text.trim_end().to_owned()
+        };
         if let Some(path) = text.strip_prefix(SOCKET_SCHEME) {
-            return socket_path(path).map(Self::Socket).map_err(|_| wrong());
+            return socket_path(path).map(Self::Socket).ok_or_else(wrong);
         }
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
@@ -78,7 +72,6 @@ impl ServerUrl {
 
     /// The same server with or without TLS: `--insecure` makes `http` of an `https` URL, certificates the reverse. A
     /// socket stays as it is.
-    #[must_use]
     pub fn with_tls(mut self, wanted: bool) -> Self {
         if let Self::Tcp { tls, .. } = &mut self {
             *tls = wanted;
@@ -87,13 +80,11 @@ impl ServerUrl {
     }
 
     /// Whether the connection uses TLS.
-    #[must_use]
     pub fn uses_tls(&self) -> bool {
         matches!(self, Self::Tcp { tls: true, .. })
     }
 
     /// Whether it is a Unix domain socket, which needs neither certificates nor `--insecure`.
-    #[must_use]
     pub fn is_socket(&self) -> bool {
         matches!(self, Self::Socket(_))
     }
@@ -121,26 +112,13 @@ pub enum ListenAddress {
     Socket(PathBuf),
 }
 
-/// The text is no address that a server can listen on.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WrongListenAddress {
-    /// Neither `IP:PORT` nor a socket.
-    #[error(
-        "expected an IP address and a port, for example 0.0.0.0:25551, or a socket, for example unix:///run/ank.sock"
-    )]
-    Unknown,
-    /// A socket whose path cannot be used.
-    #[error(transparent)]
-    Path(#[from] NoSocketPath),
-}
-
 impl FromStr for ListenAddress {
-    type Err = WrongListenAddress;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix(SOCKET_SCHEME) {
-            Some(path) => Ok(Self::Socket(socket_path(path)?)),
-            None => text.parse().map(Self::Tcp).map_err(|_| WrongListenAddress::Unknown),
+            Some(path) => socket_path(path).map(Self::Socket).ok_or_else(no_socket_path),
+            None => text.parse().map(Self::Tcp).map_err(|_| NO_LISTEN_ADDRESS.to_owned()),
         }
     }
 }
@@ -154,15 +132,14 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The path of a socket is not absolute or too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes.")]
-pub struct NoSocketPath;
+fn no_socket_path() -> String {
+    format!("A socket is written as unix:///path, with an absolute path of at most {SOCKET_PATH_MAX} bytes.")
+}
 
-fn socket_path(text: &str) -> Result<PathBuf, NoSocketPath> {
-    let usable = text.len() <= SOCKET_PATH_MAX && !text.ends_with('/') && !text.contains('\0');
+fn socket_path(text: &str) -> Option<PathBuf> {
+    let is_usable = text.len() <= SOCKET_PATH_MAX && !text.ends_with('/') && !text.contains('\0');
     let path = Path::new(text);
-    if usable && path.is_absolute() && path.file_name().is_some() { Ok(path.to_owned()) } else { Err(NoSocketPath) }
+    (is_usable && path.is_absolute() && path.file_name().is_some()).then(|| path.to_owned())
 }
 
 /// PEM texts of one side of a mutually authenticated connection.
@@ -249,7 +226,7 @@ mod tests {
         }
         for text in ["localhost:1", "25551", "", "http://127.0.0.1:1", "/run/ank.sock", "unix:/run/ank.sock"] {
             let error = text.parse::<ListenAddress>().unwrap_err();
-            assert_eq!(error, WrongListenAddress::Unknown, "{text}");
+            assert_eq!(error, NO_LISTEN_ADDRESS, "{text}");
         }
     }
 }

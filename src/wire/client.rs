@@ -6,10 +6,11 @@
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
-use super::pump::{self, Reason, Transfer};
-use super::tls::{ClientTls, TlsError};
+use super::pump::{Pump, PumpError};
+use super::tls::{ClientTls, Link, TlsError};
 use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
+use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
 use futures_util::{Sink, SinkExt, StreamExt};
 use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
@@ -22,7 +23,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -116,7 +117,8 @@ pub struct ClientSender {
     sink: ClientDuplexSender<Vec<u8>>,
     /// How sending failed. The library panics when it is used again after that.
     ended: Option<StreamEnd>,
-    _connection: Arc<Connection>,
+    /// Keeps the channel as long as one of the ends is in use.
+    _client: Arc<grpcio::Client>,
 }
 
 /// Receives from the server.
@@ -125,13 +127,11 @@ pub struct ClientReceiver {
     ended: Option<StreamEnd>,
     /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
     tls_end: Reason,
-    _connection: Arc<Connection>,
+    _client: Arc<grpcio::Client>,
 }
 
-/// Keeps the gRPC channel as long as one of the ends is in use.
-struct Connection {
-    _client: grpcio::Client,
-}
+/// Why a connection broke, for whoever sees only the end that gRPC has.
+type Reason = Arc<OnceLock<String>>;
 
 /// Ends a stream from any thread: wakes a blocked sender and receiver.
 #[derive(Debug)]
@@ -193,11 +193,11 @@ pub(super) fn connect_with(
     let (sink, stream) = client
         .duplex_streaming(&grpc::called(method), grpcio::CallOption::default())
         .map_err(|error| failed(io::Error::other(error.to_string())))?;
-    let connection = Arc::new(Connection { _client: client });
-    let mut sender = ClientSender { sink, ended: None, _connection: connection.clone() };
+    let client = Arc::new(client);
+    let mut sender = ClientSender { sink, ended: None, _client: client.clone() };
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
-    Ok((sender, ClientReceiver { stream, ended: None, tls_end, _connection: connection }, Hangup { socket }))
+    Ok((sender, ClientReceiver { stream, ended: None, tls_end, _client: client }, Hangup { socket }))
 }
 
 /// A channel over a connected stream socket that does not block.
@@ -219,14 +219,26 @@ fn secure(
 ) -> Result<OwnedFd, ConnectError> {
     let url = options.url.to_string();
     let failed = |source| ConnectError::Connect { url: url.clone(), source };
-    let session =
-        tls.connect(stream, HANDSHAKE_MAX).map_err(|source| ConnectError::Tls { url: url.clone(), source })?;
+    let insecure = |text: String| ConnectError::Tls { url: url.clone(), source: TlsError::Handshake(text) };
+    let mut link = tls.begin(stream).map_err(|error| insecure(error.to_string()))?;
     let (plain, endpoint) = UnixStream::pair().map_err(failed)?;
     plain.set_nonblocking(true).map_err(failed)?;
     endpoint.set_nonblocking(true).map_err(failed)?;
+    let shaken = link.shake_until(SystemClock.now() + HANDSHAKE_MAX);
+    let refused = shaken.clone();
+    let open = |_: &Link| refused.map(|()| (plain, None)).map_err(io::Error::other);
     let reason = reason.clone();
-    threads::spawn("tls:server", STACK_LARGE, move || drop(pump::run(Transfer::new(session, plain, None), &reason)))
-        .map_err(failed)?;
+    let on_end = move |error: &PumpError| {
+        let (PumpError::Refused(text) | PumpError::Broken(text)) = error;
+        let _ = reason.set(text.clone());
+    };
+    let mut pump = Pump::new().map_err(failed)?;
+    pump.add(link, Box::new(open), true, Box::new(on_end), SystemClock.now());
+    if let Err(text) = shaken {
+        pump.run(); // The alert names the reason to the server.
+        return Err(insecure(text));
+    }
+    threads::spawn("tls:server", STACK_LARGE, move || pump.run()).map_err(failed)?;
     Ok(endpoint.into())
 }
 

@@ -2,7 +2,7 @@
 //! stream, before it compares the length with a limit. HTTP/2 frames are parsed as far as the length of each message: a
 //! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
 //!
-//! Thread: `tls:<port>` or `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
+//! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
 //! Owns: how far the frames of a connection are. All connections share one [`Intake`].
 
 use super::budget::{Budget, Share, Ticket};
@@ -389,7 +389,7 @@ impl FrameGate {
 
 impl Gate for FrameGate {
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String> {
-        self.admit(bytes, now).map_err(|refused| refused.to_string())
+        self.check(now).and_then(|()| self.admit(bytes, now)).map_err(|refused| refused.to_string())
     }
 
     fn check_again_after(&self) -> Option<Duration> {
@@ -398,14 +398,6 @@ impl Gate for FrameGate {
         }
         let is_coming = !self.account.state.lock().in_flight.is_empty();
         is_coming.then_some(CHECK)
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.is_waiting
-    }
-
-    fn check(&self, now: Instant) -> Result<(), String> {
-        self.check(now).map_err(|refused| refused.to_string())
     }
 }
 

@@ -25,8 +25,6 @@ mod listener;
 pub mod outbox;
 #[cfg(feature = "server")]
 pub mod peer;
-#[cfg(feature = "server")]
-mod plain_pump;
 mod pump;
 #[doc(hidden)]
 #[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]

@@ -1,329 +1,425 @@
-//! Bytes between one client and gRPC: every connection of the server, and those of clients with TLS, pass a socket pair.
-//! So the lengths of messages are seen before gRPC takes them, and gRPC needs no TLS.
+//! Bytes between clients and gRPC: every connection of the server, and those of clients with TLS, pass a socket pair.
+//! So the lengths of messages are seen before gRPC takes them, and gRPC needs no TLS. One thread moves the bytes of all
+//! connections, a buffer a turn of each: a silent client costs no thread, and whoever takes nothing is left alone.
 //!
-//! Thread: `tls:<port>`, one for each connection with TLS; `listen` for all others (plain_pump.rs).
-//! Owns: what is under way in each direction. Each side is read only when what it sent before was taken. A connection on
-//! which nothing is sent holds no memory.
+//! Thread: `listen` of the server, with four `tls` that do what handshakes compute and never wait for a client;
+//! `tls:server` of a client.
+//! Owns: the sockets of the other sides, our ends of gRPC's connections, and what is under way in each direction. Each side
+//! is read only when what it sent before was taken. A connection on which nothing is sent holds no memory, and one of gRPC
+//! begins with the first byte or the end of the handshake.
 
-use crate::limits::{FAREWELL_BYTES, FAREWELL_MAX, TLS_BUFFER};
+use super::tls::{Link, would_block};
+use crate::limits::{HANDSHAKE_MAX, HELLO_MAX, STACK_LARGE};
 use crate::platform::clock::{Clock, SystemClock};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use crate::platform::sync::EventFd;
+use crate::platform::threads;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
-use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes that the other side sends after gRPC has ended are thrown away in pieces of this size.
-const DISCARDED: usize = 4096;
+/// Bytes that are moved at once: one TLS record.
+pub const BUFFER: usize = 16 * 1024;
+/// After we end a connection we read for this long until the other side has closed it, so that an alert or the last message
+/// arrives.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+/// Threads that do what handshakes compute, which takes milliseconds each.
+const SHAKERS: usize = 4;
+/// TLS handshakes at the same time; another one ends the oldest, whose client tries again: whoever is silent that long must
+/// not keep others out.
+pub const HANDSHAKES: usize = 64;
+/// Events taken at once.
+const EVENTS: usize = 64;
+/// Keys of connections begin here: smaller ones are for what else the thread waits for.
+const FIRST_CONNECTION: u64 = 1 << 32;
+/// Key of the threads that shake hands.
+const SHAKEN: u64 = FIRST_CONNECTION - 1;
 
 /// Decides what of the bytes of a client goes on.
 pub trait Gate: Send {
-    /// How many of these bytes may go on now.
+    /// How many of these bytes may go on now. Also called without any, to check what was admitted before.
     ///
     /// # Errors
     /// The connection has to end, and why.
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
 
-    /// When to call [`Self::check`] and [`Self::admit`] again although nothing comes.
+    /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_after(&self) -> Option<Duration>;
-
-    /// Whether the bytes that come next have to wait.
-    fn is_waiting(&self) -> bool;
-
-    /// Checks what was admitted; called from time to time.
-    ///
-    /// # Errors
-    /// The connection has to end, and why.
-    fn check(&self, now: Instant) -> Result<(), String>;
 }
-
-/// The other side of a connection, with or without TLS. No method waits; errors are reasons why the connection broke.
-pub trait Link {
-    /// The socket, which does not block.
-    fn socket(&self) -> BorrowedFd<'_>;
-
-    /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The socket is read only if it
-    /// `is_ready`.
-    fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String>;
-
-    /// Takes bytes for the other side. Only when nothing is left to be written.
-    fn queue(&mut self, bytes: Vec<u8>) -> Result<(), String>;
-
-    /// Writes what was taken, as far as the socket takes it.
-    fn flush(&mut self) -> Result<(), String>;
-
-    /// Whether something is left to be written.
-    fn wants_write(&self) -> bool;
-
-    /// Takes what the protocol sends at the end.
-    fn close(&mut self);
-}
-
-/// Why a connection broke, for whoever sees only the end that gRPC has.
-pub type Reason = Arc<OnceLock<String>>;
 
 /// Why a connection ends before one of its sides has ended it.
 #[derive(Debug)]
 pub enum PumpError {
-    /// The gate has closed.
+    /// It is not served any longer.
     Refused(String),
-    /// The connection broke.
+    /// Its socket failed.
     Broken(String),
 }
 
-/// Bytes on their way to gRPC.
-struct Incoming {
-    bytes: Vec<u8>,
-    range: Range<usize>,
-    /// Of these so many have passed the gate.
-    admitted: usize,
+/// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have to pass.
+pub type Open = Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> + Send>;
+/// Called before gRPC sees the end.
+pub type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
+
+/// All connections of a thread.
+pub struct Pump {
+    epoll: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Connections that go on at some time although nothing comes.
+    due: BTreeSet<(Instant, u64)>,
+    buffer: Box<[u8]>,
+    shakers: Option<Shakers>,
+}
+
+/// A connection with its key, and how its handshake went on.
+type Shaken = (u64, Connection, Result<(), String>);
+
+struct Shakers {
+    work: Sender<(u64, Connection)>,
+    done: Receiver<Shaken>,
+    wake: EventFd,
+}
+
+struct Connection {
+    link: Link,
+    /// While nothing came yet, or its handshake is under way.
+    open: Option<Open>,
+    /// Until gRPC has ended, or the connection broke. Then what is left for the other side is sent, the sending side is
+    /// closed, and the socket is read until the other side closes as well. A socket that is closed with unread bytes resets
+    /// the connection, and the other side may lose what was sent last.
+    grpc: Option<UnixStream>,
     gate: Option<Box<dyn Gate>>,
+    /// Bytes on their way to gRPC, of which so many have passed the gate.
+    left: Vec<u8>,
+    admitted: usize,
+    /// The other side has ended.
+    has_ended: bool,
+    /// When it is given up: before gRPC has it, and after it takes no more.
+    until: Option<Instant>,
+    is_closed: bool,
+    on_end: Option<OnEnd>,
+    /// What the kernel watches: the other side, gRPC.
+    registered: [EventFlags; 2],
+    due: Option<Instant>,
 }
 
-impl Incoming {
-    fn is_empty(&self) -> bool {
-        self.range.is_empty()
+impl Pump {
+    /// Without any connection.
+    ///
+    /// # Errors
+    /// The kernel has no room for it.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (connections, due, buffer) = (BTreeMap::new(), BTreeSet::new(), vec![0; BUFFER].into());
+        Ok(Self { epoll, connections, next: FIRST_CONNECTION, due, buffer, shakers: None })
     }
 
-    /// Whether some may go on as soon as gRPC takes it.
-    fn wants_write(&self) -> bool {
-        !self.is_empty() && !self.gate.as_ref().is_some_and(|gate| gate.is_waiting())
-    }
-
-    /// Fills the empty buffer with one read.
-    fn fill_from(&mut self, link: &mut impl Link, is_ready: bool) -> Result<Option<usize>, PumpError> {
-        let mut bytes = vec![0; TLS_BUFFER];
-        let count = link.read(&mut bytes, is_ready).map_err(PumpError::Broken)?;
-        if let Some(count @ 1..) = count {
-            (self.bytes, self.range) = (bytes, 0..count);
-        }
-        Ok(count)
-    }
-
-    /// Writes what may go on, as far as gRPC takes it. Returns `false` when gRPC has closed its end.
-    fn write_to(&mut self, grpc: &mut UnixStream, now: Instant) -> Result<bool, PumpError> {
-        if let Some(gate) = &self.gate {
-            gate.check(now).map_err(PumpError::Refused)?;
-        }
-        while !self.is_empty() {
-            if self.admitted == 0 {
-                let bytes = &self.bytes[self.range.clone()];
-                self.admitted = match &mut self.gate {
-                    Some(gate) => gate.admit(bytes, now).map_err(PumpError::Refused)?,
-                    None => bytes.len(),
-                };
-                if self.admitted == 0 {
-                    return Ok(true);
+    /// Starts the threads for handshakes.
+    ///
+    /// # Errors
+    /// The system has no room for them.
+    pub fn start_shakers(&mut self) -> io::Result<()> {
+        let (work, to_do) = unbounded::<(u64, Connection)>();
+        let (finished, done) = unbounded();
+        let wake = EventFd::new()?;
+        for _ in 0..SHAKERS {
+            let (to_do, finished, wake) = (to_do.clone(), finished.clone(), wake.clone());
+            threads::spawn("tls", STACK_LARGE, move || {
+                for (key, mut connection) in to_do {
+                    let shaken = connection.link.shake();
+                    let _ = finished.send((key, connection, shaken)); // Nobody takes it at the end.
+                    wake.set();
                 }
-            }
-            match grpc.write(&self.bytes[self.range.start..][..self.admitted]) {
-                Ok(0) => return Ok(false),
-                Ok(count) => {
-                    self.range.start += count;
-                    self.admitted -= count;
-                }
-                Err(error) => return Ok(would_block(&error)),
+            })?;
+        }
+        self.watch(wake.as_fd(), SHAKEN)?;
+        self.shakers = Some(Shakers { work, done, wake });
+        Ok(())
+    }
+
+    /// [`Self::wait`] returns `key`, which is a small number, while `end` is readable.
+    ///
+    /// # Errors
+    /// The kernel has no room for it.
+    pub fn watch(&self, end: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, end, EventData::new_u64(key), EventFlags::IN)?)
+    }
+
+    /// Ends [`Self::watch`].
+    pub fn unwatch(&self, end: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, end); // It is watched, else nothing is lost.
+    }
+
+    /// Adds a connection, which is opened `at_once` or with its first byte.
+    pub fn add(&mut self, link: Link, open: Open, at_once: bool, on_end: OnEnd, now: Instant) {
+        if link.is_shaking() {
+            let shaking = self.connections.iter().filter(|(_, connection)| connection.is_shaking());
+            let shaking: Vec<u64> = shaking.map(|(key, _)| *key).collect();
+            if shaking.len() >= HANDSHAKES
+                && let Some(oldest) = self.take(shaking[0])
+            {
+                let text = "too many TLS handshakes at the same time".to_owned();
+                self.keep(shaking[0], oldest, Err(PumpError::Refused(text)), now);
             }
         }
-        self.bytes = Vec::new();
-        Ok(true)
-    }
-}
-
-/// Whether there is just nothing to be done now.
-pub fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// One connection on its way between the other side and gRPC.
-pub struct Transfer<L> {
-    link: L,
-    stage: Stage,
-}
-
-enum Stage {
-    Open {
-        grpc: UnixStream,
-        incoming: Incoming,
-        /// The other side has ended.
-        has_ended: bool,
-    },
-    /// gRPC has ended, or the connection broke. What is left for the other side is sent, then the sending side is closed,
-    /// and the socket is read until the other side closes as well. A socket that is closed with unread bytes resets the
-    /// connection, and the other side may lose what was sent last.
-    Farewell {
-        until: Instant,
-        /// What gRPC wrote before it ended.
-        last: Option<std::vec::IntoIter<u8>>,
-        is_closed: bool,
-    },
-}
-
-/// What a connection waits for.
-pub struct Wanted {
-    /// Whether to read and to write the socket of the other side.
-    pub link: (bool, bool),
-    /// The same for gRPC.
-    pub grpc: (bool, bool),
-    /// When to go on although nothing comes.
-    pub due: Option<Instant>,
-}
-
-impl<L: Link> Transfer<L> {
-    /// Between `link` and `grpc`, which must not block; what goes to gRPC passes `gate`.
-    pub fn new(link: L, grpc: UnixStream, gate: Option<Box<dyn Gate>>) -> Self {
-        let incoming = Incoming { bytes: Vec::new(), range: 0..0, admitted: 0, gate };
-        Self { link, stage: Stage::Open { grpc, incoming, has_ended: false } }
+        let key = self.next;
+        self.next += 2;
+        let connection = Connection {
+            link,
+            open: Some(open),
+            grpc: None,
+            gate: None,
+            left: Vec::new(),
+            admitted: 0,
+            has_ended: false,
+            until: Some(now + HELLO_MAX.max(HANDSHAKE_MAX)),
+            is_closed: false,
+            on_end: Some(on_end),
+            registered: [EventFlags::empty(); 2],
+            due: None,
+        };
+        self.connections.insert(key, connection);
+        self.step(key, at_once, false, now);
     }
 
-    /// Only sends what `link` has left, and ends.
-    fn farewell(link: L, now: Instant) -> Self {
-        Self { link, stage: Stage::Farewell { until: now + FAREWELL_MAX, last: None, is_closed: false } }
-    }
-
-    /// The socket of the other side.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.link.socket()
-    }
-
-    /// Our end of the connection to gRPC, until that ends.
-    pub fn grpc(&self) -> Option<BorrowedFd<'_>> {
-        if let Stage::Open { grpc, .. } = &self.stage { Some(grpc.as_fd()) } else { None }
-    }
-
-    /// What to wait for before the next [`Self::step`].
-    pub fn wanted(&self, now: Instant) -> Wanted {
-        let is_sent = !self.link.wants_write();
-        match &self.stage {
-            Stage::Open { incoming, has_ended, .. } => Wanted {
-                link: (incoming.is_empty() && !has_ended, !is_sent),
-                grpc: (is_sent, incoming.wants_write()),
-                due: incoming.gate.as_ref().and_then(|gate| gate.check_again_after()).map(|time| now + time),
-            },
-            Stage::Farewell { until, .. } => Wanted { link: (true, !is_sent), grpc: (false, false), due: Some(*until) },
+    /// Waits until something comes, at most `limit`, and moves what can be moved. Returns the keys of what else is
+    /// readable.
+    ///
+    /// # Errors
+    /// The kernel cannot wait.
+    pub fn wait(&mut self, limit: Option<Duration>, clock: impl Fn() -> Instant) -> io::Result<Vec<u64>> {
+        let now = clock();
+        let due = self.due.first().map(|(due, _)| due.saturating_duration_since(now));
+        let time = [limit, due].into_iter().flatten().min();
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        let mut events = Vec::with_capacity(EVENTS);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), time.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
+        let now = clock();
+        let mut others = Vec::new();
+        for event in events {
+            match event.data.u64() {
+                SHAKEN => self.take_shaken(now),
+                key @ ..FIRST_CONNECTION => others.push(key),
+                key => self.step(key & !1, key & 1 == 0, key & 1 == 1, now),
+            }
+        }
+        while let Some((_, key)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            self.step(key, false, false, now);
+        }
+        Ok(others)
+    }
+
+    /// Moves the bytes of its connections until all have ended.
+    #[cfg(any(test, feature = "agent", feature = "cli"))]
+    pub fn run(mut self) {
+        while !self.connections.is_empty() && self.wait(None, || SystemClock.now()).is_ok() {}
+    }
+
+    fn take(&mut self, key: u64) -> Option<Connection> {
+        let mut connection = self.connections.remove(&key)?;
+        connection.due.take().map(|due| self.due.remove(&(due, key)));
+        Some(connection)
+    }
+
+    fn step(&mut self, key: u64, from_link: bool, from_grpc: bool, now: Instant) {
+        // Both ends of one connection may be ready at once, and the first may have ended it.
+        let Some(mut connection) = self.take(key) else { return };
+        if let Some(shakers) = self.shakers.as_ref().filter(|_| from_link && connection.is_shaking()) {
+            let [registered, _] = &mut connection.registered;
+            let _ = watch(&self.epoll, connection.link.socket(), key, registered, (false, false)); // It is watched.
+            let _ = shakers.work.send((key, connection)); // Its receiver is as old as we are.
+            return;
+        }
+        let moved = connection.step(from_link, from_grpc, now, &mut self.buffer);
+        self.keep(key, connection, moved, now);
+    }
+
+    fn take_shaken(&mut self, now: Instant) {
+        let Some(shakers) = &self.shakers else { return };
+        shakers.wake.reset();
+        for (key, mut connection, shaken) in shakers.done.try_iter().collect::<Vec<_>>() {
+            let is_done = !connection.link.is_shaking();
+            let moved = match shaken {
+                Ok(()) => connection.step(is_done, false, now, &mut self.buffer),
+                Err(text) => Err(PumpError::Refused(text)),
+            };
+            self.keep(key, connection, moved, now);
+        }
+    }
+
+    /// Keeps a connection that goes on.
+    fn keep(&mut self, key: u64, mut connection: Connection, moved: Result<bool, PumpError>, now: Instant) {
+        let goes_on = moved.unwrap_or_else(|error| connection.break_off(&error, now));
+        if !goes_on {
+            return;
+        }
+        match connection.register(&self.epoll, key, now) {
+            Ok(()) => {
+                self.due.extend(connection.due.map(|due| (due, key)));
+                self.connections.insert(key, connection);
+            }
+            Err(error) => _ = connection.break_off(&PumpError::Refused(error.to_string()), now),
+        }
+    }
+}
+
+impl Connection {
+    fn is_shaking(&self) -> bool {
+        self.open.is_some() && self.link.is_shaking()
     }
 
     /// Moves what can be moved; each side is read if there is something. Returns whether the connection goes on.
-    pub fn step(&mut self, mut from_link: bool, from_grpc: bool, now: Instant) -> Result<bool, PumpError> {
-        self.link.flush().map_err(PumpError::Broken)?;
-        if let Stage::Open { grpc, incoming, has_ended } = &mut self.stage {
-            // All that came must go on now: only new bytes from the socket lead to the next step.
-            let mut is_open = incoming.write_to(grpc, now)?;
-            while is_open && incoming.is_empty() && !*has_ended {
-                match incoming.fill_from(&mut self.link, std::mem::take(&mut from_link))? {
-                    Some(0) => *has_ended = true,
-                    Some(_) => is_open = incoming.write_to(grpc, now)?,
-                    None => break,
-                }
+    fn step(&mut self, from_link: bool, from_grpc: bool, now: Instant, buffer: &mut [u8]) -> Result<bool, PumpError> {
+        let is_late = self.until.is_some_and(|until| until <= now);
+        if self.open.is_some() {
+            if is_late {
+                return Err(PumpError::Refused(self.link.why_late()));
             }
-            if is_open && from_grpc && !self.link.wants_write() {
-                let mut outgoing = vec![0; TLS_BUFFER];
-                match grpc.read(&mut outgoing) {
-                    Ok(count @ 1..) => {
-                        outgoing.truncate(count);
-                        self.link.queue(outgoing).and_then(|()| self.link.flush()).map_err(PumpError::Broken)?;
-                    }
-                    Err(error) if would_block(&error) => {}
-                    Ok(_) | Err(_) => is_open = false,
-                }
-            }
-            if is_open {
-                return Ok(!*has_ended || !incoming.is_empty() || self.link.wants_write());
-            }
-            let mut last = Vec::new();
-            let _ = grpc.take(FAREWELL_BYTES).read_to_end(&mut last); // Whatever there is.
-            let last = Some(last.into_iter());
-            self.stage = Stage::Farewell { until: now + FAREWELL_MAX, last, is_closed: false };
-        }
-        self.send_farewell(from_link, now)
-    }
-
-    fn send_farewell(&mut self, from_link: bool, now: Instant) -> Result<bool, PumpError> {
-        let Stage::Farewell { until, last, is_closed } = &mut self.stage else { return Ok(true) };
-        while !self.link.wants_write()
-            && let Some(bytes) = last
-        {
-            let piece: Vec<u8> = bytes.by_ref().take(TLS_BUFFER).collect();
-            if piece.is_empty() {
+            let Some(open) = self.open.take_if(|_| from_link) else { return Ok(true) };
+            let (grpc, gate) = open(&self.link).map_err(|error| {
                 self.link.close();
-                *last = None;
-            } else {
-                self.link.queue(piece).map_err(PumpError::Broken)?;
-            }
-            self.link.flush().map_err(PumpError::Broken)?;
+                PumpError::Refused(error.to_string())
+            })?;
+            (self.grpc, self.gate, self.until) = (Some(grpc), gate, None);
         }
-        if !self.link.wants_write() && !*is_closed {
+        self.link.flush().map_err(PumpError::Broken)?;
+        self.to_grpc(from_link, now, buffer)?;
+        if from_grpc
+            && !self.link.wants_write()
+            && let Some(grpc) = &mut self.grpc
+        {
+            match grpc.read(buffer) {
+                Ok(count @ 1..) => self.link.send(&buffer[..count]).map_err(PumpError::Broken)?,
+                Err(error) if would_block(&error) => {}
+                Ok(_) | Err(_) => {
+                    self.link.close();
+                    self.link.flush().map_err(PumpError::Broken)?;
+                    self.leave_grpc(now);
+                }
+            }
+        }
+        if self.until.is_none() {
+            return Ok(!self.has_ended || !self.left.is_empty() || self.link.wants_write());
+        }
+        if self.grpc.is_none() && !self.link.wants_write() && !self.is_closed {
+            self.is_closed = true;
             if rustix::net::shutdown(self.link.socket(), rustix::net::Shutdown::Write).is_err() {
                 return Ok(false);
             }
-            *is_closed = true;
         }
-        let has_ended = from_link
-            && match rustix::io::read(self.link.socket(), &mut [0; DISCARDED]) {
-                Ok(count) => count == 0,
-                Err(errno) => !matches!(errno, Errno::AGAIN | Errno::INTR),
-            };
-        Ok(now < *until && !has_ended)
+        Ok(!is_late && !(from_link && self.link.discard()))
     }
 
-    /// Waits for what is wanted. Returns which of the two sides can be read.
-    fn wait(&self) -> Result<(bool, bool), PumpError> {
-        let now = SystemClock.now();
-        let Wanted { link, grpc, due } = self.wanted(now);
-        // An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or not, and the
-        // loop would spin.
-        let ends = [(Some(self.socket()), link), (self.grpc(), grpc)].map(|(end, (read, write))| {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, read);
-            flags.set(PollFlags::OUT, write);
-            end.filter(|_| read || write).map(|end| PollFd::from_borrowed_fd(end, flags))
-        });
-        let mut wanted: Vec<PollFd<'_>> = ends.iter().flatten().cloned().collect();
-        let time = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
-        match poll(&mut wanted, time.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(PumpError::Broken(errno.to_string())),
-        }
-        let mut polled = wanted.iter();
-        let [link, grpc] = ends.map(|end| {
-            let end = end.and_then(|_| polled.next());
-            end.is_some_and(|end| end.revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
-        });
-        Ok((link, grpc))
-    }
-
-    fn run_until_end(&mut self) -> Result<(), PumpError> {
-        let (mut from_link, mut from_grpc) = (false, false);
-        while self.step(from_link, from_grpc, SystemClock.now())? {
-            (from_link, from_grpc) = self.wait()?;
+    /// Moves what came from the other side.
+    fn to_grpc(&mut self, mut from_link: bool, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
+        let left = std::mem::take(&mut self.left);
+        self.forward(&left, now)?;
+        // All that came must go on now: only new bytes from the socket lead to the next step.
+        while self.until.is_none() && self.left.is_empty() && !self.has_ended {
+            match self.link.read(buffer, std::mem::take(&mut from_link)).map_err(PumpError::Broken)? {
+                Some(0) => self.has_ended = true,
+                Some(count) => self.forward(&buffer[..count], now)?,
+                None => break,
+            }
         }
         Ok(())
     }
-}
 
-/// Moves the bytes of one connection until it ends. If it breaks, `reason` is set before gRPC sees its end.
-///
-/// # Errors
-/// Why the gate has closed; all other ends are in order.
-pub fn run(mut transfer: Transfer<impl Link>, reason: &Reason) -> Result<(), String> {
-    let Err(error) = transfer.run_until_end() else { return Ok(()) };
-    let (PumpError::Refused(text) | PumpError::Broken(text)) = &error;
-    log::debug!("Connection ended: '{text}'");
-    let _ = reason.set(text.clone());
-    let Transfer { link, stage } = transfer;
-    drop(stage); // Who waits at the end of gRPC must not wait for the farewell.
-    end_in_order(link);
-    if let PumpError::Refused(text) = error { Err(text) } else { Ok(()) }
-}
+    /// Writes what may go on, as far as gRPC takes it, and keeps the rest.
+    fn forward(&mut self, mut bytes: &[u8], now: Instant) -> Result<(), PumpError> {
+        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else { return Ok(()) };
+        loop {
+            let fresh = if self.admitted == 0 { bytes } else { &[] };
+            self.admitted += match &mut self.gate {
+                Some(gate) => gate.admit(fresh, now).map_err(PumpError::Refused)?,
+                None => fresh.len(),
+            };
+            if self.admitted == 0 {
+                break;
+            }
+            match grpc.write(&bytes[..self.admitted]) {
+                Ok(count @ 1..) => {
+                    bytes = &bytes[count..];
+                    self.admitted -= count;
+                }
+                Err(error) if would_block(&error) => break,
+                // It has ended, and what it wrote before is still to be sent.
+                Ok(_) | Err(_) => {
+                    (self.gate, self.until) = (None, Some(now + FAREWELL_MAX));
+                    return Ok(());
+                }
+            }
+        }
+        self.left = bytes.to_vec();
+        Ok(())
+    }
 
-/// Sends what `link` has left, an alert or a farewell of TLS, and reads until the other side closes, for at most
-/// [`FAREWELL_MAX`].
-pub fn end_in_order(link: impl Link) {
-    if link.wants_write() {
-        let _ = Transfer::farewell(link, SystemClock.now()).run_until_end(); // When it breaks, nobody reads it.
+    /// Closes our end of gRPC's connection, which the kernel then does not watch any more.
+    fn leave_grpc(&mut self, now: Instant) {
+        (self.grpc, self.gate, self.registered[1]) = (None, None, EventFlags::empty());
+        self.until.get_or_insert(now + FAREWELL_MAX);
+    }
+
+    /// The connection is over for gRPC. Returns whether something is left for the other side, an alert of TLS.
+    fn break_off(&mut self, error: &PumpError, now: Instant) -> bool {
+        let (PumpError::Refused(text) | PumpError::Broken(text)) = error;
+        log::debug!("Connection ended: '{text}'");
+        self.on_end.take().into_iter().for_each(|on_end| on_end(error));
+        let goes_on = self.link.wants_write() && (self.open.is_some() || self.until.is_none());
+        (self.open, self.until) = (None, None);
+        self.leave_grpc(now);
+        goes_on
+    }
+
+    /// Has the kernel watch for what can be moved next.
+    fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
+        let again = self.gate.as_ref().and_then(|gate| gate.check_again_after());
+        self.due = self.until.or_else(|| again.map(|time| now + time));
+        let is_sent = !self.link.wants_write();
+        let reads = self.until.is_some() || self.left.is_empty() && !self.has_ended;
+        watch(epoll, self.link.socket(), key, &mut self.registered[0], (reads, !is_sent))?;
+        let Some(grpc) = &self.grpc else { return Ok(()) };
+        watch(
+            epoll,
+            grpc.as_fd(),
+            key + 1,
+            &mut self.registered[1],
+            (is_sent, self.admitted > 0 && self.until.is_none()),
+        )
     }
 }
+
+/// An end of which nothing is wanted is left out: the kernel reports its hang-up whether wanted or not, and the loop would
+/// spin.
+fn watch(
+    epoll: &OwnedFd,
+    end: BorrowedFd<'_>,
+    key: u64,
+    registered: &mut EventFlags,
+    (read, write): (bool, bool),
+) -> io::Result<()> {
+    let mut wanted = EventFlags::empty();
+    wanted.set(EventFlags::IN, read);
+    wanted.set(EventFlags::OUT, write);
+    let data = EventData::new_u64(key);
+    match (registered.is_empty(), wanted.is_empty()) {
+        _ if *registered == wanted => {}
+        (true, _) => epoll::add(epoll, end, data, wanted)?,
+        (false, true) => epoll::delete(epoll, end)?,
+        (false, false) => epoll::modify(epoll, end, data, wanted)?,
+    }
+    *registered = wanted;
+    Ok(())
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests;

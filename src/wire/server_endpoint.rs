@@ -1,6 +1,6 @@
 //! The server's end of all connections: accepts them and gives them to gRPC.
 //!
-//! Thread: `listen` accepts, and serves connections without TLS; `tls:<port>` serves one with TLS.
+//! Thread: `listen` accepts, and moves the bytes of all connections (pump.rs).
 //! Owns: the listening sockets and the gRPC server.
 
 use super::address::{ListenAddress, Security};
@@ -9,14 +9,13 @@ use super::frame_gate::{Account, FrameGate};
 use super::grpc::{self, Keepalive, wait_at_most};
 use super::listener::{Accepted, Listener};
 use super::peer::{Class, Origin, PeerEvent, PeerId};
-use super::plain_pump::{Plain, PlainPump};
-use super::pump::{self, Gate, Reason, Transfer};
+use super::pump::{Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
-use super::tls::{ServerTls, TlsError};
+use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
 use crate::limits::{
-    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, HANDSHAKE_MAX, HANDSHAKES,
-    STACK_LARGE, STACK_SMALL, STOP_DEADLINE, STREAMS_MAX, STREAMS_PER_CONNECTION,
+    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, STACK_LARGE, STOP_DEADLINE,
+    STREAMS_MAX, STREAMS_PER_CONNECTION,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
@@ -25,13 +24,12 @@ use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
 use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::collections::{BTreeMap, HashMap};
+use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Settings of the endpoint.
@@ -86,34 +84,6 @@ struct Shared {
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than [`CONNECTION_FD_MAX`].
     connections: Mutex<HashMap<i32, Connection>>,
-    handshakes: Mutex<Handshakes>,
-}
-
-/// TLS handshakes under way, at most [`HANDSHAKES`].
-#[derive(Default)]
-struct Handshakes {
-    next: u64,
-    under_way: BTreeMap<u64, TcpStream>,
-}
-
-impl Handshakes {
-    /// Counts the handshake of `stream` and returns its number. If there are too many, the oldest is given up: whoever
-    /// is silent that long must not keep others out.
-    fn begin(&mut self, stream: &TcpStream) -> io::Result<u64> {
-        let stream = stream.try_clone()?;
-        if self.under_way.len() >= HANDSHAKES
-            && let Some((_, oldest)) = self.under_way.pop_first()
-        {
-            let _ = oldest.shutdown(Shutdown::Both); // Wakes its thread, which logs whose it was.
-        }
-        self.next += 1;
-        self.under_way.insert(self.next, stream);
-        Ok(self.next)
-    }
-
-    fn end(&mut self, number: u64) {
-        self.under_way.remove(&number);
-    }
 }
 
 /// Gives connections to gRPC.
@@ -165,11 +135,10 @@ impl ServerEndpoint {
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
                 writer: Writer::start(vital).map_err(|error| start(&error))?,
-                open: AtomicUsize::new(0),
+                open: Arc::default(),
             },
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
-            handshakes: Mutex::default(),
         });
         let arguments = grpc::channel(options.message_max, keepalive)
             .max_concurrent_stream(STREAMS_PER_CONNECTION)
@@ -188,11 +157,15 @@ impl ServerEndpoint {
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
         let wake = EventFd::new().map_err(|error| start(&error))?;
+        let mut pump = Pump::new().map_err(|error| start(&error))?;
+        if tls.is_some() {
+            pump.start_shakers().map_err(|error| start(&error))?;
+        }
         let nudge = wake.clone();
         let pulse = vital.add_nudged_by("listen", move || nudge.set());
-        let listen = threads::spawn("listen", STACK_SMALL, move || {
+        let listen = threads::spawn("listen", STACK_LARGE, move || {
             let wakes = Wakes { stopped, wake, pulse };
-            if let Err(error) = accept_until_stopped(&listeners, &wakes, &shared, &entrance, tls.as_ref()) {
+            if let Err(error) = accept_until_stopped(pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
             drop(listeners); // Refuse new connections before the old ones end.
@@ -234,8 +207,8 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             };
             let (owned, source) = (shared.clone(), client.source());
             let _source = log_source(source.as_str());
-            let (place, has_room) = StreamPlace::new(shared.clone());
-            if !has_room {
+            let place = shared.streams.open.clone(); // Each stream has one until it ends, beside ours.
+            if Arc::strong_count(&place) > STREAMS_MAX + 1 {
                 log::warn!("Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be.");
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
                 let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
@@ -262,23 +235,6 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         .build()
 }
 
-/// An open stream; dropped when it has ended.
-struct StreamPlace(Arc<Shared>);
-
-impl StreamPlace {
-    /// Counts a stream. Returns also whether there are not too many.
-    fn new(shared: Arc<Shared>) -> (Self, bool) {
-        let has_room = shared.streams.open.fetch_add(1, Ordering::Relaxed) < STREAMS_MAX;
-        (Self(shared), has_room)
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.0.streams.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// What the program at the other end calls itself.
 fn user_agent<'c>(context: &'c RpcContext<'_>) -> &'c [u8] {
     let mut headers = context.request_headers().iter();
@@ -302,25 +258,24 @@ struct Wakes {
     pulse: Pulse,
 }
 
-/// Keys of [`PlainPump::watch`]; those of listeners follow.
+/// Keys of [`Pump::watch`]; those of listeners follow.
 const STOPPED: u64 = 0;
 const WAKE: u64 = 1;
 const LISTENERS: u64 = 2;
 
-/// Accepts connections, and serves those without TLS, until it is stopped.
+/// Accepts connections, and serves them, until it is stopped.
 fn accept_until_stopped(
+    mut pump: Pump,
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
     entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
-    let mut pump = PlainPump::new()?;
     pump.watch(wakes.stopped.as_fd(), STOPPED)?;
     pump.watch(wakes.wake.as_fd(), WAKE)?;
-    let watch_listeners = |pump: &PlainPump| {
-        (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key))
-    };
+    let watch_listeners =
+        |pump: &Pump| (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key));
     watch_listeners(&pump)?;
     let mut resting: Option<Instant> = None;
     loop {
@@ -353,130 +308,80 @@ fn accept_until_stopped(
 /// It cannot be taken now.
 fn accept_from(
     listener: &Listener,
-    pump: &mut PlainPump,
+    pump: &mut Pump,
     shared: &Arc<Shared>,
     entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
-    let (from, served) = match listener.accept() {
+    let (origin, link) = match listener.accept() {
         Ok(Accepted::Tcp(stream, from)) => {
-            let prepared = grpc::prepare(&stream);
-            let served = prepared.and_then(|()| match tls {
-                Some(tls) => serve_tls(stream, from, shared, entrance, tls.clone()),
-                None => serve_plain(Plain::new(stream), Origin::Plain(from), pump, shared, entrance),
+            let link = grpc::prepare(&stream).and_then(|()| match tls {
+                Some(tls) => tls.begin(stream).map_err(io::Error::other),
+                None => Ok(Link::plain(stream)),
             });
-            (Origin::Plain(from), served)
+            (Origin::Plain(from), link)
         }
         Ok(Accepted::Socket(stream, peer)) => {
-            let prepared = stream.set_nonblocking(true);
-            let origin = Origin::Socket(peer);
-            let served =
-                prepared.and_then(|()| serve_plain(Plain::new(stream), origin.clone(), pump, shared, entrance));
-            (origin, served)
+            (Origin::Socket(peer), stream.set_nonblocking(true).map(|()| Link::plain(stream)))
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(()),
+        Err(error) if would_block(&error) => return Ok(()),
         Err(error) => return Err(error),
     };
-    if let Err(error) = served {
+    let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
+    let closing = move |reason: &str| {
         let _source = log_source(from.source());
-        log::warn!("Dropping the connection from '{from}': '{error}'");
+        log::warn!("Closing the connection from '{from}': {reason}.");
+    };
+    match link {
+        Ok(link) => {
+            let open = move |link: &Link| {
+                let origin = match (origin, link.certificate().map_err(io::Error::other)?) {
+                    (Origin::Plain(address), Some(certificate)) => Origin::Tls(address, certificate),
+                    (origin, _) => origin,
+                };
+                connect_grpc(origin, &shared, &entrance)
+            };
+            let on_end = Box::new(move |error: &PumpError| {
+                if let PumpError::Refused(reason) = error {
+                    closing(reason);
+                }
+            });
+            pump.add(link, Box::new(open), false, on_end, SystemClock.now());
+        }
+        Err(error) => closing(&error.to_string()),
     }
     Ok(())
 }
 
-/// Brings a connection with TLS to gRPC, on a thread of its own, so that a slow handshake delays no other.
-fn serve_tls(
-    stream: TcpStream,
-    address: SocketAddr,
-    shared: &Arc<Shared>,
-    entrance: &Arc<Mutex<Entrance>>,
-    tls: ServerTls,
-) -> io::Result<()> {
-    let handshake = shared.handshakes.lock().begin(&stream)?;
-    let (owned, entrance) = (shared.clone(), entrance.clone());
-    let started = threads::spawn(format!("tls:{}", address.port()), STACK_LARGE, move || {
-        let accepted = tls.accept(stream, HANDSHAKE_MAX);
-        owned.handshakes.lock().end(handshake);
-        let connected = accepted.map_err(io::Error::other).and_then(|(session, certificate)| {
-            let (plain, frames) = connect_grpc(Origin::Tls(address, certificate), &owned, &entrance)?;
-            Ok((session, plain, frames))
-        });
-        // Only what the transfer needs stays for the life of the connection.
-        drop((owned, entrance));
-        match connected {
-            Ok((session, plain, frames)) => {
-                if let Err(reason) = pump::run(Transfer::new(session, plain, Some(frames)), &Reason::default()) {
-                    log_refusal(&Origin::Plain(address), &reason);
-                }
-            }
-            Err(error) => {
-                let _source = log_source(Origin::Plain(address).source());
-                log::warn!("Dropping the connection from '{address}': {error}");
-            }
-        }
-    });
-    started.map(|_| ()).inspect_err(|_| shared.handshakes.lock().end(handshake))
-}
-
-/// Brings a connection without TLS to gRPC as soon as its client sends anything.
-fn serve_plain(
-    client: Plain,
-    origin: Origin,
-    pump: &mut PlainPump,
-    shared: &Arc<Shared>,
-    entrance: &Arc<Mutex<Entrance>>,
-) -> io::Result<()> {
-    let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
-    let open = Box::new(move || connect_grpc(origin, &shared, &entrance));
-    let on_refused = Box::new(move |reason: &str| log_refusal(&from, reason));
-    pump.add(client, open, on_refused, SystemClock.now())
-}
-
-fn log_refusal(origin: &Origin, reason: &str) {
-    let _source = log_source(origin.source());
-    log::warn!("Closing the connection from '{origin}': {reason}.");
-}
-
-/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass.
+/// A new connection of gRPC: our end of it, and what the bytes of the client have to pass. gRPC gets a number that was not
+/// used for long, because it identifies connections by it.
 fn connect_grpc(
     origin: Origin,
     shared: &Shared,
     entrance: &Mutex<Entrance>,
-) -> io::Result<(UnixStream, Box<dyn Gate>)> {
+) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> {
     let (plain, endpoint) = UnixStream::pair()?;
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
     let account = Account::new(shared.streams.room.clone(), shared.streams.message_max);
-    let frames = Box::new(FrameGate::new(account.clone()));
-    hand_over(endpoint.as_fd(), Connection { origin, account }, shared, entrance)?;
-    Ok((plain, frames))
-}
-
-/// Gives a duplicate of `endpoint` to gRPC, under a number that was not used for long, because gRPC
-/// identifies connections by it.
-fn hand_over(
-    endpoint: BorrowedFd<'_>,
-    connection: Connection,
-    shared: &Shared,
-    entrance: &Mutex<Entrance>,
-) -> io::Result<()> {
+    let gate = FrameGate::new(account.clone());
     let mut entrance = entrance.lock();
-    let fd = match rustix::io::fcntl_dupfd_cloexec(endpoint, entrance.next_number) {
+    let fd = match rustix::io::fcntl_dupfd_cloexec(&endpoint, entrance.next_number) {
         Ok(fd) => fd,
         // No free number from there up to the limit of the process: start again at the bottom.
-        Err(_) => rustix::io::fcntl_dupfd_cloexec(endpoint, 3)?,
+        Err(_) => rustix::io::fcntl_dupfd_cloexec(&endpoint, 3)?,
     };
     let number = fd.into_raw_fd();
     entrance.next_number =
         if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
-    shared.connections.lock().insert(number, connection);
+    shared.connections.lock().insert(number, Connection { origin, account });
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is
-    // dropped by the caller without being read or written. gRPC owns it from here on.
+    // dropped here without being read or written. gRPC owns it from here on.
     unsafe {
         entrance.server.add_channel_from_fd(number);
     }
-    Ok(())
+    Ok((plain, Some(Box::new(gate))))
 }
 
 #[cfg(test)]

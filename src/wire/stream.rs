@@ -22,7 +22,6 @@ use crossbeam_channel::Sender;
 use futures_util::StreamExt;
 use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 /// What a client sends.
 pub type Requests = RequestStream<Received>;
@@ -44,8 +43,8 @@ pub struct Streams {
     pub commander_names: Vec<String>,
     /// Sends to all peers.
     pub writer: Writer<Responses>,
-    /// How many are open.
-    pub open: AtomicUsize,
+    /// Counts those that are open: each has a clone.
+    pub open: Arc<()>,
 }
 
 /// An open connection.

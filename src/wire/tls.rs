@@ -1,23 +1,23 @@
-//! Mutual TLS: certificates, the handshake, and the session that pump.rs reads and writes.
+//! Mutual TLS: certificates, the handshake, and the sockets that pump.rs reads and writes, with a session or without.
 //!
-//! Thread: `tls:<port>`, one per connection; the handshake of a client on the thread that connects.
-//! Owns: the TCP socket and the TLS session.
+//! Thread: `listen` and `tls` of the server; of a client the one that connects, and then `tls:server`.
+//! Owns: the socket and the TLS session.
 
 use super::address::PemTexts;
-use super::pump::{Link, end_in_order, would_block};
-
+use crate::limits::HELLO_MAX;
 use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
 };
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The name that every server certificate must carry, whatever the address of the server is.
 pub const SERVER_NAME: &str = "ank-server";
@@ -95,21 +95,12 @@ impl ServerTls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Does the handshake with a client within `limit`.
+    /// Begins the handshake with a client, on a socket that does not block.
     ///
     /// # Errors
-    /// [`TlsError::Handshake`] with the reason for the log; the client gets an alert if it still reads.
-    pub fn accept(&self, stream: TcpStream, limit: Duration) -> Result<(TlsStream, PeerCertificate), TlsError> {
-        let session = ServerConnection::new(self.0.clone());
-        let mut stream = TlsStream::new(session.map(Into::into), stream, Side::Server, limit)?;
-        match names(stream.session.peer_certificates().unwrap_or_default()) {
-            Ok(names) => Ok((stream, names)),
-            Err(text) => {
-                stream.close();
-                end_in_order(stream);
-                Err(TlsError::Handshake(text))
-            }
-        }
+    /// The library has no session.
+    pub fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
+        ServerConnection::new(self.0.clone()).map(|session| Link::new(stream, Some((session.into(), Side::Server))))
     }
 }
 
@@ -132,14 +123,14 @@ impl ClientTls {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Does the handshake with the server within `limit`.
+    /// Begins the handshake with the server, on a socket that does not block.
     ///
     /// # Errors
-    /// [`TlsError::Handshake`] with the reason for the user.
-    pub fn connect(&self, stream: TcpStream, limit: Duration) -> Result<TlsStream, TlsError> {
+    /// The library has no session.
+    pub fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
         let name = ServerName::try_from(SERVER_NAME).expect("a literal DNS name");
-        let session = ClientConnection::new(self.0.clone(), name);
-        TlsStream::new(session.map(Into::into), stream, Side::Client, limit)
+        let session = ClientConnection::new(self.0.clone(), name)?;
+        Ok(Link::new(stream, Some((session.into(), Side::Client))))
     }
 }
 
@@ -193,73 +184,178 @@ enum Side {
     Server,
 }
 
-/// A connection whose handshake is done.
-#[derive(Debug)]
-pub struct TlsStream {
-    session: Connection,
-    tcp: TcpStream,
-    side: Side,
+/// The other side of a connection, with or without TLS. Only [`Self::shake_until`] waits; errors are reasons why the
+/// connection broke.
+pub struct Link {
+    socket: File,
+    session: Option<(Connection, Side)>,
+    /// What a socket without TLS has not taken yet.
+    unsent: Vec<u8>,
 }
 
-impl TlsStream {
-    /// Shakes hands within `limit`.
-    fn new(
-        session: Result<Connection, rustls::Error>,
-        tcp: TcpStream,
-        side: Side,
-        limit: Duration,
-    ) -> Result<Self, TlsError> {
-        let session = session.map_err(|error| TlsError::Handshake(reason(&error, side)))?;
-        let mut stream = Self { session, tcp, side };
-        if let Err(text) = stream.shake_hands(SystemClock.now() + limit) {
-            end_in_order(stream); // The alert names the reason to the other side.
-            return Err(TlsError::Handshake(text));
-        }
-        Ok(stream)
+impl Link {
+    fn new(socket: impl Into<OwnedFd>, session: Option<(Connection, Side)>) -> Self {
+        Self { socket: socket.into().into(), session, unsent: Vec::new() }
     }
 
-    fn shake_hands(&mut self, deadline: Instant) -> Result<(), String> {
-        while self.session.is_handshaking() || self.session.wants_write() {
-            self.flush()?;
-            if !self.session.is_handshaking() {
-                continue;
-            }
-            let mut wanted = PollFlags::IN;
-            wanted.set(PollFlags::OUT, self.session.wants_write());
-            self.wait_until(deadline, wanted)?;
-            match self.session.read_tls(&mut self.tcp) {
-                Ok(0) => return Err("the other side closed the connection during the TLS handshake".to_owned()),
-                Ok(_) => self.process()?,
-                Err(error) if would_block(&error) => {}
-                Err(error) => return Err(broken(&error)),
+    /// Without TLS, on a socket that does not block.
+    #[cfg(feature = "server")]
+    pub fn plain(socket: impl Into<OwnedFd>) -> Self {
+        Self::new(socket, None)
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether its handshake is under way.
+    pub fn is_shaking(&self) -> bool {
+        self.session.as_ref().is_some_and(|(session, _)| session.is_handshaking())
+    }
+
+    /// Shakes hands as far as that goes without waiting. After an error the alert for the other side is left to be written.
+    pub fn shake(&mut self) -> Result<(), String> {
+        self.flush()?;
+        while self.is_shaking() {
+            match self.receive()? {
+                Some(0) => return Err("the other side closed the connection during the TLS handshake".to_owned()),
+                Some(_) => self.flush()?,
+                None => return Ok(()),
             }
         }
         Ok(())
     }
 
-    fn process(&mut self) -> Result<(), String> {
-        self.session.process_new_packets().map(|_| ()).map_err(|error| reason(&error, self.side))
-    }
-
-    /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
-    fn why_broken(&mut self, error: &io::Error) -> String {
-        while let Ok(1..) = self.session.read_tls(&mut self.tcp) {
-            if let Err(alert) = self.session.process_new_packets() {
-                return reason(&alert, self.side);
-            }
+    /// Shakes hands until that is done.
+    pub fn shake_until(&mut self, deadline: Instant) -> Result<(), String> {
+        self.shake()?;
+        while self.is_shaking() || self.wants_write() {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.wants_write());
+            self.wait_until(deadline, wanted)?;
+            self.shake()?;
         }
-        broken(error)
+        Ok(())
     }
 
     fn wait_until(&self, deadline: Instant, wanted: PollFlags) -> Result<(), String> {
         let left = SystemClock.until(deadline);
         if left.is_zero() {
-            return Err("no TLS handshake within the time limit".to_owned());
+            return Err(self.why_late());
         }
-        match poll(&mut [PollFd::new(&self.tcp, wanted)], Timespec::try_from(left).ok().as_ref()) {
+        match poll(&mut [PollFd::new(&self.socket, wanted)], Timespec::try_from(left).ok().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.to_string()),
         }
+    }
+
+    /// Why it is given up when nothing came.
+    pub fn why_late(&self) -> String {
+        if self.is_shaking() {
+            "no TLS handshake within the time limit".to_owned()
+        } else {
+            format!("it sent nothing within {HELLO_MAX:?}")
+        }
+    }
+
+    /// What the client has presented.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    #[cfg(feature = "server")]
+    pub fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
+        let certificates = self.session.as_ref().map(|(session, _)| session.peer_certificates().unwrap_or_default());
+        certificates.map(names).transpose()
+    }
+
+    /// Gives the session what the socket has. Returns how much that is, `None` when there is nothing now.
+    fn receive(&mut self) -> Result<Option<usize>, String> {
+        let Some((session, side)) = &mut self.session else { return Ok(None) };
+        let received = now_or_later(session.read_tls(&mut self.socket))?;
+        session.process_new_packets().map_err(|error| reason(&error, *side))?;
+        Ok(received)
+    }
+
+    /// Reads what the other side sent; 0 when it has ended, `None` when there is nothing now. The socket is read only if it
+    /// `is_ready`.
+    pub fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String> {
+        if is_ready {
+            self.receive()?;
+        }
+        match &mut self.session {
+            None if is_ready => now_or_later(self.socket.read(buffer)),
+            None => Ok(None),
+            Some((session, _)) => match session.reader().read(buffer) {
+                // The socket ended without a farewell; what came before was complete all the same.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
+                read => now_or_later(read),
+            },
+        }
+    }
+
+    /// Throws away what the other side sent. Returns whether it has ended.
+    pub fn discard(&mut self) -> bool {
+        !matches!(now_or_later(self.socket.read(&mut [0; 4096])), Ok(None | Some(1..)))
+    }
+
+    /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        match &mut self.session {
+            Some((session, _)) => session.writer().write_all(bytes).map_err(|error| broken(&error))?,
+            None => self.unsent = bytes.to_vec(),
+        }
+        self.flush()
+    }
+
+    /// Writes what is left, as far as the socket takes it.
+    pub fn flush(&mut self) -> Result<(), String> {
+        while self.wants_write() {
+            let written = match &mut self.session {
+                Some((session, _)) => session.write_tls(&mut self.socket),
+                None => self.socket.write(&self.unsent).inspect(|count| drop(self.unsent.drain(..*count))),
+            };
+            match written {
+                Ok(_) => {}
+                Err(error) if would_block(&error) => return Ok(()),
+                Err(error) => return Err(self.why_broken(&error)),
+            }
+        }
+        self.unsent = Vec::new();
+        Ok(())
+    }
+
+    /// Whether something is left to be written.
+    pub fn wants_write(&self) -> bool {
+        self.session.as_ref().map_or(!self.unsent.is_empty(), |(session, _)| session.wants_write())
+    }
+
+    /// Takes what the protocol sends at the end.
+    pub fn close(&mut self) {
+        self.session.iter_mut().for_each(|(session, _)| session.send_close_notify());
+    }
+
+    /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
+    fn why_broken(&mut self, error: &io::Error) -> String {
+        loop {
+            match self.receive() {
+                Ok(Some(1..)) => {}
+                Err(alert) => return alert,
+                Ok(_) => return broken(error),
+            }
+        }
+    }
+}
+
+/// Whether there is just nothing to be done now.
+pub fn would_block(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn now_or_later(result: io::Result<usize>) -> Result<Option<usize>, String> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if would_block(&error) => Ok(None),
+        Err(error) => Err(broken(&error)),
     }
 }
 
@@ -314,53 +410,6 @@ fn alert_text(alert: rustls::AlertDescription) -> String {
         }
         Alert::BadCertificate => "our certificate is not acceptable (BadCertificate)".to_owned(),
         other => format!("{other:?}"),
-    }
-}
-
-impl Link for TlsStream {
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.tcp.as_fd()
-    }
-
-    fn read(&mut self, buffer: &mut [u8], is_ready: bool) -> Result<Option<usize>, String> {
-        if is_ready {
-            match self.session.read_tls(&mut self.tcp) {
-                Ok(0) => {} // The session knows that this is the end.
-                Ok(_) => self.process()?,
-                Err(error) if would_block(&error) => {}
-                Err(error) => return Err(broken(&error)),
-            }
-        }
-        match self.session.reader().read(buffer) {
-            Ok(count) => Ok(Some(count)),
-            Err(error) if would_block(&error) => Ok(None),
-            // The socket ended without a farewell; what came before was complete all the same.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
-            Err(error) => Err(broken(&error)),
-        }
-    }
-
-    fn queue(&mut self, bytes: Vec<u8>) -> Result<(), String> {
-        self.session.writer().write_all(&bytes).map_err(|error| broken(&error))
-    }
-
-    fn flush(&mut self) -> Result<(), String> {
-        while self.session.wants_write() {
-            match self.session.write_tls(&mut self.tcp) {
-                Ok(_) => {}
-                Err(error) if would_block(&error) => return Ok(()),
-                Err(error) => return Err(self.why_broken(&error)),
-            }
-        }
-        Ok(())
-    }
-
-    fn wants_write(&self) -> bool {
-        self.session.wants_write()
-    }
-
-    fn close(&mut self) {
-        self.session.send_close_notify();
     }
 }
 

@@ -24,8 +24,9 @@ use crate::wire::peer::PeerHello;
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::SinkExt;
 use grpcio::WriteFlags;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.

@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{HANDSHAKES, MESSAGE_MAX, STACK_SMALL, TLS_BUFFER};
+use crate::limits::{MESSAGE_MAX, STACK_SMALL};
 use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
@@ -11,7 +11,7 @@ use crate::wire::address::Security;
 use crate::wire::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::wire::grpc::Keepalive;
 use crate::wire::peer::PeerEvent;
-use crate::wire::pump::{self, Reason, Transfer};
+use crate::wire::pump::{BUFFER, HANDSHAKES, Pump};
 use crate::wire::server_endpoint::LARGE_MESSAGES;
 use crate::wire::server_endpoint::ServerEndpoint;
 use crate::wire::server_endpoint::tests::{client, start};
@@ -20,6 +20,7 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -129,7 +130,7 @@ fn good_certificates_connect_and_carry_large_messages_both_ways() {
     let hello = ToServer::CommanderHello { version: VERSION.into() };
     let (mut sender, mut receiver, _hangup) = connect(&options(&endpoint, client, Service::Cli), hello).unwrap();
     let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else { panic!("not opened") };
-    for size in [1, TLS_BUFFER, 10 * 1024 * 1024] {
+    for size in [1, BUFFER, 10 * 1024 * 1024] {
         let id = "x".repeat(size);
         let request = ToServer::Request(Request { id: id.clone(), content: RequestContent::LogsCancel });
         sender.send(request.clone()).unwrap();
@@ -277,20 +278,21 @@ fn a_client_gives_up_on_a_server_that_does_not_greet() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
-    let error = client.connect(stream, Duration::from_millis(20)).unwrap_err();
-    assert_eq!(error.to_string(), "no TLS handshake within the time limit");
+    let late = SystemClock.now() + Duration::from_millis(20);
+    let error = client.begin(stream).unwrap().shake_until(late).unwrap_err();
+    assert_eq!(error, "no TLS handshake within the time limit");
 }
 
 #[test]
 fn the_end_of_a_burst_of_records_is_not_left_behind() {
-    let (mut session, mut plain, pump) = pumped();
+    let (mut link, mut plain, pump) = pumped();
     // Many small records in one write: more plain text at once than the pump's buffer holds, and then silence.
     let record = [7; 1000];
-    let records = 3 * TLS_BUFFER / record.len();
+    let records = 3 * BUFFER / record.len();
     for _ in 0..records {
-        session.session.writer().write_all(&record).unwrap();
+        session_of(&mut link).writer().write_all(&record).unwrap();
     }
-    session.flush().unwrap();
+    link.flush().unwrap();
     plain.set_read_timeout(Some(LIMIT)).unwrap();
     let mut received = vec![0; records * record.len()];
     plain.read_exact(&mut received).unwrap();
@@ -314,6 +316,43 @@ fn connections_that_never_greet_do_not_keep_others_out() {
     endpoint.stop(LIMIT);
 }
 
+/// Whoever else is connected waits for the thread that moves bytes.
+#[test]
+fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
+    let authority = Authority::new();
+    let (server, client) =
+        (ServerTls::new(&authority.server()).unwrap(), ClientTls::new(&authority.agent("agent_A")).unwrap());
+    let (mut pump, opened) = (Pump::new().unwrap(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    pump.start_shakers().unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..HANDSHAKES {
+        let (inner, outer) = connected(false);
+        outer.set_nonblocking(true).unwrap();
+        let opened = opened.clone();
+        let open = move |link: &Link| {
+            assert_eq!(link.certificate().unwrap().unwrap().dns_names, ["agent_A"]);
+            opened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let (plain, endpoint) = UnixStream::pair()?;
+            plain.set_nonblocking(true)?;
+            drop(endpoint);
+            Ok((plain, None))
+        };
+        pump.add(server.begin(inner).unwrap(), Box::new(open), false, Box::new(|_| {}), SystemClock.now());
+        clients.push(client.begin(outer));
+    }
+    let shaking = std::thread::spawn(move || clients.into_iter().map(shaken).filter(Result::is_ok).count());
+    let cpu = || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
+    let (before, deadline) = (cpu(), SystemClock.now() + LIMIT);
+    while opened.load(std::sync::atomic::Ordering::Relaxed) < HANDSHAKES {
+        assert!(!SystemClock.until(deadline).is_zero());
+        assert_eq!(pump.wait(Some(Duration::from_millis(10)), || SystemClock.now()).unwrap(), [0; 0]);
+    }
+    let took = cpu() - before;
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    drop(pump);
+    let _ = shaking.join().unwrap();
+}
+
 /// Two connected sockets, both not blocking as those of an endpoint are, or as `std` makes them.
 fn connected(blocking: bool) -> (TcpStream, TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -326,8 +365,23 @@ fn connected(blocking: bool) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
+/// Shakes hands; the other side reads why it is refused.
+fn shaken(link: Result<Link, rustls::Error>) -> Result<Link, String> {
+    let mut link = link.unwrap();
+    let Err(text) = link.shake_until(SystemClock.now() + LIMIT) else { return Ok(link) };
+    let mut pump = Pump::new().unwrap();
+    let refused = io::Error::other(text.clone());
+    pump.add(link, Box::new(|_| Err(refused)), true, Box::new(|_| {}), SystemClock.now());
+    pump.run();
+    Err(text)
+}
+
+fn session_of(link: &mut Link) -> &mut Connection {
+    &mut link.session.as_mut().unwrap().0
+}
+
 /// A client of a server that a pump connects with gRPC's end, and the thread of the pump.
-fn pumped() -> (TlsStream, UnixStream, std::thread::JoinHandle<()>) {
+fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
     let authority = Authority::new();
     let (inner, outer) = connected(false);
     outer.set_nonblocking(true).unwrap();
@@ -335,11 +389,13 @@ fn pumped() -> (TlsStream, UnixStream, std::thread::JoinHandle<()>) {
     let (plain, grpc_end) = UnixStream::pair().unwrap();
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
-        let (session, _) = server.accept(inner, LIMIT).unwrap();
-        pump::run(Transfer::new(session, plain, None), &Reason::default()).unwrap();
+        let link = shaken(server.begin(inner)).unwrap();
+        let mut pump = Pump::new().unwrap();
+        pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(|_| {}), SystemClock.now());
+        pump.run();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
-    (client.connect(outer, LIMIT).unwrap(), grpc_end, pump)
+    (shaken(client.begin(outer)).unwrap(), grpc_end, pump)
 }
 
 /// Writes what the session has to send.
@@ -365,7 +421,7 @@ fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let server = ServerTls::new(&ours.server()).unwrap();
-    let served = std::thread::spawn(move || server.accept(inner, LIMIT).unwrap_err().to_string());
+    let served = std::thread::spawn(move || shaken(server.begin(inner)).err().unwrap());
     let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
     let client = ClientTls::new(&pem).unwrap();
     let mut session: Connection =
@@ -391,7 +447,7 @@ fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order(
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let client = ClientTls::new(&PemTexts { ca: ours.certificate.pem(), ..ours.agent("agent_A") }).unwrap();
-    let connects = std::thread::spawn(move || client.connect(inner, LIMIT).unwrap_err().to_string());
+    let connects = std::thread::spawn(move || shaken(client.begin(inner)).err().unwrap());
     let server = ServerTls::new(&theirs.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
     while !session.wants_write() {
@@ -416,7 +472,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
     let (inner, mut tcp) = connected(true);
     let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
     let client = ClientTls::new(&pem).unwrap();
-    let connecting = std::thread::spawn(move || client.connect(inner, LIMIT).unwrap());
+    let connecting = std::thread::spawn(move || shaken(client.begin(inner)).unwrap());
     let server = ServerTls::new(&ours.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
     while session.is_handshaking() {
@@ -429,13 +485,13 @@ fn a_reason_that_came_before_a_reset_is_read() {
     let mut client = connecting.join().unwrap();
     // The other side says why, does not read what comes, and closes: a reset.
     write_out(&mut session, &mut tcp);
-    client.session.writer().write_all(b"first").unwrap();
+    session_of(&mut client).writer().write_all(b"first").unwrap();
     client.flush().unwrap();
     rustix::event::poll(&mut [PollFd::new(&tcp, PollFlags::IN)], None).unwrap();
     drop(tcp);
-    let mut reset = [PollFd::new(&client.tcp, PollFlags::ERR)];
+    let mut reset = [PollFd::new(&client.socket, PollFlags::ERR)];
     rustix::event::poll(&mut reset, None).unwrap();
-    client.session.writer().write_all(b"second").unwrap();
+    session_of(&mut client).writer().write_all(b"second").unwrap();
     let error = client.flush().unwrap_err();
     assert_eq!(error, "the server refused the connection: our certificate was not signed by its CA (UnknownCA)");
 }
@@ -446,7 +502,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     // Nobody reads at the other end, so the pump is stuck with what it has decrypted.
     let deadline = SystemClock.now() + LIMIT;
     for _ in 0..64 {
-        client.session.writer().write_all(&[7; TLS_BUFFER]).unwrap();
+        session_of(&mut client).writer().write_all(&[7; BUFFER]).unwrap();
         if client.wait_until(SystemClock.now() + Duration::from_millis(300), PollFlags::OUT).is_err() {
             break;
         }
@@ -456,7 +512,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     grpc_end.write_all(&last_words).unwrap();
     drop(grpc_end);
     let mut received = Vec::new();
-    let mut buffer = [0; TLS_BUFFER];
+    let mut buffer = [0; BUFFER];
     let mut has_ended = false;
     while !has_ended {
         client.wait_until(deadline, PollFlags::IN).unwrap();

@@ -1,11 +1,8 @@
-//! Clients without TLS on one thread: the test's, with a clock that it moves.
+//! Connections without TLS on one thread: the test's, with a clock that it moves.
 //!
 //! Thread: the test's. Owns: both ends of each socket.
 
 use super::*;
-use crate::platform::clock::{Clock, SystemClock};
-use crate::wire::pump::would_block;
-use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,19 +14,17 @@ impl Gate for Door {
         if bytes == b"bad" {
             return Err("bad bytes".to_owned());
         }
-        Ok(if self.is_waiting() { 0 } else { bytes.len() })
+        Ok(if self.is_closed() { 0 } else { bytes.len() })
     }
 
     fn check_again_after(&self) -> Option<Duration> {
-        self.is_waiting().then_some(Duration::from_millis(5))
+        self.is_closed().then_some(Duration::from_millis(5))
     }
+}
 
-    fn is_waiting(&self) -> bool {
+impl Door {
+    fn is_closed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
-    }
-
-    fn check(&self, _: Instant) -> Result<(), String> {
-        Ok(())
     }
 }
 
@@ -41,24 +36,28 @@ struct Client {
     refused: Arc<Mutex<Option<String>>>,
 }
 
-fn client(pump: &mut PlainPump, begin: Instant) -> Client {
+fn client(pump: &mut Pump, begin: Instant) -> Client {
     let (end, ours) = UnixStream::pair().unwrap();
     [&end, &ours].iter().for_each(|end| end.set_nonblocking(true).unwrap());
     let client = Client { end, grpc: Arc::default(), is_closed: Arc::default(), refused: Arc::default() };
     let (grpc, is_closed, refused) = (client.grpc.clone(), client.is_closed.clone(), client.refused.clone());
-    let open = Box::new(move || {
+    let open = Box::new(move |_: &Link| {
         let (plain, endpoint) = UnixStream::pair()?;
         [&plain, &endpoint].iter().for_each(|end| end.set_nonblocking(true).unwrap());
         *grpc.lock().unwrap() = Some(endpoint);
-        Ok((plain, Box::new(Door(is_closed)) as Box<dyn Gate>))
+        Ok((plain, Some(Box::new(Door(is_closed)) as Box<dyn Gate>)))
     });
-    let on_refused = Box::new(move |reason: &str| *refused.lock().unwrap() = Some(reason.to_owned()));
-    pump.add(Plain::new(ours), open, on_refused, begin).unwrap();
+    let on_end = Box::new(move |error: &PumpError| {
+        if let PumpError::Refused(reason) = error {
+            *refused.lock().unwrap() = Some(reason.clone());
+        }
+    });
+    pump.add(Link::plain(ours), open, false, on_end, begin);
     client
 }
 
 /// Lets the pump work until nothing comes for a moment.
-fn run(pump: &mut PlainPump, now: Instant) {
+fn run(pump: &mut Pump, now: Instant) {
     for _ in 0..20 {
         assert_eq!(pump.wait(Some(Duration::from_millis(2)), || now).unwrap(), [0; 0]);
     }
@@ -79,7 +78,7 @@ impl Client {
 
 #[test]
 fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
-    let (mut pump, begin) = (PlainPump::new().unwrap(), SystemClock.now());
+    let (mut pump, begin) = (Pump::new().unwrap(), SystemClock.now());
     let (silent, other) = (client(&mut pump, begin), client(&mut pump, begin));
     run(&mut pump, begin);
     (&other.end).write_all(b"hello").unwrap();
@@ -97,7 +96,7 @@ fn who_sends_nothing_has_no_connection_of_grpc_and_is_refused_in_the_end() {
 
 #[test]
 fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_connection() {
-    let (mut pump, now) = (PlainPump::new().unwrap(), SystemClock.now());
+    let (mut pump, now) = (Pump::new().unwrap(), SystemClock.now());
     let [waits, goes_on, bad] = [(); 3].map(|()| client(&mut pump, now));
     waits.is_closed.store(true, Ordering::Relaxed);
     for (client, bytes) in [(&waits, b"one"), (&goes_on, b"two"), (&bad, b"bad")] {
@@ -115,7 +114,7 @@ fn who_has_to_wait_delays_nobody_and_bytes_that_are_refused_end_only_their_conne
 
 #[test]
 fn more_than_fits_comes_in_order_and_the_last_words_of_grpc_reach_a_client_that_still_sends() {
-    let (mut pump, now) = (PlainPump::new().unwrap(), SystemClock.now());
+    let (mut pump, now) = (Pump::new().unwrap(), SystemClock.now());
     let client = client(&mut pump, now);
     (&client.end).write_all(b"x").unwrap();
     run(&mut pump, now);
