@@ -192,8 +192,6 @@ pub const SOCKET_PATH_MAX: usize = 107;
 pub const SOCKET_BACKLOG: i32 = 128;
 /// Pause after a connection could not be accepted: out of descriptors or memory.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// A connection without any call is closed after this time.
-pub const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Calls that one connection may have open; each costs a thread.
 pub const STREAMS_PER_CONNECTION: i32 = 16;
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.

@@ -219,7 +219,7 @@ fn secure(
 ) -> Result<OwnedFd, ConnectError> {
     let url = options.url.to_string();
     let failed = |source| ConnectError::Connect { url: url.clone(), source };
-    let insecure = |text: String| ConnectError::Tls { url: url.clone(), source: TlsError::Handshake(text) };
+    let insecure = |text: String| ConnectError::Tls { url: url.clone(), source: TlsError(text) };
     let mut link = tls.begin(stream).map_err(|error| insecure(error.to_string()))?;
     let (plain, endpoint) = UnixStream::pair().map_err(failed)?;
     plain.set_nonblocking(true).map_err(failed)?;

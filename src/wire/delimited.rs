@@ -6,6 +6,7 @@
 
 use super::convert::messages;
 use crate::model::messages::{FromWorkload, ToWorkload};
+use protobuf::CodedInputStream;
 
 /// A varint of 64 bits has at most this many bytes.
 const VARINT_MAX: usize = 10;
@@ -78,9 +79,16 @@ impl FrameBuffer {
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let unread = &self.bytes[self.used..];
         self.expected = 0;
-        let Some((length, prefix)) = read_varint(unread)? else {
-            self.shrink();
-            return Ok(None);
+        let mut stream = CodedInputStream::from_bytes(unread);
+        let (length, prefix) = (stream.read_raw_varint64(), stream.pos() as usize);
+        drop(stream);
+        let length = match length {
+            Ok(length) => length,
+            Err(_) if unread.len() >= VARINT_MAX => return Err(FrameError::BadLength),
+            Err(_) => {
+                self.shrink();
+                return Ok(None);
+            }
         };
         let length = match usize::try_from(length) {
             Ok(short) if short <= self.max => short,
@@ -115,22 +123,6 @@ impl FrameBuffer {
     }
 }
 
-/// Value and length of the varint at the beginning; `None` when it is not complete.
-fn read_varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, FrameError> {
-    let mut value = 0_u64;
-    for (index, byte) in bytes.iter().take(VARINT_MAX).enumerate() {
-        let part = u64::from(byte & 0x7f);
-        if index + 1 == VARINT_MAX && part > 1 {
-            return Err(FrameError::BadLength); // More than 64 bits.
-        }
-        value |= part << (7 * index);
-        if byte & 0x80 == 0 {
-            return Ok(Some((value, index + 1)));
-        }
-    }
-    if bytes.len() < VARINT_MAX { Ok(None) } else { Err(FrameError::BadLength) }
-}
-
 /// Reads one message of a workload. A request that would take too much memory is not decoded, only its id is.
 ///
 /// # Errors
@@ -144,24 +136,12 @@ pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
 /// # Errors
 /// None.
 pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
-    Ok(delimit(messages::write_to_workload(&message)))
-}
-
-fn delimit(message: Vec<u8>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(message.len() + VARINT_MAX);
-    let mut length = message.len() as u64;
-    while length >= 0x80 {
-        bytes.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    bytes.push(length as u8);
-    bytes.extend(message);
-    bytes
+    Ok(messages::write_to_workload(&message))
 }
 
 /// The end of a workload.
 pub mod workload_side {
-    use super::{Undecodable, delimit, messages};
+    use super::{Undecodable, messages};
     use crate::model::messages::{FromWorkload, ToWorkload};
 
     /// The bytes of a message to the agent, with its length.
@@ -169,7 +149,7 @@ pub mod workload_side {
     /// # Errors
     /// None.
     pub fn frame(message: FromWorkload) -> Result<Vec<u8>, Undecodable> {
-        Ok(delimit(messages::write_from_workload(message)))
+        Ok(messages::write_from_workload(message))
     }
 
     /// Reads one message of the agent.

@@ -7,7 +7,7 @@
 
 use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
-use crate::limits::{FIRST_MESSAGE_MAX, HELLO_MAX};
+use crate::limits::FIRST_MESSAGE_MAX;
 use crate::platform::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ const SLOWEST: u64 = 1024 * 1024;
 const MEASURED: Duration = Duration::from_secs(2);
 /// Longest time until somebody takes a complete message: its stream may have ended.
 const TAKEN_MAX: Duration = Duration::from_secs(60);
+/// A connection on which no hello was accepted ends after this time. It may have no stream at all.
+const NO_HELLO_MAX: Duration = Duration::from_secs(60);
 /// Frames that any message may have.
 const FRAMES_ALWAYS: usize = 64;
 /// Average bytes of each further frame, at least. A frame costs some hundred bytes; normal ones have thousands.
@@ -68,8 +70,8 @@ pub enum Refused {
     /// The stream of a message has ended, or its reader waits for ever.
     #[error("nobody took a large message within {TAKEN_MAX:?}")]
     NotTaken,
-    /// A large message waited for the hello before it to be accepted.
-    #[error("the hello before a large message was not accepted in time")]
+    /// Whoever it is.
+    #[error("no hello was accepted within {NO_HELLO_MAX:?}")]
     NoHello,
     /// Others wait for the room that a message has which does not come.
     #[error("a large message comes too slowly while others wait")]
@@ -189,14 +191,12 @@ pub struct FrameGate {
     streams: BTreeMap<u32, Stream>,
     ticket: Option<Ticket>,
     is_waiting: bool,
-    /// When a message first had to wait until the hello before it is accepted.
-    waits_for_hello_since: Option<Instant>,
+    begun: Instant,
 }
 
 impl FrameGate {
-    /// For a connection that has just begun.
-    #[must_use]
-    pub fn new(account: Arc<Account>) -> Self {
+    /// For a connection that begins `now`.
+    pub fn new(account: Arc<Account>, now: Instant) -> Self {
         Self {
             account,
             preface_left: PREFACE,
@@ -206,7 +206,7 @@ impl FrameGate {
             streams: BTreeMap::new(),
             ticket: None,
             is_waiting: false,
-            waits_for_hello_since: None,
+            begun: now,
         }
     }
 
@@ -229,12 +229,16 @@ impl FrameGate {
         Ok(admitted)
     }
 
-    /// Checks that messages that have room still come.
+    /// Checks that a hello came, and that messages that have room still come.
     ///
     /// # Errors
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
-        self.account.state.lock().in_flight.iter_mut().try_for_each(|message| message.check(now))
+        let mut state = self.account.state.lock();
+        if !state.has_hello && now.saturating_duration_since(self.begun) > NO_HELLO_MAX {
+            return Err(Refused::NoHello);
+        }
+        state.in_flight.iter_mut().try_for_each(|message| message.check(now))
     }
 
     /// Takes some bytes; none when a message has to wait.
@@ -368,9 +372,7 @@ impl FrameGate {
         }
         let mut state = self.account.state.lock();
         if !is_first && !state.has_hello {
-            let since = *self.waits_for_hello_since.get_or_insert(now);
-            let is_over = now.saturating_duration_since(since) > HELLO_MAX;
-            return if is_over { Err(Refused::NoHello) } else { Ok(false) };
+            return Ok(false);
         }
         // The reader of one that is complete takes it; only then gRPC takes further ones of that stream.
         if state.in_flight.iter().any(InFlight::is_complete) {
@@ -396,8 +398,8 @@ impl Gate for FrameGate {
         if self.is_waiting {
             return Some(RETRY);
         }
-        let is_coming = !self.account.state.lock().in_flight.is_empty();
-        is_coming.then_some(CHECK)
+        let state = self.account.state.lock();
+        if state.in_flight.is_empty() { (!state.has_hello).then_some(NO_HELLO_MAX) } else { Some(CHECK) }
     }
 }
 

@@ -285,11 +285,12 @@ impl Connection {
                 return Err(PumpError::Refused(self.link.why_late()));
             }
             let Some(open) = self.open.take_if(|_| from_link) else { return Ok(true) };
+            self.until = None;
             let (grpc, gate) = open(&self.link).map_err(|error| {
                 self.link.close();
                 PumpError::Refused(error.to_string())
             })?;
-            (self.grpc, self.gate, self.until) = (Some(grpc), gate, None);
+            (self.grpc, self.gate) = (Some(grpc), gate);
         }
         self.link.flush().map_err(PumpError::Broken)?;
         self.to_grpc(from_link, now, buffer)?;

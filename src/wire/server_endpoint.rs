@@ -14,8 +14,8 @@ use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
 use crate::limits::{
-    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, CONNECTION_IDLE_MAX, STACK_LARGE, STOP_DEADLINE,
-    STREAMS_MAX, STREAMS_PER_CONNECTION,
+    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, STACK_LARGE, STOP_DEADLINE, STREAMS_MAX,
+    STREAMS_PER_CONNECTION,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
@@ -140,13 +140,8 @@ impl ServerEndpoint {
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
         });
-        let arguments = grpc::channel(options.message_max, keepalive)
-            .max_concurrent_stream(STREAMS_PER_CONNECTION)
-            .raw_cfg_int(
-                grpc::argument("grpc.max_connection_idle_ms"),
-                i32::try_from(CONNECTION_IDLE_MAX.as_millis()).unwrap_or(i32::MAX),
-            )
-            .build_args();
+        let arguments =
+            grpc::channel(options.message_max, keepalive).max_concurrent_stream(STREAMS_PER_CONNECTION).build_args();
         let server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
@@ -364,7 +359,7 @@ fn connect_grpc(
     plain.set_nonblocking(true)?;
     endpoint.set_nonblocking(true)?;
     let account = Account::new(shared.streams.room.clone(), shared.streams.message_max);
-    let gate = FrameGate::new(account.clone());
+    let gate = FrameGate::new(account.clone(), SystemClock.now());
     let mut entrance = entrance.lock();
     let fd = match rustix::io::fcntl_dupfd_cloexec(&endpoint, entrance.next_number) {
         Ok(fd) => fd,

@@ -23,23 +23,17 @@ use std::time::Instant;
 pub const SERVER_NAME: &str = "ank-server";
 const ALPN: &[u8] = b"h2";
 
-/// Certificates or key that cannot be used. Never contains any of their text.
+/// Certificates or key that cannot be used, or why the other side was refused. Never contains any text of a certificate or key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TlsError {
-    /// A PEM text holds nothing usable.
-    #[error("the {what} cannot be used: {reason}")]
-    Material {
-        /// Which of the three.
-        what: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// The three do not belong together.
-    #[error("certificate, key and CA do not belong together: {0}")]
-    Mismatch(String),
-    /// The other side, or what it sent, was refused.
-    #[error("{0}")]
-    Handshake(String),
+#[error("{0}")]
+pub struct TlsError(pub String);
+
+fn unusable(what: &str, reason: impl std::fmt::Display) -> TlsError {
+    TlsError(format!("the {what} cannot be used: {reason}"))
+}
+
+fn mismatch(reason: impl std::fmt::Display) -> TlsError {
+    TlsError(format!("certificate, key and CA do not belong together: {reason}"))
 }
 
 /// Settings of the server's side, shared by all connections.
@@ -64,10 +58,10 @@ pub struct PeerCertificate {
 
 /// The error for a certificate and a key that cannot be used together.
 fn unusable_key(error: &rustls::Error) -> TlsError {
-    TlsError::Mismatch(match error {
-        rustls::Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
-        other => other.to_string(),
-    })
+    match error {
+        rustls::Error::InconsistentKeys(_) => mismatch("the private key is not that of the certificate"),
+        other => mismatch(other),
+    }
 }
 
 #[cfg(feature = "server")]
@@ -77,15 +71,14 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`] naming the text that cannot be used.
     pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
-        let mismatch = |error: &dyn std::fmt::Display| TlsError::Mismatch(error.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(&pem.ca)?);
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
             .build()
-            .map_err(|error| mismatch(&error))?;
+            .map_err(mismatch)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| mismatch(&error))?
+            .map_err(mismatch)?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
             .map_err(|error| unusable_key(&error))?;
@@ -111,10 +104,9 @@ impl ClientTls {
     /// # Errors
     /// [`TlsError`] naming the text that cannot be used.
     pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
-        let mismatch = |error: &dyn std::fmt::Display| TlsError::Mismatch(error.to_string());
         let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| mismatch(&error))?
+            .map_err(mismatch)?
             .with_root_certificates(roots(&pem.ca)?)
             .with_client_auth_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
             .map_err(|error| unusable_key(&error))?;
@@ -137,27 +129,21 @@ impl ClientTls {
 fn roots(pem: &str) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, "CA certificate")? {
-        roots
-            .add(certificate)
-            .map_err(|error| TlsError::Material { what: "CA certificate", reason: error.to_string() })?;
+        roots.add(certificate).map_err(|error| unusable("CA certificate", error))?;
     }
     Ok(roots)
 }
 
-fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let material = |reason: String| TlsError::Material { what, reason };
-    let found = CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| material(error.to_string()))?;
-    if found.is_empty() { Err(material("it holds no certificate in PEM form".to_owned())) } else { Ok(found) }
+fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let found = found.map_err(|error| unusable(what, error))?;
+    if found.is_empty() { Err(unusable(what, "it holds no certificate in PEM form")) } else { Ok(found) }
 }
 
 fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| TlsError::Material {
-        what: "private key",
-        // The reason of the library could quote the text.
-        reason: "it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form".to_owned(),
-    })
+    // The reason of the library could quote the text.
+    PrivateKeyDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| unusable("private key", "it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"))
 }
 
 /// Reads the names, `*` among them: it is compared literally, so it need not be a valid DNS name.

@@ -2,6 +2,9 @@
 //!
 //! Thread: none, plain functions.
 
+use protobuf::CodedInputStream;
+use protobuf::rt::WireType;
+
 /// A field as it stands in a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Field<'b> {
@@ -27,46 +30,34 @@ pub enum Value<'b> {
 pub struct Malformed;
 
 /// Iterates over the fields; what is malformed is the last item.
-#[derive(Debug)]
-pub struct Fields<'b>(&'b [u8]);
+pub struct Fields<'b> {
+    bytes: &'b [u8],
+    stream: CodedInputStream<'b>,
+}
 
 impl<'b> Fields<'b> {
     /// Those of the message that `bytes` are.
     pub fn of(bytes: &'b [u8]) -> Self {
-        Self(bytes)
+        let mut stream = CodedInputStream::from_bytes(bytes);
+        // Without the end as a limit the library panics when it skips more than there is. It fails only within another one.
+        let _ = stream.push_limit(bytes.len() as u64);
+        Self { bytes, stream }
     }
 
-    /// Number and wire type.
-    fn tag(&mut self) -> Option<(u32, u64)> {
-        let tag = read_varint(&mut self.0)?;
-        let number = u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?;
-        Some((number, tag & 7))
-    }
-
-    fn value(&mut self, wire_type: u64) -> Option<Value<'b>> {
-        Some(match wire_type {
-            0 => Value::Varint(read_varint(&mut self.0)?),
-            1 => skip(&mut self.0, 8).map(|_| Value::Other)?,
-            2 => {
-                let length = usize::try_from(read_varint(&mut self.0)?).ok()?;
-                Value::Bytes(skip(&mut self.0, length)?)
+    fn field(&mut self) -> Option<Field<'b>> {
+        let tag = self.stream.read_raw_varint32().ok()?;
+        let value = match WireType::new(tag & 7)? {
+            WireType::Varint => Value::Varint(self.stream.read_raw_varint64().ok()?),
+            WireType::LengthDelimited => {
+                let length = self.stream.read_raw_varint32().ok()?;
+                let begin = usize::try_from(self.stream.pos()).ok()?;
+                let bytes = self.bytes.get(begin..)?.get(..length as usize)?;
+                self.stream.skip_raw_bytes(length).ok()?;
+                Value::Bytes(bytes)
             }
-            3 => self.skip_group()?,
-            5 => skip(&mut self.0, 4).map(|_| Value::Other)?,
-            _ => return None,
-        })
-    }
-
-    fn skip_group(&mut self) -> Option<Value<'b>> {
-        let mut open = 1_usize;
-        while open > 0 {
-            match self.tag()?.1 {
-                3 => open += 1,
-                4 => open -= 1,
-                wire_type => _ = self.value(wire_type)?,
-            }
-        }
-        Some(Value::Other)
+            other => self.stream.skip_field(other).map(|()| Value::Other).ok()?,
+        };
+        Some(Field { number: tag >> 3, value }).filter(|field| field.number > 0)
     }
 }
 
@@ -74,33 +65,13 @@ impl<'b> Iterator for Fields<'b> {
     type Item = Result<Field<'b>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
+        if self.stream.eof().is_ok_and(|is_end| is_end) {
             return None;
         }
-        let field = self.tag().and_then(|(number, wire_type)| Some(Field { number, value: self.value(wire_type)? }));
+        let field = self.field();
         if field.is_none() {
-            self.0 = &[];
+            *self = Self::of(&[]);
         }
         Some(field.ok_or(Malformed))
     }
-}
-
-fn skip<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
-    let (skipped, after) = rest.split_at_checked(length)?;
-    *rest = after;
-    Some(skipped)
-}
-
-/// Takes a number from the beginning.
-pub fn read_varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }

@@ -3,7 +3,7 @@
 //!
 //! Thread: whichever reads or writes the stream.
 
-use super::fields::{Field, Fields, Value, read_varint};
+use super::fields::{Field, Fields, Value};
 use super::schema::{ank_base as base, control_api as control, grpc_api as api};
 use super::tree::reader::last_of;
 use super::tree::writer::Writer;
@@ -171,12 +171,13 @@ fn request_id(request: &[u8]) -> Option<String> {
 
 /// The id of the request that begins with these bytes, if it is there as a whole.
 pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
-    let mut rest = begin;
-    if read_varint(&mut rest)? != u64::from(REQUEST) << 3 | 2 {
+    let mut stream = CodedInputStream::from_bytes(begin);
+    if stream.read_raw_varint32().ok()? != REQUEST << 3 | 2 {
         return None;
     }
-    read_varint(&mut rest)?; // Its length, of which only the beginning is there.
-    match Fields::of(rest).next()?.ok()? {
+    stream.read_raw_varint32().ok()?; // Its length, of which only the beginning is there.
+    let request = begin.get(usize::try_from(stream.pos()).ok()?..)?;
+    match Fields::of(request).next()?.ok()? {
         Field { number: REQUEST_ID, value: Value::Bytes(id) } => String::from_utf8(id.to_vec()).ok(),
         _ => None,
     }
@@ -638,6 +639,10 @@ fn write_logs_stop(instance: &InstanceName) -> base::LogsStopResponse {
 
 // -------------------------------------------------------- the control interface
 
+fn delimited(message: &impl Message) -> Vec<u8> {
+    message.write_length_delimited_to_bytes().expect("no field is required, and a vector takes all bytes")
+}
+
 /// Reads a message of a workload. A request that may not be decoded is refused with its id.
 ///
 /// # Errors
@@ -661,6 +666,7 @@ pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
     })
 }
 
+/// With its length.
 pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
     use control::to_ankaios::ToAnkaiosEnum as To;
     let content = match message {
@@ -670,7 +676,7 @@ pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
         FromWorkload::Request(request) => Some(To::Request(write_request(request))),
         FromWorkload::Empty | FromWorkload::TooHeavy { .. } => None,
     };
-    bytes_of(&control::ToAnkaios { ToAnkaiosEnum: content, ..Default::default() })
+    delimited(&control::ToAnkaios { ToAnkaiosEnum: content, ..Default::default() })
 }
 
 /// Reads a message of the agent.
@@ -687,6 +693,7 @@ pub fn read_to_workload(bytes: &[u8]) -> Decoded<ToWorkload> {
     })
 }
 
+/// With its length.
 pub fn write_to_workload(message: &ToWorkload) -> Vec<u8> {
     use control::from_ankaios::FromAnkaiosEnum as From;
     let content = match message {
@@ -696,5 +703,5 @@ pub fn write_to_workload(message: &ToWorkload) -> Vec<u8> {
         }
         ToWorkload::Response(response) => From::Response(write_response(response)),
     };
-    bytes_of(&control::FromAnkaios { FromAnkaiosEnum: Some(content), ..Default::default() })
+    delimited(&control::FromAnkaios { FromAnkaiosEnum: Some(content), ..Default::default() })
 }

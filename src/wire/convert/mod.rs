@@ -106,14 +106,16 @@ impl Left {
         Ok(())
     }
 
-    /// Takes what the library needs for a message. Text of printable characters is passed over: as a message it could only
-    /// have a few fields, all of them small.
+    /// Takes what the library needs for a message. Text of printable characters, with tabs and colours, is passed over: as a
+    /// message it could only have a few numbers of fields, all of them small.
     fn take_for_library(&mut self, bytes: &[u8], depth: usize) -> Decoded<()> {
         for field in Fields::of(bytes).map_while(Result::ok) {
             let is_known = matches!(field.number, ..16 | 1000..1006);
             self.take(if is_known { LIBRARY_PART } else { 2 * LIBRARY_PART })?;
             match field.value {
-                Value::Bytes(part) if depth > 0 && !part.iter().all(|byte| matches!(byte, b' '..=b'~')) => {
+                Value::Bytes(part)
+                    if depth > 0 && !part.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | 0x1b)) =>
+                {
                     self.take_for_library(part, depth - 1)?;
                 }
                 _ => {}

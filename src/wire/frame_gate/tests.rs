@@ -47,8 +47,8 @@ impl Peer {
     /// After the preface.
     fn new(intake: &Arc<Budget>) -> Self {
         let account = Account::new(intake.clone(), MESSAGE_MAX);
-        let mut gate = FrameGate::new(account.clone());
         let clock = ManualClock::new();
+        let mut gate = FrameGate::new(account.clone(), clock.now());
         assert_eq!(gate.admit(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", clock.now()), Ok(PREFACE));
         Self { gate, account, clock }
     }
@@ -122,8 +122,19 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
     assert!(peer.passes(&large[before..]));
     let mut peer = Peer::new(&room());
     assert!(peer.passes(&frames(1, 50)) && !peer.passes(&large));
-    peer.clock.advance(2 * HELLO_MAX);
-    assert_eq!(peer.send(&large[before..]), Err(Refused::NoHello));
+    assert_eq!(peer.send(&large[before..]), Ok(0));
+}
+
+#[test]
+fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
+    let (silent, greeted) = (Peer::new(&room()), Peer::greeted(&room()));
+    for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
+        assert_eq!(peer.gate.check_again_after().is_some(), expected.is_err());
+        peer.clock.advance(NO_HELLO_MAX);
+        assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
+        peer.clock.advance(CHECK);
+        assert_eq!(peer.gate.check(peer.clock.now()), expected);
+    }
 }
 
 #[test]
