@@ -5,6 +5,7 @@
 
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
+pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::pump::{Pump, PumpError};
 use super::tls::{ClientTls, Link, TlsError};
@@ -26,17 +27,6 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-/// Which of the three services a client uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// For agents.
-    Agent,
-    /// For command line tools: gets broadcasts of workload states.
-    Cli,
-    /// For other commanders: gets responses only.
-    Command,
-}
 
 /// How to reach the server.
 #[derive(Debug, Clone)]
@@ -185,13 +175,8 @@ pub(super) fn connect_with(
     };
     let channel = channel_over(grpc::channel(options.message_max, keepalive), endpoint);
     let client = grpcio::Client::new(channel);
-    let method = match options.service {
-        Service::Agent => grpc::CONNECT_AGENT,
-        Service::Cli => grpc::CONNECT_CLI,
-        Service::Command => grpc::CONNECT_COMMAND,
-    };
     let (sink, stream) = client
-        .duplex_streaming(&grpc::called(method), grpcio::CallOption::default())
+        .duplex_streaming(&grpc::called(options.service), grpcio::CallOption::default())
         .map_err(|error| failed(io::Error::other(error.to_string())))?;
     let client = Arc::new(client);
     let mut sender = ClientSender { sink, ended: None, _client: client.clone() };
@@ -228,10 +213,7 @@ fn secure(
     let refused = shaken.clone();
     let open = |_: &Link| refused.map(|()| (plain, None)).map_err(io::Error::other);
     let reason = reason.clone();
-    let on_end = move |error: &PumpError| {
-        let (PumpError::Refused(text) | PumpError::Broken(text)) = error;
-        let _ = reason.set(text.clone());
-    };
+    let on_end = move |error: &PumpError| drop(reason.set(error.to_string()));
     let mut pump = Pump::new().map_err(failed)?;
     pump.add(link, Box::new(open), true, Box::new(on_end), SystemClock.now());
     if let Err(text) = shaken {

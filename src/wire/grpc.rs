@@ -22,12 +22,26 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// Streams of agents.
-pub const CONNECT_AGENT: &str = "/grpc_api.AgentConnection/ConnectAgent";
-/// Streams of command line tools.
-pub const CONNECT_CLI: &str = "/grpc_api.CliConnection/ConnectCli";
-/// Streams of other commanders.
-pub const CONNECT_COMMAND: &str = "/grpc_api.CommandConnection/ConnectCommand";
+/// The three services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// For agents.
+    Agent,
+    /// For command line tools: gets broadcasts of workload states. Deprecated.
+    Cli,
+    /// For other commanders: gets responses only.
+    Command,
+}
+
+impl Service {
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Agent => "/grpc_api.AgentConnection/ConnectAgent",
+            Self::Cli => "/grpc_api.CliConnection/ConnectCli",
+            Self::Command => "/grpc_api.CommandConnection/ConnectCommand",
+        }
+    }
+}
 
 /// A message as it was received: still in pieces, of which gRPC has the memory.
 pub struct Received(grpcio::MessageReader);
@@ -36,16 +50,16 @@ const RECEIVED: Marshaller<Received> = Marshaller { ser: never_sent, de: |reader
 
 /// The client's side of a method.
 #[cfg(any(feature = "agent", feature = "cli"))]
-pub const fn called(name: &'static str) -> Method<Vec<u8>, Received> {
+pub const fn called(service: Service) -> Method<Vec<u8>, Received> {
     let sent = Marshaller { ser: |bytes: &Vec<u8>, slice| give(slice, bytes.clone()), de: never_received };
-    Method { ty: MethodType::Duplex, name, req_mar: sent, resp_mar: RECEIVED }
+    Method { ty: MethodType::Duplex, name: service.method(), req_mar: sent, resp_mar: RECEIVED }
 }
 
 /// The server's side of a method.
 #[cfg(feature = "server")]
-pub const fn served(name: &'static str) -> Method<Received, Outgoing> {
+pub const fn served(service: Service) -> Method<Received, Outgoing> {
     let sent = Marshaller { ser: |message: &Outgoing, slice| give(slice, message.bytes()), de: never_received };
-    Method { ty: MethodType::Duplex, name, req_mar: RECEIVED, resp_mar: sent }
+    Method { ty: MethodType::Duplex, name: service.method(), req_mar: RECEIVED, resp_mar: sent }
 }
 
 fn give(slice: &mut GrpcSlice, bytes: Vec<u8>) -> grpcio::Result<()> {

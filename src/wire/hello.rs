@@ -2,7 +2,8 @@
 //!
 //! Thread: `rx:<peer>`, plain functions.
 
-use super::peer::{Class, Origin, PeerHello};
+use super::grpc::Service;
+use super::peer::{Origin, PeerHello};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
@@ -23,7 +24,7 @@ pub fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
 /// Checks the first message of a stream, and the certificate of an agent with TLS.
 // [impl->swdd~server-check-agent-name~1]
 pub fn check_hello(
-    class: Class,
+    service: Service,
     certificate: Option<&PeerCertificate>,
     message: ToServer,
 ) -> Result<PeerHello, RpcStatus> {
@@ -40,9 +41,9 @@ pub fn check_hello(
             return refuse(RpcStatusCode::UNAUTHENTICATED, text);
         }
     }
-    match (class, message) {
+    match (service, message) {
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Class::Agent, ToServer::AgentHello { agent, version: theirs, tags, capabilities }) => {
+        (Service::Agent, ToServer::AgentHello { agent, version: theirs, tags, capabilities }) => {
             version(&theirs)?;
             // Responses to such names would be routed to the connections of commanders.
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
@@ -68,12 +69,12 @@ pub fn check_hello(
             }
             Ok(PeerHello::Agent { name: agent, tags, capabilities })
         }
-        (Class::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
-        (Class::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
-        (Class::Commander, ToServer::CommanderHello { version: theirs }) => {
+        (Service::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
+        (Service::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
+        (Service::Command, ToServer::CommanderHello { version: theirs }) => {
             version(&theirs).map(|()| PeerHello::Commander)
         }
-        (Class::Cli | Class::Commander, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
+        (Service::Cli | Service::Command, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No CommanderHello received."),
     }
 }
 
@@ -83,10 +84,9 @@ pub fn check_hello(
 pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
-        (PeerHello::Agent { .. }, Origin::Socket(peer)) if peer.uid != 0 && peer.uid != own => {
+        (PeerHello::Agent { .. }, Origin::Socket(_, uid)) if *uid != 0 && *uid != own => {
             let text = format!(
-                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {}.",
-                peer.uid
+                "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {uid}."
             );
             Err(refusal(RpcStatusCode::PERMISSION_DENIED, &text))
         }

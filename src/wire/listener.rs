@@ -5,17 +5,18 @@
 //! removed when the listener is dropped.
 
 use super::address::ListenAddress;
+use super::grpc;
+use super::peer::Origin;
 use crate::limits::SOCKET_BACKLOG;
 use crate::platform::folder_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,30 +36,6 @@ pub struct SocketFile {
     path: Arc<Path>,
     /// Device and number of the file, to recognise it when it is removed.
     identity: (u64, u64),
-}
-
-/// A connection that was accepted.
-#[derive(Debug)]
-pub enum Accepted {
-    /// Over TCP.
-    Tcp(TcpStream, SocketAddr),
-    /// Over a socket of this machine.
-    Socket(UnixStream, SocketPeer),
-}
-
-/// The other end of a connection over a Unix domain socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketPeer {
-    /// Path of the socket.
-    pub path: Arc<Path>,
-    /// The user as whom the other end connected, from the kernel.
-    pub uid: u32,
-}
-
-impl fmt::Display for SocketPeer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "unix://{} (uid {})", self.path.display(), self.uid)
-    }
 }
 
 impl Listener {
@@ -88,17 +65,23 @@ impl Listener {
         }
     }
 
-    /// Takes a connection that waits.
+    /// Takes a connection that waits; its socket does not block.
     ///
     /// # Errors
     /// `WouldBlock` when there is none any more.
-    pub fn accept(&self) -> io::Result<Accepted> {
+    pub fn accept(&self) -> io::Result<(OwnedFd, Origin)> {
         match self {
-            Self::Tcp(listener) => listener.accept().map(|(stream, from)| Accepted::Tcp(stream, from)),
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                let _ = grpc::prepare(&stream); // It fails when the client is gone already, which shows soon.
+                Ok((stream.into(), Origin::Plain(from)))
+            }
             Self::Socket(socket) => {
                 let (stream, _) = socket.listener.accept()?;
+                stream.set_nonblocking(true)?;
                 let uid = peer_uid(stream.as_fd())?;
-                Ok(Accepted::Socket(stream, SocketPeer { path: socket.path.clone(), uid }))
+                Ok((stream.into(), Origin::Socket(socket.path.clone(), uid)))
             }
         }
     }

@@ -26,9 +26,6 @@ pub mod outbox;
 #[cfg(feature = "server")]
 pub mod peer;
 mod pump;
-#[doc(hidden)]
-#[cfg(all(feature = "server", any(feature = "agent", feature = "cli")))]
-pub mod raw;
 #[cfg(feature = "server")]
 pub mod server_endpoint;
 #[cfg(feature = "server")]
@@ -37,6 +34,14 @@ mod tls;
 #[cfg(feature = "server")]
 mod writer;
 pub use tls::{SERVER_NAME, TlsError};
+
+/// Messages as bytes, without a connection: for tests with malformed messages (tests/fuzz).
+#[doc(hidden)]
+#[cfg(feature = "server")]
+pub mod raw {
+    pub use super::convert::Left;
+    pub use super::convert::messages::{read_from_server, read_to_server, write_from_server, write_to_server};
+}
 
 /// What mutating hooks read and write: one `UpdateWorkload` without length.
 #[cfg(feature = "server")]

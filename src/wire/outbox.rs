@@ -16,7 +16,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::platform::sync::Mutex;
 pub use queue::{ANSWERS as PEER_ANSWERS_BYTES, OutboxError, Outgoing};
-use queue::{Kind, Queue, STATES_MESSAGE_BYTES};
+use queue::{Key, Kind, Queue, STATES_MESSAGE_BYTES};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
@@ -167,7 +167,7 @@ impl Outbox {
                     too_large(&self.name, &what, bytes.bytes(), self.message_max);
                     return Ok(());
                 }
-                queue.push_state(instance, bytes)
+                queue.push(Kind::States(Some(Key::Instance(instance))), Vec::new(), bytes)
             })
         })
     }
@@ -191,7 +191,8 @@ impl Outbox {
         }
         self.put_with(|queue| {
             told.try_for_each(|StatesOfAgent { agent, part, bytes }| {
-                queue.push_states_of((!first).then(|| (agent.clone(), *part)), bytes.clone())
+                let key = (!first).then(|| Key::Agent(agent.clone(), *part));
+                queue.push(Kind::States(key), Vec::new(), bytes.clone())
             })
         })
     }
@@ -221,7 +222,7 @@ impl Outbox {
         let size = head.len() + state.bytes();
         self.put_with(|queue| {
             if size <= self.message_max {
-                return queue.push_answer(head, state.clone());
+                return queue.push(Kind::Answer, head, state.clone());
             }
             let pieces = too_large_answer(id, size, self.message_max, &self.name);
             pieces.into_iter().try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes))

@@ -3,13 +3,14 @@
 //! Thread: none, plain values.
 
 use super::budget::Share;
-use super::listener::SocketPeer;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
 use crate::model::messages::{AgentCapabilities, ToServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Identifies one stream for the life of the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,17 +85,6 @@ impl Room {
     }
 }
 
-/// The class of a stream, from the service it uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// For agents.
-    Agent,
-    /// For command line tools, deprecated.
-    Cli,
-    /// For all commanders.
-    Commander,
-}
-
 /// Where a connection comes from, and what vouches for the other end.
 #[derive(Debug, Clone)]
 pub enum Origin {
@@ -102,15 +92,15 @@ pub enum Origin {
     Plain(SocketAddr),
     /// TCP with TLS: its certificate.
     Tls(SocketAddr, PeerCertificate),
-    /// A Unix domain socket: the kernel.
-    Socket(SocketPeer),
+    /// A Unix domain socket, by its path, and the user as whom the other end connected: the kernel.
+    Socket(Arc<Path>, u32),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain(address) | Self::Tls(address, _) => address.fmt(formatter),
-            Self::Socket(peer) => peer.fmt(formatter),
+            Self::Socket(path, uid) => write!(formatter, "unix://{} (uid {uid})", path.display()),
         }
     }
 }
@@ -120,7 +110,7 @@ impl Origin {
     pub fn source(&self) -> String {
         match self {
             Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
-            Self::Socket(peer) => format!("uid {}", peer.uid),
+            Self::Socket(_, uid) => format!("uid {uid}"),
         }
     }
 }

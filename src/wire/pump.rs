@@ -53,12 +53,19 @@ pub trait Gate: Send {
 }
 
 /// Why a connection ends before one of its sides has ended it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub enum PumpError {
     /// It is not served any longer.
     Refused(String),
     /// Its socket failed.
     Broken(String),
+}
+
+impl From<String> for PumpError {
+    fn from(reason: String) -> Self {
+        Self::Broken(reason)
+    }
 }
 
 /// Makes a connection of gRPC: our end of it, which must not block, and what the bytes for it have to pass.
@@ -292,18 +299,18 @@ impl Connection {
             })?;
             (self.grpc, self.gate) = (Some(grpc), gate);
         }
-        self.link.flush().map_err(PumpError::Broken)?;
+        self.link.flush()?;
         self.to_grpc(from_link, now, buffer)?;
         if from_grpc
             && !self.link.wants_write()
             && let Some(grpc) = &mut self.grpc
         {
             match grpc.read(buffer) {
-                Ok(count @ 1..) => self.link.send(&buffer[..count]).map_err(PumpError::Broken)?,
+                Ok(count @ 1..) => self.link.send(&buffer[..count])?,
                 Err(error) if would_block(&error) => {}
                 Ok(_) | Err(_) => {
                     self.link.close();
-                    self.link.flush().map_err(PumpError::Broken)?;
+                    self.link.flush()?;
                     self.leave_grpc(now);
                 }
             }
@@ -326,7 +333,7 @@ impl Connection {
         self.forward(&left, now)?;
         // All that came must go on now: only new bytes from the socket lead to the next step.
         while self.until.is_none() && self.left.is_empty() && !self.has_ended {
-            match self.link.read(buffer, std::mem::take(&mut from_link)).map_err(PumpError::Broken)? {
+            match self.link.read(buffer, std::mem::take(&mut from_link))? {
                 Some(0) => self.has_ended = true,
                 Some(count) => self.forward(&buffer[..count], now)?,
                 None => break,
@@ -372,8 +379,7 @@ impl Connection {
 
     /// The connection is over for gRPC. Returns whether something is left for the other side, an alert of TLS.
     fn break_off(&mut self, error: &PumpError, now: Instant) -> bool {
-        let (PumpError::Refused(text) | PumpError::Broken(text)) = error;
-        log::debug!("Connection ended: '{text}'");
+        log::debug!("Connection ended: '{error}'");
         self.on_end.take().into_iter().for_each(|on_end| on_end(error));
         let goes_on = self.link.wants_write() && (self.open.is_some() || self.until.is_none());
         (self.open, self.until) = (None, None);

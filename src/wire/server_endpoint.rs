@@ -6,9 +6,9 @@
 use super::address::{ListenAddress, Security};
 use super::budget::Budget;
 use super::frame_gate::{Account, FrameGate};
-use super::grpc::{self, Keepalive, wait_at_most};
-use super::listener::{Accepted, Listener};
-use super::peer::{Class, Origin, PeerEvent, PeerId};
+use super::grpc::{self, Keepalive, Service, wait_at_most};
+use super::listener::Listener;
+use super::peer::{Origin, PeerEvent, PeerId};
 use super::pump::{Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
@@ -190,7 +190,7 @@ impl ServerEndpoint {
 
 /// The three services; every call gets a reader thread at once, since the library's thread must not wait.
 fn services(shared: &Arc<Shared>) -> grpcio::Service {
-    let handler = |class: Class| {
+    let handler = |service: Service| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
@@ -214,7 +214,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 return;
             }
             let body = move || {
-                owned.streams.serve(peer, class, &client, requests, responses);
+                owned.streams.serve(peer, service, &client, requests, responses);
                 drop(place);
             };
             if let Err(error) = threads::spawn(format!("rx:{}", peer.0), STACK_LARGE, body) {
@@ -223,11 +223,11 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             }
         }
     };
-    ServiceBuilder::new()
-        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_AGENT), handler(Class::Agent))
-        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_CLI), handler(Class::Cli))
-        .add_duplex_streaming_handler(&grpc::served(grpc::CONNECT_COMMAND), handler(Class::Commander))
-        .build()
+    let all = [Service::Agent, Service::Cli, Service::Command].into_iter();
+    let add = |builder: ServiceBuilder, service| {
+        builder.add_duplex_streaming_handler(&grpc::served(service), handler(service))
+    };
+    all.fold(ServiceBuilder::new(), add).build()
 }
 
 /// What the program at the other end calls itself.
@@ -308,19 +308,13 @@ fn accept_from(
     entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
-    let (origin, link) = match listener.accept() {
-        Ok(Accepted::Tcp(stream, from)) => {
-            let link = grpc::prepare(&stream).and_then(|()| match tls {
-                Some(tls) => tls.begin(stream).map_err(io::Error::other),
-                None => Ok(Link::plain(stream)),
-            });
-            (Origin::Plain(from), link)
-        }
-        Ok(Accepted::Socket(stream, peer)) => {
-            (Origin::Socket(peer), stream.set_nonblocking(true).map(|()| Link::plain(stream)))
-        }
+    let (socket, origin) = match listener.accept() {
         Err(error) if would_block(&error) => return Ok(()),
-        Err(error) => return Err(error),
+        accepted => accepted?,
+    };
+    let link = match (&origin, tls) {
+        (Origin::Plain(_), Some(tls)) => tls.begin(socket),
+        _ => Ok(Link::plain(socket)),
     };
     let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
     let closing = move |reason: &str| {

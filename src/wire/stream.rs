@@ -7,10 +7,10 @@ use super::budget::{Budget, Share};
 use super::convert::Left;
 use super::convert::messages::{read_to_server, refused_request};
 use super::frame_gate::Account;
-use super::grpc::{Received, wait, wait_at_most};
+use super::grpc::{Received, Service, wait, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
-use super::peer::{Class, Origin, PeerEvent, PeerHello, PeerId, Room};
+use super::peer::{Origin, PeerEvent, PeerHello, PeerId, Room};
 use super::writer::{PeerStream, Writer};
 use crate::limits::{
     AGENT_REQUEST_MAX, FIRST_MESSAGE_MAX, HELLO_MAX, INBOX_SMALL_MESSAGE, PEER_STUCK, SERVER_INBOX_OF_STREAM,
@@ -88,10 +88,10 @@ impl Client {
 
 impl Streams {
     /// Reads a stream until it ends.
-    pub fn serve(&self, peer: PeerId, class: Class, client: &Client, mut requests: Requests, responses: Responses) {
+    pub fn serve(&self, peer: PeerId, service: Service, client: &Client, mut requests: Requests, responses: Responses) {
         let (from, source) = (client.from(), client.source());
         let _source = log_source(source.as_str());
-        let hello = match self.receive_hello(class, client, &mut requests) {
+        let hello = match self.receive_hello(service, client, &mut requests) {
             Ok(hello) => hello,
             Err(status) => {
                 match status.message() {
@@ -114,7 +114,7 @@ impl Streams {
         let waker = self.writer.waker(peer);
         let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
-        let stream = PeerStream::new(name, responses, reader, class == Class::Agent);
+        let stream = PeerStream::new(name, responses, reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
         if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
             return; // The server is ending.
@@ -122,13 +122,19 @@ impl Streams {
         if let Some(connection) = &client.connection {
             connection.account.hello_accepted();
         }
-        let longest = if class == Class::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
+        let longest =
+            if service == Service::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
         if self.pass_on(peer, client, longest, requests).is_ok() {
             let _ = self.inbox.send(PeerEvent::Closed { peer });
         }
     }
 
-    fn receive_hello(&self, class: Class, client: &Client, requests: &mut Requests) -> Result<PeerHello, RpcStatus> {
+    fn receive_hello(
+        &self,
+        service: Service,
+        client: &Client,
+        requests: &mut Requests,
+    ) -> Result<PeerHello, RpcStatus> {
         let first = wait_at_most(requests.next(), HELLO_MAX);
         // Without its origin, its certificate could not be checked.
         let Some(origin) = client.origin() else {
@@ -143,10 +149,10 @@ impl Streams {
         let message = self.read(received, FIRST_MESSAGE_MAX, &mut share, &client.from());
         drop(share);
         let certificate = match origin {
-            Origin::Tls(_, certificate) if class == Class::Agent => Some(certificate),
+            Origin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
             _ => None,
         };
-        let hello = check_hello(class, certificate, message.unwrap_or(ToServer::Empty))?;
+        let hello = check_hello(service, certificate, message.unwrap_or(ToServer::Empty))?;
         check_user(&hello, origin, &self.commander_names)?;
         Ok(hello)
     }

@@ -92,8 +92,8 @@ impl ServerTls {
     ///
     /// # Errors
     /// The library has no session.
-    pub fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
-        ServerConnection::new(self.0.clone()).map(|session| Link::new(stream, Some((session.into(), Side::Server))))
+    pub fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
+        ServerConnection::new(self.0.clone()).map(|session| Link::new(socket, Some((session.into(), Side::Server))))
     }
 }
 

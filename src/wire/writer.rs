@@ -18,7 +18,7 @@ use crate::platform::threads;
 use crate::platform::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
 use grpcio::WriteFlags;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,8 +130,6 @@ impl<S: Line> Drop for Writer<S> {
 
 struct Streams<S> {
     streams: HashMap<PeerId, Slot<S>>,
-    /// When to continue which stream although nobody wakes it.
-    alarms: BTreeSet<(Instant, PeerId)>,
     /// Bytes sent since free memory was given back, approximately.
     sent: usize,
     /// When to give it back if it stays quiet until then.
@@ -141,12 +139,13 @@ struct Streams<S> {
 struct Slot<S> {
     stream: PeerStream<S>,
     waker: Waker,
+    /// When to continue although nobody wakes it.
     alarm: Option<Instant>,
 }
 
 impl<S> Default for Streams<S> {
     fn default() -> Self {
-        Self { streams: HashMap::new(), alarms: BTreeSet::new(), sent: 0, trim_at: None }
+        Self { streams: HashMap::new(), sent: 0, trim_at: None }
     }
 }
 
@@ -154,8 +153,8 @@ impl<S: Line> Streams<S> {
     fn serve(mut self, due: &Due<S>, pulse: &Pulse) {
         loop {
             pulse.turn();
-            let alarm = self.alarms.first().map(|(at, _)| *at);
-            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min(), self.streams.is_empty());
+            let alarms = self.streams.values().filter_map(|slot| slot.alarm);
+            let mut state = due.wait(alarms.chain(self.trim_at).min(), self.streams.is_empty());
             let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
             if state.no_more && self.streams.is_empty() && added.is_empty() {
                 return;
@@ -172,9 +171,9 @@ impl<S: Line> Streams<S> {
                 self.advance(woken.peer);
             }
             let now = SystemClock.now();
-            while let Some((_, peer)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
-                self.advance(peer);
-            }
+            let is_due = |(_, slot): &(&PeerId, &Slot<S>)| slot.alarm.is_some_and(|at| at <= now);
+            let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
+            due.into_iter().for_each(|peer| self.advance(peer));
             self.give_back(is_quiet, now);
         }
     }
@@ -192,20 +191,12 @@ impl<S: Line> Streams<S> {
 
     fn advance(&mut self, peer: PeerId) {
         let Some(slot) = self.streams.get_mut(&peer) else { return };
-        if let Some(at) = slot.alarm.take() {
-            self.alarms.remove(&(at, peer));
-        }
         let next = slot.stream.advance(&mut Context::from_waker(&slot.waker), SystemClock.now());
         self.sent = self.sent.saturating_add(std::mem::take(&mut slot.stream.sent));
         match next {
-            Next::Woken => {}
-            Next::At(at) => {
-                slot.alarm = Some(at);
-                self.alarms.insert((at, peer));
-            }
-            Next::Ended => {
-                self.streams.remove(&peer);
-            }
+            Next::Woken => slot.alarm = None,
+            Next::At(at) => slot.alarm = Some(at),
+            Next::Ended => _ = self.streams.remove(&peer),
         }
     }
 }

@@ -53,7 +53,7 @@ fn measure(programs: &Path, arguments: &[String], security: Security) -> Cost {
     commander.apply(state(100, 5000));
     let content = ResponseContent::CompleteState { state: commander.read(&[]), altered: None };
     let response = FromServer::Response(Response { id: String::new(), content });
-    let state_bytes = raw::write_from_server(response).expect("it was encoded before").len();
+    let state_bytes = raw::write_from_server(&response).len();
     let small = vec!["desiredState.workloads.workload_1.agent"];
     let rows = [(LARGE, Vec::new()), (SMALL, small)].map(|(count, masks)| {
         server.wait_until_idle();

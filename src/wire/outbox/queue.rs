@@ -75,6 +75,12 @@ pub enum Kind {
     States(Option<Key>),
 }
 
+impl Kind {
+    fn key(&self) -> Option<&Key> {
+        if let Self::States(key) = self { key.as_ref() } else { None }
+    }
+}
+
 /// What a newer entry can replace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
@@ -160,51 +166,24 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
         let room = if kind == Kind::Answer { self.answers.overdraw(bytes.len()) } else { Share::default() };
-        let counts = bytes.len() + ENTRY;
-        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, _room: room }), counts)
+        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, _room: room }))
     }
 
-    /// Puts a response that others are sent with other ids.
+    /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of an instance a peer that
+    /// keeps up gets every one; for one that does not only the newest is kept, and always of all states of an agent.
+    ///
+    /// One large message always finds room: the hello of an agent, or the state that was requested.
     ///
     /// # Errors
     /// [`OutboxError::Overflow`].
-    pub fn push_answer(&mut self, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
-        let counts = head.len() + bytes.bytes() + ENTRY;
-        self.push(Kind::Answer, head, bytes, counts)
-    }
-
-    /// Puts a state. A peer that keeps up gets every one of them; for one that does not only the newest of each instance
-    /// is kept.
-    ///
-    /// # Errors
-    /// [`OutboxError::Overflow`].
-    pub fn push_state(&mut self, instance: InstanceName, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
-        let key = Key::Instance(instance);
-        if self.bytes > STATES {
-            self.remove_newest(&key);
-        }
-        let counts = bytes.bytes() + ENTRY;
-        self.push(Kind::States(Some(key)), Vec::new(), bytes, counts)
-    }
-
-    /// Puts states of an agent, which replace older ones with the same key. All receivers share them.
-    ///
-    /// # Errors
-    /// [`OutboxError::Overflow`].
-    pub fn push_states_of(&mut self, key: Option<(Name, usize)>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
-        let key = key.map(|(agent, part)| Key::Agent(agent, part));
-        key.iter().for_each(|key| self.remove_newest(key));
-        self.push(Kind::States(key), Vec::new(), bytes, ENTRY)
-    }
-
-    fn remove_newest(&mut self, key: &Key) {
-        if let Some(number) = self.newest.get(key).copied() {
+    pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
+        let is_behind = self.bytes > STATES;
+        let replaces = |key: &&Key| is_behind || matches!(key, Key::Agent(..));
+        if let Some(number) = kind.key().filter(replaces).and_then(|key| self.newest.get(key).copied()) {
             self.remove(number);
         }
-    }
-
-    /// One large message always finds room: the hello of an agent, or the state that was requested.
-    fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>, counts: usize) -> Result<(), OutboxError> {
+        let is_shared = matches!(kind, Kind::States(None | Some(Key::Agent(..)))); // By all receivers.
+        let counts = if is_shared { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
         let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
@@ -212,7 +191,7 @@ impl Queue {
         let entry = Entry { kind, head, bytes, counts, is_large };
         self.count(&entry, usize::wrapping_add);
         self.has_large |= is_large;
-        if let Kind::States(Some(key)) = &entry.kind {
+        if let Some(key) = entry.kind.key() {
             self.newest.insert(key.clone(), self.next);
         }
         self.entries.insert(self.next, entry);
@@ -237,9 +216,7 @@ impl Queue {
         let entry = self.entries.remove(&number)?;
         self.count(&entry, usize::wrapping_sub);
         self.has_large &= !entry.is_large;
-        if let Kind::States(Some(key)) = &entry.kind
-            && self.newest.get(key) == Some(&number)
-        {
+        if let Some(key) = entry.kind.key().filter(|key| self.newest.get(*key) == Some(&number)) {
             self.newest.remove(key);
         }
         Some(entry)

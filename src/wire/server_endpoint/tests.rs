@@ -18,7 +18,6 @@ use crate::wire::client::{
 };
 use crate::wire::grpc::wait;
 use crate::wire::hello::check_user;
-use crate::wire::listener::SocketPeer;
 use crate::wire::outbox::Outbox;
 use crate::wire::peer::PeerHello;
 use crossbeam_channel::{Receiver, bounded};
@@ -444,7 +443,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let channel = channel_over(builder, socket.into());
     let client = grpcio::Client::new(channel);
     let (mut sink, _stream) =
-        client.duplex_streaming(&grpc::called(grpc::CONNECT_AGENT), grpcio::CallOption::default()).unwrap();
+        client.duplex_streaming(&grpc::called(Service::Agent), grpcio::CallOption::default()).unwrap();
     for sent in [agent("B"), ToServer::StatesComplete] {
         wait(sink.send((crate::wire::convert::messages::write_to_server(sent), WriteFlags::default()))).unwrap();
     }
@@ -517,7 +516,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let own = rustix::process::geteuid().as_raw();
     let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() };
-    let from = |uid| Origin::Socket(SocketPeer { path: std::path::Path::new("/run/ank.sock").into(), uid });
+    let from = |uid| Origin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
     let stranger = own + 1;
     for uid in [0, own] {
         assert!(check_user(&agent, &from(uid), &[]).is_ok(), "{uid}");
