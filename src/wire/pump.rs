@@ -73,6 +73,14 @@ pub type Open = Box<dyn FnOnce(&Link) -> io::Result<(UnixStream, Option<Box<dyn 
 /// Called before gRPC sees the end.
 pub type OnEnd = Box<dyn FnOnce(&PumpError) + Send>;
 
+/// Our end of a connection of gRPC, and that of gRPC.
+pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (ours, grpc) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    grpc.set_nonblocking(true)?;
+    Ok((ours, grpc))
+}
+
 /// All connections of a thread.
 pub struct Pump {
     epoll: OwnedFd,

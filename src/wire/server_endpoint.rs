@@ -9,7 +9,7 @@ use super::frame_gate::{Account, FrameGate};
 use super::grpc::{self, Keepalive, Service, wait_at_most};
 use super::listener::Listener;
 use super::peer::{Origin, PeerEvent, PeerId};
-use super::pump::{Gate, Pump, PumpError};
+use super::pump::{self, Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
@@ -193,17 +193,13 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
     let handler = |service: Service| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
-            let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
-            let user_agent = user_agent(&context);
-            let client = Client {
-                connection: connection(&shared, &context.peer()),
-                message_max: grpc::takes(user_agent, shared.streams.message_max),
-                own: grpc::is_own(user_agent),
-            };
-            let (owned, source) = (shared.clone(), client.source());
-            let _source = log_source(source.as_str());
             let place = shared.streams.open.clone(); // Each stream has one until it ends, beside ours.
-            if Arc::strong_count(&place) > STREAMS_MAX + 1 {
+            let has_room = Arc::strong_count(&place) <= STREAMS_MAX + 1;
+            // Each connection that gRPC has is known: it is entered before gRPC gets it.
+            let Some(connection) = connection(&shared, &context.peer()) else { return };
+            let source = connection.origin.source();
+            let _source = log_source(source.as_str());
+            if !has_room {
                 log::warn!("Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be.");
                 let text = format!("The server has {STREAMS_MAX} streams open; try again later");
                 let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
@@ -213,6 +209,14 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 });
                 return;
             }
+            let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
+            let user_agent = user_agent(&context);
+            let client = Client {
+                connection,
+                message_max: grpc::takes(user_agent, shared.streams.message_max),
+                own: grpc::is_own(user_agent),
+            };
+            let owned = shared.clone();
             let body = move || {
                 owned.streams.serve(peer, service, &client, requests, responses);
                 drop(place);
@@ -349,9 +353,7 @@ fn connect_grpc(
     shared: &Shared,
     entrance: &Mutex<Entrance>,
 ) -> io::Result<(UnixStream, Option<Box<dyn Gate>>)> {
-    let (plain, endpoint) = UnixStream::pair()?;
-    plain.set_nonblocking(true)?;
-    endpoint.set_nonblocking(true)?;
+    let (plain, endpoint) = pump::pair()?;
     let account = Account::new(shared.streams.room.clone(), shared.streams.message_max);
     let gate = FrameGate::new(account.clone(), SystemClock.now());
     let mut entrance = entrance.lock();

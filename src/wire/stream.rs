@@ -58,38 +58,18 @@ pub struct Connection {
 
 /// The other end of one stream.
 pub struct Client {
-    /// Its connection, if it is known.
-    pub connection: Option<Connection>,
+    pub connection: Connection,
     /// Largest message it takes, in bytes.
     pub message_max: usize,
     /// Whether it is a program of ours.
     pub own: bool,
 }
 
-impl Client {
-    fn origin(&self) -> Option<&Origin> {
-        self.connection.as_ref().map(|connection| &connection.origin)
-    }
-
-    /// A message came, and with it what it took on its way.
-    fn arrived(&self, received: &Received) -> Share {
-        self.connection.as_ref().map(|connection| connection.account.arrived(received.len())).unwrap_or_default()
-    }
-
-    fn from(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::to_string)
-    }
-
-    /// See [`Origin::source`].
-    pub fn source(&self) -> String {
-        self.origin().map_or_else(|| "unknown".to_owned(), Origin::source)
-    }
-}
-
 impl Streams {
     /// Reads a stream until it ends.
     pub fn serve(&self, peer: PeerId, service: Service, client: &Client, mut requests: Requests, responses: Responses) {
-        let (from, source) = (client.from(), client.source());
+        let Connection { origin, account } = &client.connection;
+        let (from, source) = (origin.to_string(), origin.source());
         let _source = log_source(source.as_str());
         let hello = match self.receive_hello(service, client, &mut requests) {
             Ok(hello) => hello,
@@ -119,12 +99,10 @@ impl Streams {
         if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
             return; // The server is ending.
         }
-        if let Some(connection) = &client.connection {
-            connection.account.hello_accepted();
-        }
+        account.hello_accepted();
         let longest =
             if service == Service::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
-        if self.pass_on(peer, client, longest, requests).is_ok() {
+        if self.pass_on(peer, client, longest, requests) {
             let _ = self.inbox.send(PeerEvent::Closed { peer });
         }
     }
@@ -136,17 +114,14 @@ impl Streams {
         requests: &mut Requests,
     ) -> Result<PeerHello, RpcStatus> {
         let first = wait_at_most(requests.next(), HELLO_MAX);
-        // Without its origin, its certificate could not be checked.
-        let Some(origin) = client.origin() else {
-            return Err(refusal(RpcStatusCode::UNAUTHENTICATED, "Unknown connection."));
-        };
         let received = match first {
             Some(Some(Ok(received))) => received,
             Some(_) => return Err(refusal(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO)),
             None => return Err(refusal(RpcStatusCode::DEADLINE_EXCEEDED, "No hello received.")),
         };
-        let mut share = client.arrived(&received);
-        let message = self.read(received, FIRST_MESSAGE_MAX, &mut share, &client.from());
+        let Connection { origin, account } = &client.connection;
+        let mut share = account.arrived(received.len());
+        let message = self.read(received, FIRST_MESSAGE_MAX, &mut share, &origin.to_string());
         drop(share);
         let certificate = match origin {
             Origin::Tls(_, certificate) if service == Service::Agent => Some(certificate),
@@ -157,32 +132,25 @@ impl Streams {
         Ok(hello)
     }
 
-    /// Passes messages of at most `longest` bytes on to the server until the stream ends.
-    ///
-    /// # Errors
-    /// The server is ending.
-    fn pass_on(
-        &self,
-        peer: PeerId,
-        client: &Client,
-        longest: usize,
-        mut requests: Requests,
-    ) -> Result<(), ServerEnded> {
-        let from = client.from();
+    /// Passes messages of at most `longest` bytes on to the server until the stream ends. Returns whether the server goes on.
+    fn pass_on(&self, peer: PeerId, client: &Client, longest: usize, mut requests: Requests) -> bool {
+        let from = client.connection.origin.to_string();
         let places = Budget::new(SERVER_INBOX_OF_STREAM);
         loop {
             let place = places.take(1); // Before the next message, which waits where it takes little.
             // A stream that failed answers with errors for ever, so the first one ends it.
-            let Some(Ok(received)) = wait(requests.next()) else { return Ok(()) };
-            let mut bytes = client.arrived(&received);
+            let Some(Ok(received)) = wait(requests.next()) else { return true };
+            let mut bytes = client.connection.account.arrived(received.len());
             let message = match self.read(received, longest, &mut bytes, &from) {
                 // From programs of other implementations a list without states means nothing.
                 Some(ToServer::StatesComplete) if !client.own => ToServer::WorkloadStates(Vec::new()),
                 Some(message) => message,
-                None => return Ok(()),
+                None => return true,
             };
             let room = Room { bytes, _place: place };
-            self.inbox.send(PeerEvent::Message { peer, message, room }).map_err(|_| ServerEnded)?;
+            if self.inbox.send(PeerEvent::Message { peer, message, room }).is_err() {
+                return false;
+            }
         }
     }
 
@@ -217,6 +185,3 @@ impl Streams {
         })
     }
 }
-
-/// Nobody takes messages any more.
-struct ServerEnded;

@@ -203,14 +203,14 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
 #[test]
 fn one_large_message_waits_beside_the_others() {
     let (outbox, reader) = outbox();
-    outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
+    outbox.put(response(2 * PEER_OUTBOX_BYTES)).unwrap();
     for _ in 0..3 {
         outbox.put(response(LARGE)).unwrap();
     }
     assert_eq!(outbox.put(response(LARGE)), Err(OutboxError::Overflow));
     outbox.put(response(1)).unwrap();
-    assert_eq!(reader.try_next(), Some(response(100 * PEER_OUTBOX_BYTES)));
-    outbox.put(response(100 * PEER_OUTBOX_BYTES)).unwrap();
+    assert_eq!(reader.try_next(), Some(response(2 * PEER_OUTBOX_BYTES)));
+    outbox.put(response(2 * PEER_OUTBOX_BYTES)).unwrap();
     while reader.try_next().is_some() {}
     let queue = reader.queue.lock();
     assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large), (0, 0, false));
