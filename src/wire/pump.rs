@@ -37,8 +37,8 @@ pub const HANDSHAKES: usize = 64;
 const EVENTS: usize = 64;
 /// Keys of connections begin here: smaller ones are for what else the thread waits for.
 const FIRST_CONNECTION: u64 = 1 << 32;
-/// Key of the threads that shake hands.
-const SHAKEN: u64 = FIRST_CONNECTION - 1;
+/// Key of what wakes the thread.
+const WAKE: u64 = FIRST_CONNECTION - 1;
 
 /// Decides what of the bytes of a client goes on.
 pub trait Gate: Send {
@@ -89,6 +89,8 @@ pub struct Pump {
     /// Connections that go on at some time although nothing comes.
     due: BTreeSet<(Instant, u64)>,
     buffer: Box<[u8]>,
+    /// Ends [`Pump::wait`].
+    pub wake: EventFd,
     shakers: Option<Shakers>,
 }
 
@@ -98,7 +100,6 @@ type Shaken = (u64, Connection, Result<(), String>);
 struct Shakers {
     work: Sender<(u64, Connection)>,
     done: Receiver<Shaken>,
-    wake: EventFd,
 }
 
 struct Connection {
@@ -132,7 +133,10 @@ impl Pump {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (connections, due, buffer) = (BTreeMap::new(), BTreeSet::new(), vec![0; BUFFER].into());
-        Ok(Self { epoll, connections, next: FIRST_CONNECTION, due, buffer, shakers: None })
+        let wake = EventFd::new()?;
+        let pump = Self { epoll, connections, next: FIRST_CONNECTION, due, buffer, wake, shakers: None };
+        pump.watch(pump.wake.as_fd(), WAKE)?;
+        Ok(pump)
     }
 
     /// Starts the threads for handshakes.
@@ -142,9 +146,8 @@ impl Pump {
     pub fn start_shakers(&mut self) -> io::Result<()> {
         let (work, to_do) = unbounded::<(u64, Connection)>();
         let (finished, done) = unbounded();
-        let wake = EventFd::new()?;
         for _ in 0..SHAKERS {
-            let (to_do, finished, wake) = (to_do.clone(), finished.clone(), wake.clone());
+            let (to_do, finished, wake) = (to_do.clone(), finished.clone(), self.wake.clone());
             threads::spawn("tls", STACK_LARGE, move || {
                 for (key, mut connection) in to_do {
                     let shaken = connection.link.shake();
@@ -153,8 +156,7 @@ impl Pump {
                 }
             })?;
         }
-        self.watch(wake.as_fd(), SHAKEN)?;
-        self.shakers = Some(Shakers { work, done, wake });
+        self.shakers = Some(Shakers { work, done });
         Ok(())
     }
 
@@ -222,7 +224,7 @@ impl Pump {
         let mut others = Vec::new();
         for event in events {
             match event.data.u64() {
-                SHAKEN => self.take_shaken(now),
+                WAKE => self.take_shaken(now),
                 key @ ..FIRST_CONNECTION => others.push(key),
                 key => self.step(key & !1, key & 1 == 0, key & 1 == 1, now),
             }
@@ -259,8 +261,8 @@ impl Pump {
     }
 
     fn take_shaken(&mut self, now: Instant) {
+        self.wake.reset();
         let Some(shakers) = &self.shakers else { return };
-        shakers.wake.reset();
         for (key, mut connection, shaken) in shakers.done.try_iter().collect::<Vec<_>>() {
             let is_done = !connection.link.is_shaking();
             let moved = match shaken {

@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
-use crate::platform::sync::{EventFd, Mutex};
+use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
 use crate::platform::vital::{Pulse, VitalThreads};
 use crossbeam_channel::Sender;
@@ -151,15 +151,14 @@ impl ServerEndpoint {
         let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
         let (stopped, stop) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
-        let wake = EventFd::new().map_err(|error| start(&error))?;
         let mut pump = Pump::new().map_err(|error| start(&error))?;
         if tls.is_some() {
             pump.start_shakers().map_err(|error| start(&error))?;
         }
-        let nudge = wake.clone();
+        let nudge = pump.wake.clone();
         let pulse = vital.add_nudged_by("listen", move || nudge.set());
         let listen = threads::spawn("listen", STACK_LARGE, move || {
-            let wakes = Wakes { stopped, wake, pulse };
+            let wakes = Wakes { stopped, pulse };
             if let Err(error) = accept_until_stopped(pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
@@ -252,15 +251,12 @@ fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
 struct Wakes {
     /// Closed at the end.
     stopped: OwnedFd,
-    /// Readable when a turn is wanted.
-    wake: EventFd,
     pulse: Pulse,
 }
 
 /// Keys of [`Pump::watch`]; those of listeners follow.
 const STOPPED: u64 = 0;
-const WAKE: u64 = 1;
-const LISTENERS: u64 = 2;
+const LISTENERS: u64 = 1;
 
 /// Accepts connections, and serves them, until it is stopped.
 fn accept_until_stopped(
@@ -272,7 +268,6 @@ fn accept_until_stopped(
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
     pump.watch(wakes.stopped.as_fd(), STOPPED)?;
-    pump.watch(wakes.wake.as_fd(), WAKE)?;
     let watch_listeners =
         |pump: &Pump| (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key));
     watch_listeners(&pump)?;
@@ -287,9 +282,6 @@ fn accept_until_stopped(
         }
         if ready.contains(&STOPPED) {
             return Ok(());
-        }
-        if ready.contains(&WAKE) {
-            wakes.wake.reset();
         }
         for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
             let Err(error) = accept_from(listener, &mut pump, shared, entrance, tls) else { continue };
