@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::ManifestArguments;
-use super::error::{CliError, CommandError, meant_or};
+use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::{Update, read_file};
@@ -56,7 +56,7 @@ pub fn desired_state(arguments: &ManifestArguments, output: &mut Output<'_>) -> 
 
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
 /// then the others are ignored.
-fn read_inputs(names: &[String]) -> Result<Vec<Input>, CommandError> {
+fn read_inputs(names: &[String]) -> Result<Vec<Input>, CliError> {
     if names.first().is_some_and(|name| name == "-") {
         let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
         return Ok(vec![Input { name: "standard input".to_owned(), text }]);
@@ -68,13 +68,13 @@ fn read_inputs(names: &[String]) -> Result<Vec<Input>, CommandError> {
     names.iter().map(read).collect()
 }
 
-fn not_read(name: &str, error: &io::Error) -> CommandError {
+fn not_read(name: &str, error: &io::Error) -> CliError {
     if error.kind() == io::ErrorKind::NotFound {
         let hint = "check the path; '-' as the first manifest means standard input";
-        return CommandError::input(format!("File '{name}' not found!"), hint);
+        return CliError::input(format!("File '{name}' not found!"), hint);
     }
     let hint = hint_of_unread(error, "a manifest is a file of YAML or JSON text");
-    CommandError::input(format!("Cannot read '{name}': {error}"), hint)
+    CliError::input(format!("Cannot read '{name}': {error}"), hint)
 }
 
 /// Objects of all manifests by name, with the manifest they come from.
@@ -129,7 +129,7 @@ fn put<'i, K: Ord + Display, T>(
     name: K,
     input: &'i Input,
     object: T,
-) -> Result<(), CommandError> {
+) -> Result<(), CliError> {
     match objects.entry(name) {
         Entry::Vacant(entry) => {
             entry.insert((input, object));
@@ -142,13 +142,13 @@ fn put<'i, K: Ord + Display, T>(
             } else {
                 format!("it is in '{first}' and in '{second}'; remove it from one of them")
             };
-            Err(CommandError::input(format!("Multiple {kind} with the same name '{}' found!", entry.key()), hint))
+            Err(CliError::input(format!("Multiple {kind} with the same name '{}' found!", entry.key()), hint))
         }
     }
 }
 
 /// Gives all workloads the agent of the command line, if there is one.
-fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<(), CommandError> {
+fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<(), CliError> {
     match (agent, manifest.without_agent.first()) {
         (Some(agent), _) => {
             for workload in manifest.state.workloads.values_mut() {
@@ -157,7 +157,7 @@ fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Re
             Ok(())
         }
         (None, None) => Ok(()),
-        (None, Some(name)) => Err(CommandError::input(
+        (None, Some(name)) => Err(CliError::input(
             "No agent name specified -> use '--agent' option to specify!",
             format!("workload '{name}' in '{}' has no key 'agent'", input.name),
         )),
@@ -167,7 +167,7 @@ fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Re
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
 fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Yaml), CliError> {
     let invalid = |text: &str, hint: String| {
-        CommandError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
+        CliError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
     let read = yaml::read(&input.text, Origin::Own).map_err(|error| {
         invalid(&error.message, hint_of_unreadable(&input.text, &error, "a manifest is one YAML or JSON document"))
@@ -192,7 +192,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Ya
         return Err(invalid(&format!("unknown key '{key}' at {at}"), hint).into());
     }
     let manifest = Manifest::new(reading, &root).map_err(|error| match error {
-        ManifestError::TagShape { message, location } => CommandError::input(message, place(input, location)),
+        ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),
         error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
     })?;
     for warning in &manifest.warnings {
@@ -205,12 +205,12 @@ fn in_workload(name: &str, field: &str) -> [Step; 3] {
     ["workloads", name, field].map(|key| Step::Key(key.to_owned()))
 }
 
-fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CommandError {
-    CommandError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
+fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CliError {
+    CliError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
 }
 
 /// Refuses mount points with the syntax of further mount options: the engine would take them as such.
-fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), CommandError> {
+fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), CliError> {
     for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
         return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
@@ -219,7 +219,7 @@ fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), Co
 }
 
 /// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
-fn check_blocks(input: &Input, root: &Yaml) -> Result<(), CommandError> {
+fn check_blocks(input: &Input, root: &Yaml) -> Result<(), CliError> {
     let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
         return Ok(());
     };
@@ -242,7 +242,7 @@ fn check_configs(
     root: &Yaml,
     output: &mut Output<'_>,
     warns_of_engines: bool,
-) -> Result<(), CommandError> {
+) -> Result<(), CliError> {
     for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
         let is_template = !workload.configs.is_empty() && config.contains("{{");
@@ -273,13 +273,13 @@ fn place(input: &Input, location: Option<Location>) -> String {
     location.map_or_else(|| format!("see '{}'", input.name), |at| format!("see '{}', {at}", input.name))
 }
 
-fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CommandError {
+fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
     let mut located: Vec<_> = reading.problems.iter().map(|problem| (root.locate(&problem.path), problem)).collect();
     located.sort_by_key(|(at, _)| *at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
     if root.is_null() {
         text.push_str(&format!("\n'{}' is empty", input.name));
-        return CommandError::input(text, "a manifest has at least the line: apiVersion: v1");
+        return CliError::input(text, "a manifest has at least the line: apiVersion: v1");
     }
     for (at, problem) in located {
         let at = at.map_or_else(String::new, |at| format!(", {at}"));
@@ -292,19 +292,19 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CommandError {
     if reading.more_problems > 0 {
         text.push_str(&format!("\nand {} more", reading.more_problems));
     }
-    CommandError::input(text, "correct the manifest and apply it again; nothing was changed")
+    CliError::input(text, "correct the manifest and apply it again; nothing was changed")
 }
 
 /// Refuses keys at any depth that masks cannot name.
-fn check_keys(input: &Input, root: &Yaml) -> Result<(), CommandError> {
+fn check_keys(input: &Input, root: &Yaml) -> Result<(), CliError> {
     if let Some((text, at)) = wrong_key(root) {
-        return Err(CommandError::input(text, place(input, Some(at))));
+        return Err(CliError::input(text, place(input, Some(at))));
     }
     let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
         return Ok(());
     };
     match workloads.iter().find(|(key, _)| matches!(key.content, Content::Plain(Plain::Integer, _))) {
-        Some((key, _)) => Err(CommandError::input(
+        Some((key, _)) => Err(CliError::input(
             "The provided path does not exist! This may be caused by improper naming. \
              Names expected to have characters in '[a-zA-Z0-9_-]'",
             format!("put the name {} of a workload in '{}' in quotes", key.scalar().unwrap_or_default(), input.name),

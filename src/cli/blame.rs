@@ -5,7 +5,7 @@
 mod chart;
 
 use super::args::{BlameArguments, Format};
-use super::error::{CliError, CommandError};
+use super::error::CliError;
 use super::output::Output;
 use super::session::ServerLink;
 use super::table::{Field, TooWide, View, one_line, value};
@@ -17,13 +17,13 @@ use std::cmp::Reverse;
 /// Prints the start times of all instances, or of those of the named workloads.
 pub fn print(
     BlameArguments { output: format, names }: &BlameArguments,
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
     let known = || starts.all.iter().map(|start| &*start.instance.workload);
     if let Some(unknown) = names.iter().find(|name| !known().any(|known| known == **name)) {
-        return Err(CommandError::unknown_workload(unknown, known()).into());
+        return Err(CliError::unknown_workload(unknown, known()).into());
     }
     let is_wanted = |start: &&Start| names.is_empty() || names.iter().any(|name| **name == *start.instance.workload);
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
@@ -33,11 +33,11 @@ pub fn print(
         return Ok(output.result(&chart::svg(&starts, &wanted))?);
     }
     let blank = Start::of(InstanceName::with_id("", "", ""), &Node::empty());
-    let mut view = View::new(*format, &fields(&blank, starts.now));
-    wanted.iter().for_each(|start| view.push(fields(start, starts.now)));
+    let rows = wanted.iter().map(|start| fields(start, starts.now));
+    let mut view = View::new(*format, &fields(&blank, starts.now), rows);
     view.align(&["WAITED", "START", "READY", "TOTAL"]);
     let moments = [("nowMs", starts.now.into()), ("bootMs", starts.boot.into())];
-    Ok(view.print(("workloads", moments), TooWide::Drop, output)?)
+    Ok(view.print(("workloads", moments), TooWide::Drop, None, output)?)
 }
 
 /// What is shown of a start at `now`.
@@ -84,7 +84,7 @@ mod tests {
 
     fn printed(names: &[&str], format: Format, state: Node) -> Result<String, String> {
         let arguments = BlameArguments { output: format, names: names.iter().map(ToString::to_string).collect() };
-        let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
+        let played = play(None, [Step::State(state)], |server, output| print(&arguments, server, output));
         assert_eq!(played.server.reads, [MASKS]);
         played.result.map(|()| played.out).map_err(|error| error.to_string())
     }

@@ -21,7 +21,6 @@ use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use clap_complete::env::Shells;
-use crossbeam_channel::never;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -157,9 +156,9 @@ fn read_state(masks: &[&str]) -> Option<Node> {
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
     let mut settings = settings.ok()?;
     settings.response_timeout = settings.response_timeout.min(COMPLETION_MAX);
-    let mut session = Session::open(&settings, never()).ok()?;
+    let mut session = Session::new(&settings, &[]);
     let state = session.complete_state(masks).ok();
-    session.close();
+    session.close(false);
     state
 }
 

@@ -41,7 +41,7 @@ const NEW: &str = "\x1b[32m";
 pub fn print(
     update: &Update,
     format: Format,
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     output: &mut Output<'_>,
 ) -> Result<ExitCode, CliError> {
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();

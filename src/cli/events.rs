@@ -5,15 +5,14 @@
 use super::args::{EventsArguments, Until};
 use super::error::{CliError, ExitCode, shown};
 use super::get::warn_of_unknown_parts;
-use super::output::Output;
 use super::rows::entries;
-use super::session::{Incoming, ServerLink};
+use super::session::Incoming;
 use super::state_output::event_text;
+use super::update::Context;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 impl Until {
     /// Whether a field of `state`, which may hold only changes, has the value.
@@ -32,74 +31,52 @@ impl Until {
     }
 }
 
-/// The progress of `get events`, which goes on when the connection is lost and made again.
-#[derive(Debug)]
-pub struct Events<'a> {
-    arguments: &'a EventsArguments,
-    /// Events still to print; `None` means no limit.
-    left: Option<u64>,
-    /// The end of the time to follow; `None` before the first subscription, or without a limit.
-    give_up: Option<Instant>,
-    /// Whether a subscription was begun before.
-    subscribed: bool,
-    /// The time of each document.
+/// Prints events until enough were printed, for at most the time limit in all; `now` is the time of each document. With
+/// `--reconnect` it goes on when the connection is lost and made again; then it prints the current state first: that is
+/// all that can be known about the time between.
+pub fn follow(
+    arguments: &EventsArguments,
     now: fn() -> SystemTime,
-}
-
-impl<'a> Events<'a> {
-    /// Nothing was printed yet.
-    pub fn new(arguments: &'a EventsArguments, now: fn() -> SystemTime) -> Self {
-        Self { arguments, left: arguments.count, give_up: None, subscribed: false, now }
-    }
-
-    /// Prints events until enough were printed, for at most `limit` in all. After a lost connection it prints the current
-    /// state first: that is all that can be known about the time between.
-    pub fn follow(
-        &mut self,
-        limit: Option<Duration>,
-        link: &mut impl ServerLink,
-        clock: &impl Clock,
-        output: &mut Output<'_>,
-    ) -> Result<ExitCode, CliError> {
-        let EventsArguments { output: format, include_current_state, until, masks, .. } = self.arguments;
-        let is_resumed = std::mem::replace(&mut self.subscribed, true);
-        self.give_up = self.give_up.or_else(|| clock.now().checked_add(limit?));
-        let field = until.as_ref().map(|until| until.mask.clone());
-        let masks: Vec<String> = masks.iter().cloned().chain(field).collect();
-        warn_of_unknown_parts(&masks, &[], output);
-        let current = link.subscribe(&masks.iter().map(String::as_str).collect::<Vec<_>>())?;
-        if *include_current_state || is_resumed {
-            output.result(&event_text((self.now)(), &AlteredFields::default(), &current, *format))?;
-        }
-        let met = |state: &Node| until.as_ref().is_some_and(|until| until.is_met(state));
-        let mut done = self.left == Some(0) || met(&current);
-        drop(current); // It may be large, and following may take long.
-        while !done {
-            match link.next(self.give_up)? {
-                Some(Incoming::Event(state, altered)) => {
-                    output.result(&event_text((self.now)(), &altered, &state, *format))?;
-                    self.left = self.left.map(|left| left - 1);
-                    done = self.left == Some(0) || met(&state);
+    Context { link, output, waiting, .. }: &mut Context<'_, '_>,
+) -> Result<ExitCode, CliError> {
+    let EventsArguments { output: format, include_current_state, until, masks, count, reconnect } = arguments;
+    let give_up = waiting.limit.and_then(|limit| link.now().checked_add(limit));
+    let masks: Vec<String> = masks.iter().chain(until.iter().map(|until| &until.mask)).cloned().collect();
+    warn_of_unknown_parts(&masks, &[], output);
+    let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
+    let (mut left, mut is_subscribed, mut is_resumed) = (*count, false, false);
+    loop {
+        let incoming = match is_subscribed {
+            true => link.next(give_up),
+            false => link.subscribe(&masks).map(|state| Some(Incoming::Event(state, AlteredFields::default()))),
+        };
+        match incoming {
+            Ok(Some(Incoming::Event(state, altered))) => {
+                // The first one is the current state.
+                if is_subscribed || is_resumed || *include_current_state {
+                    output.result(&event_text(now(), &altered, &state, *format))?;
                 }
-                Some(_) => {}
-                None => {
-                    let limit = shown(limit.unwrap_or_default());
-                    output.error(format_args!("gave up waiting for events after '{limit}'"), None);
-                    return Ok(ExitCode::GaveUp);
+                left = left.map(|left| left - u64::from(is_subscribed));
+                (is_subscribed, is_resumed) = (true, true);
+                if left == Some(0) || until.as_ref().is_some_and(|until| until.is_met(&state)) {
+                    return Ok(ExitCode::Success);
                 }
             }
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let limit = shown(waiting.limit.unwrap_or_default());
+                output.error(format_args!("gave up waiting for events after '{limit}'"), "");
+                return Ok(ExitCode::GaveUp);
+            }
+            Err(error)
+                if *reconnect && is_resumed && error.is_transient() && give_up.is_none_or(|at| link.now() < at) =>
+            {
+                output.warn(format_args!("{error}; trying again"));
+                link.reconnect()?;
+                is_subscribed = false;
+            }
+            Err(error) => return Err(error),
         }
-        Ok(ExitCode::Success)
-    }
-
-    /// Whether a signal is the usual end. It is not where an end is awaited: a script must not take the signal for it.
-    pub fn end_by_signal(&self) -> bool {
-        self.arguments.until.is_none() && self.arguments.count.is_none()
-    }
-
-    /// Whether a lost connection is made again: only after a first subscription, and within the limit.
-    pub fn reconnect(&self, clock: &impl Clock) -> bool {
-        self.arguments.reconnect && self.subscribed && self.give_up.is_none_or(|at| clock.now() < at)
     }
 }
 
@@ -108,7 +85,9 @@ mod tests {
     use super::*;
     use crate::cli::args::Format;
     use crate::cli::tests::{Step, play};
-    use std::time::UNIX_EPOCH;
+    use crate::cli::error::CliError;
+    use crate::cli::settings::Waiting;
+    use std::time::{Duration, UNIX_EPOCH};
 
     fn at() -> SystemTime {
         UNIX_EPOCH + Duration::new(1_769_860_800, 123_456_789)
@@ -135,9 +114,10 @@ mod tests {
             reconnect: false,
             masks: vec!["desiredState.configs".to_owned()],
         };
-        let limit = Some(Duration::from_secs(5));
-        let played =
-            play(None, steps, |server, clock, output| Events::new(&arguments, at).follow(limit, server, clock, output));
+        let waiting = Waiting { limit: Some(Duration::from_secs(5)), ..Waiting::default() };
+        let played = play(None, steps, |link, output| {
+            follow(&arguments, at, &mut Context { link, output, waiting, ignore_modes: false })
+        });
         let field = until.map(|until| until.mask.as_str());
         assert_eq!(played.server.reads, [["desiredState.configs"].into_iter().chain(field).collect::<Vec<_>>()]);
         (played.result, played.out)

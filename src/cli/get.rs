@@ -25,9 +25,13 @@ impl WorkloadArguments {
             let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
             shown == wanted || shown.split('(').next() == Some(wanted.as_str())
         };
-        self.agent.as_ref().is_none_or(|agent| **agent == *instance.agent)
+        self.accepts_agent(&instance.agent)
             && self.state.as_ref().is_none_or(state)
             && (self.names.is_empty() || self.names.iter().any(|name| **name == *instance.workload))
+    }
+
+    pub(super) fn accepts_agent(&self, agent: &str) -> bool {
+        self.agent.as_ref().is_none_or(|wanted| wanted == agent)
     }
 
     fn view(&self, reasons: &Reasons) -> View {
@@ -62,7 +66,7 @@ impl WorkloadArguments {
 
 /// Prints the parts of the state that `masks` select.
 pub fn state(
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     masks: &[String],
     format: Format,
     output: &mut Output<'_>,
@@ -125,7 +129,7 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
 pub fn workloads(
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     filter: &WorkloadArguments,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
@@ -133,12 +137,12 @@ pub fn workloads(
     let mut reasons = Reasons::new(&state);
     filter.warn_of_unknown(&state, &reasons.rows, output);
     drop(state); // It may be large, and watching may take long.
-    if !filter.watch {
-        return Ok(filter.view(&reasons).print(("workloads", []), TooWide::Wrap, output)?);
-    }
-    let mut frames = LiveFrames::default();
+    let mut frames = filter.watch.then(LiveFrames::default);
     loop {
-        frames.show_table(&filter.view(&reasons).table, TooWide::Wrap, output)?;
+        filter.view(&reasons).print(("workloads", []), TooWide::Wrap, frames.as_mut(), output)?;
+        if !filter.watch {
+            return Ok(());
+        }
         let Some(states) = link.next_states(None)? else { continue };
         let mut all_known = true; // The runtime of others must be read.
         for state in &states {
@@ -154,13 +158,12 @@ pub fn workloads(
 }
 
 /// Prints the agents.
-pub fn agents(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&["agents", "workloadStates"])?;
-    let mut view = View::new(format, &agent_fields("", &Node::empty(), None));
-    for (name, agent) in rows::entries(state.get("agents")) {
-        view.push(agent_fields(name, agent, state.at(&["workloadStates", name])));
-    }
-    Ok(view.print(("agents", []), TooWide::Drop, output)?)
+    let rows = rows::entries(state.get("agents"))
+        .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
+    let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
+    Ok(view.print(("agents", []), TooWide::Drop, None, output)?)
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field> {
@@ -181,17 +184,14 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
 }
 
 /// Prints the names of configs.
-pub fn configs(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&["desiredState.configs"])?;
     let fields = |name: &str, config: Option<&Node>| {
         let json = config.map_or_else(String::new, |config| serde_json::to_string(config).unwrap_or_default());
-        [Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]
+        vec![Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]
     };
-    let mut view = View::new(format, &fields("", None));
-    for (name, config) in rows::entries(state.at(&["desiredState", "configs"])) {
-        view.push(fields(name, Some(config)).into());
-    }
-    Ok(view.print(("configs", []), TooWide::Drop, output)?)
+    let rows = rows::entries(state.at(&["desiredState", "configs"])).map(|(name, config)| fields(name, Some(config)));
+    Ok(View::new(format, &fields("", None), rows).print(("configs", []), TooWide::Drop, None, output)?)
 }
 
 #[cfg(test)]

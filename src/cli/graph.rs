@@ -3,7 +3,7 @@
 //! Thread: `main`, plain functions.
 
 use super::args::{Format, GraphArguments};
-use super::error::{CliError, CommandError, meant_or};
+use super::error::{CliError, meant_or};
 use super::modes::named;
 use super::output::Output;
 use super::reasons::{self, fulfils};
@@ -24,7 +24,7 @@ const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.w
 /// Prints the graph of all workloads, of those in a mode, or of the named ones and what they need.
 pub fn print(
     GraphArguments { output: format, timing, mode, names }: &GraphArguments,
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
     let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
@@ -39,13 +39,12 @@ pub fn print(
         graph.add_timings(&Starts::of(&state)?);
     }
     match format {
-        Format::Dot => output.result(&graph.dot())?,
-        Format::Mermaid => output.result(&graph.mermaid())?,
+        Format::Dot | Format::Mermaid => output.result(&graph.drawing(*format == Format::Mermaid))?,
         format => {
-            let mut view = View::new(*format, &fields(Row::default(), *timing));
+            let mut view = View::new(*format, &fields(Row::default(), *timing), []);
             graph.trees(names).into_iter().for_each(|row| view.push_cells(&fields(row, *timing)));
             view.rows = graph.workloads.iter().map(|(name, workload)| graph.data(name, workload)).collect();
-            view.print(("workloads", []), TooWide::Shorten, output)?;
+            view.print(("workloads", []), TooWide::Shorten, None, output)?;
         }
     }
     Ok(())
@@ -74,16 +73,6 @@ impl Workload {
         }
         let states = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
         if states.is_empty() { "does not exist".to_owned() } else { states }
-    }
-
-    /// Name, agent, state and timing, each as one line.
-    fn label(&self, name: &str, line_end: &str, escaped: impl Fn(&str) -> String) -> String {
-        let lines = [name, &self.agent, &self.state(), &self.timing].map(escaped);
-        lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(line_end)
-    }
-
-    fn fulfils(&self, condition: &str) -> bool {
-        self.outside.is_none() && self.phases.iter().any(|phase| fulfils(phase, condition))
     }
 }
 
@@ -116,51 +105,48 @@ impl Graph {
     fn of(state: &Node) -> Self {
         let mut graph = Self::default();
         for (name, needs) in reasons::needs(state) {
+            needs.keys().for_each(|needed| _ = graph.workloads.entry(needed.clone()).or_default());
             let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]).and_then(Node::as_text);
             let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState")).unwrap_or_default().to_owned();
             graph.workloads.insert(name, Workload { agent, needs, ..Workload::default() });
         }
         for (instance, row) in rows::rows(state) {
             // Also deleted workloads that still exist: others may wait for their end.
-            let workload = graph.workloads.entry(instance.workload.to_string());
-            let workload =
-                workload.or_insert_with(|| Workload { agent: instance.agent.to_string(), ..Workload::default() });
+            let workload = graph.workloads.entry(instance.workload.to_string()).or_default();
+            if workload.agent.is_empty() {
+                workload.agent = instance.agent.to_string();
+            }
             workload.conditions.extend(Some(row.info).filter(|info| is_about_condition(info)));
             workload.phases.push(row.state);
-        }
-        let missing: BTreeSet<String> =
-            graph.workloads.values().flat_map(|workload| workload.needs.keys().cloned()).collect();
-        for name in missing {
-            graph.workloads.entry(name).or_default();
         }
         graph
     }
 
     /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on the agent that it is
     /// desired on. What is needed from outside is shown, but not what that needs.
-    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self, CommandError> {
+    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self, CliError> {
         let known = || ["effectiveState", "desiredState"].into_iter().flat_map(|part| named(state, part));
         if !known().any(|(_, known)| known == mode) {
             let hint = meant_or(mode, known().map(|(_, known)| known), "'ank mode' lists the modes");
-            return Err(CommandError::input(format!("No workload names mode '{mode}' in its tag 'modes'."), hint));
+            return Err(CliError::input(format!("No workload names mode '{mode}' in its tag 'modes'."), hint));
         }
-        let workload = |part, name: &str| state.at(&[part, "workloads", name]);
         let mut needed = BTreeSet::new();
         for (name, entry) in &mut self.workloads {
-            let desired = workload("desiredState", name);
+            let [desired, effective] = ["desiredState", "effectiveState"].map(|part| state.at(&[part, "workloads", name]));
             if entry.agent.is_empty() {
                 let agent = desired.and_then(|workload| workload.get("agent")).and_then(Node::as_text);
                 entry.agent = agent.unwrap_or_default().to_owned();
             }
-            let described = workload("effectiveState", name).or(desired);
-            let tag = described.and_then(|workload| workload.at(&["tags", MODES_TAG])).and_then(Node::as_text);
-            if described.is_some() && tag.is_none_or(|tag| mode_names(tag).any(|named| named == mode)) {
+            let Some(described) = effective.or(desired) else {
+                entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
+                continue;
+            };
+            let tag = described.at(&["tags", MODES_TAG]).and_then(Node::as_text);
+            if tag.is_none_or(|tag| mode_names(tag).any(|named| named == mode)) {
                 needed.extend(entry.needs.keys().cloned());
-            } else if described.is_some() {
+            } else {
                 entry.needs.clear();
                 entry.outside = Some(format!("{NOT_IN_MODE}{mode}'"));
-            } else {
-                entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
             }
         }
         self.workloads.retain(|name, workload| workload.outside.is_none() || needed.contains(name));
@@ -168,11 +154,11 @@ impl Graph {
     }
 
     /// The part of the graph that `names` need; all of it without names.
-    fn only(mut self, names: &[String]) -> Result<Self, CommandError> {
+    fn only(mut self, names: &[String]) -> Result<Self, CliError> {
         let mut wanted = BTreeSet::new();
         let mut open: Vec<String> = names.to_vec();
         if let Some(unknown) = names.iter().find(|name| !self.workloads.contains_key(*name)) {
-            return Err(CommandError::unknown_workload(unknown, self.workloads.keys().map(String::as_str)));
+            return Err(CliError::unknown_workload(unknown, self.workloads.keys().map(String::as_str)));
         }
         while let Some(name) = open.pop() {
             if let Some(workload) = self.workloads.get(&name)
@@ -203,42 +189,34 @@ impl Graph {
 
     /// A tree for each of `names`; without names for each workload that no other needs.
     fn trees(&self, names: &[String]) -> Vec<Row> {
-        let needed: BTreeSet<&str> =
-            self.workloads.values().flat_map(|workload| workload.needs.keys()).map(String::as_str).collect();
-        let mut rows = Vec::new();
-        let mut shown = BTreeSet::new();
-        let is_root =
-            |name: &str| if names.is_empty() { !needed.contains(name) } else { names.iter().any(|root| root == name) };
+        let needed: BTreeSet<&String> = self.workloads.values().flat_map(|workload| workload.needs.keys()).collect();
+        let (mut rows, mut shown) = (Vec::new(), BTreeSet::new());
+        let is_root = |name: &String| if names.is_empty() { !needed.contains(name) } else { names.contains(name) };
         for root in self.workloads.keys().filter(|name| is_root(name)) {
-            self.branch(root, None, "", "", &mut shown, &mut rows);
+            self.branch(root, None, ["", ""], &mut shown, &mut rows);
         }
         // Left are workloads that need each other; a server refuses these, but the tree must end for any state.
         for left in self.workloads.keys() {
-            if !shown.contains(left.as_str()) {
-                self.branch(left, None, "", "", &mut shown, &mut rows);
+            if !shown.contains(left) {
+                self.branch(left, None, ["", ""], &mut shown, &mut rows);
             }
         }
         rows
     }
 
     /// The rows of `name` and what it needs. `first` stands before its name, `rest` before those of the others.
-    fn branch<'g>(
-        &'g self,
-        name: &'g str,
+    fn branch(
+        &self,
+        name: &String,
         condition: Option<&str>,
-        first: &str,
-        rest: &str,
-        shown: &mut BTreeSet<&'g str>,
+        [first, rest]: [&str; 2],
+        shown: &mut BTreeSet<String>,
         rows: &mut Vec<Row>,
     ) {
         let Some(workload) = self.workloads.get(name) else { return };
-        let is_new = shown.insert(name);
+        let is_new = shown.insert(name.clone());
         let above = if is_new || workload.needs.is_empty() { "" } else { " (see above)" };
-        let met = match condition {
-            None => "",
-            Some(condition) if workload.fulfils(condition) => "yes",
-            Some(_) => "no",
-        };
+        let met = condition.map_or("", |condition| if self.is_met(name, condition) { "yes" } else { "no" });
         rows.push([
             format!("{first}{}{above}", one_line(name)),
             condition.map(needed).unwrap_or_default(),
@@ -247,20 +225,21 @@ impl Graph {
             workload.timing.clone(),
             workload.state(),
         ]);
-        if !is_new {
-            return;
-        }
-        let mut needs = workload.needs.iter().peekable();
+        let mut needs = workload.needs.iter().filter(|_| is_new).peekable();
         while let Some((name, condition)) = needs.next() {
             let (corner, line) = if needs.peek().is_some() { ("|-- ", "|   ") } else { ("`-- ", "    ") };
-            self.branch(name, Some(condition), &format!("{rest}{corner}"), &format!("{rest}{line}"), shown, rows);
+            self.branch(name, Some(condition), [&format!("{rest}{corner}"), &format!("{rest}{line}")], shown, rows);
         }
+    }
+
+    fn is_met(&self, needed: &str, condition: &str) -> bool {
+        let workload = self.workloads.get(needed).filter(|workload| workload.outside.is_none());
+        workload.is_some_and(|workload| workload.phases.iter().any(|phase| fulfils(phase, condition)))
     }
 
     /// A workload for programs, with its dependencies as in the state and those of them that are not met.
     fn data(&self, name: &str, workload: &Workload) -> Value {
-        let is_met = |needed: &String, how: &str| self.workloads.get(needed).is_some_and(|other| other.fulfils(how));
-        let unmet = workload.needs.iter().filter(|(needed, how)| !is_met(needed, how)).map(|(needed, _)| needed);
+        let unmet = workload.needs.iter().filter(|(needed, how)| !self.is_met(needed, how)).map(|(needed, _)| needed);
         table::object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
@@ -271,45 +250,42 @@ impl Graph {
         ])
     }
 
-    fn dot(&self) -> String {
-        let escaped = |text: &str| one_line(text).replace('\\', "\\\\").replace('"', "\\\"");
-        let mut text = "digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
+    /// The graph for Mermaid, or for Graphviz.
+    fn drawing(&self, mermaid: bool) -> String {
+        let escaped = |text: &str| match mermaid {
+            true => one_line(text).replace('"', "#quot;").replace('<', "#lt;"),
+            false => one_line(text).replace('\\', "\\\\").replace('"', "\\\""),
+        };
+        let (begin, line_end, end) = match mermaid {
+            true => ("flowchart LR\n", "<br/>", ""),
+            false => ("digraph workloads {\n  rankdir=LR;\n  node [shape=box];\n", "\\n", "}\n"),
+        };
+        // Mermaid reserves words such as `end`, so its nodes are numbered.
+        let numbers: BTreeMap<&String, usize> = self.workloads.keys().zip(0..).collect();
+        let id = |name: &String| if mermaid { format!("n{}", numbers[name]) } else { format!("\"{}\"", escaped(name)) };
+        let mut text = begin.to_owned();
         for (name, workload) in &self.workloads {
-            let label = workload.label(name, "\\n", escaped);
-            text.push_str(&format!("  \"{}\" [label=\"{label}\"];\n", escaped(name)));
+            let lines = [name, &workload.agent, &workload.state(), &workload.timing].map(|line| escaped(line));
+            let label = lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(line_end);
+            text.push_str(&match mermaid {
+                true => format!("  {}[\"{label}\"]\n", id(name)),
+                false => format!("  {} [label=\"{label}\"];\n", id(name)),
+            });
         }
-        for (name, needs, condition, met) in self.edges() {
-            let (from, to, label) = (escaped(name), escaped(needs), escaped(&needed(condition)));
-            let style = if met { "solid" } else { "dashed" };
-            text.push_str(&format!("  \"{from}\" -> \"{to}\" [label=\"{label}\", style={style}];\n"));
-        }
-        text + "}\n"
-    }
-
-    fn mermaid(&self) -> String {
-        // Nodes are numbered, since Mermaid reserves words such as `end`.
-        let ids: BTreeMap<&str, usize> = self.workloads.keys().zip(0..).map(|(name, id)| (name.as_str(), id)).collect();
-        let escaped = |text: &str| one_line(text).replace('"', "#quot;").replace('<', "#lt;");
-        let mut text = "flowchart LR\n".to_owned();
         for (name, workload) in &self.workloads {
-            let label = workload.label(name, "<br/>", escaped);
-            text.push_str(&format!("  n{}[\"{label}\"]\n", ids[name.as_str()]));
+            for (needs, condition) in &workload.needs {
+                let (from, to, label) = (id(name), id(needs), escaped(&needed(condition)));
+                text.push_str(&match (mermaid, self.is_met(needs, condition)) {
+                    (true, true) => format!("  {from} -->|{label}| {to}\n"),
+                    (true, false) => format!("  {from} -.->|{label}| {to}\n"),
+                    (false, met) => {
+                        let style = if met { "solid" } else { "dashed" };
+                        format!("  {from} -> {to} [label=\"{label}\", style={style}];\n")
+                    }
+                });
+            }
         }
-        for (name, needs, condition, met) in self.edges() {
-            let arrow = if met { "-->" } else { "-.->" };
-            text.push_str(&format!("  n{} {arrow}|{}| n{}\n", ids[name], escaped(&needed(condition)), ids[needs]));
-        }
-        text
-    }
-
-    /// Each dependency: the workload, what it needs, the condition, and whether it is met.
-    fn edges(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
-        self.workloads.iter().flat_map(move |(name, workload)| {
-            workload.needs.iter().filter_map(move |(needs, condition)| {
-                let met = self.workloads.get(needs)?.fulfils(condition);
-                Some((name.as_str(), needs.as_str(), condition.as_str(), met))
-            })
-        })
+        text + end
     }
 }
 
@@ -349,7 +325,7 @@ mod tests {
     fn print_of(state: Node, timing: bool, names: &[&str], format: Format) -> Result<String, String> {
         let names = names.iter().map(ToString::to_string).collect();
         let arguments = GraphArguments { output: format, timing, mode: None, names };
-        let played = play(None, [Step::State(state)], |server, _, output| print(&arguments, server, output));
+        let played = play(None, [Step::State(state)], |server, output| print(&arguments, server, output));
         assert_eq!(played.server.reads[0].iter().any(|mask| mask == "timings"), timing);
         played.result.map(|()| played.out).map_err(|error| error.to_string())
     }
@@ -447,7 +423,7 @@ web                               A       @5.050 +2.050 *   does not exist
             let arguments =
                 GraphArguments { output: Format::Table, timing: false, mode: Some(mode.to_owned()), names: Vec::new() };
             let played =
-                play(None, [Step::State(cluster.clone())], |server, _, output| print(&arguments, server, output));
+                play(None, [Step::State(cluster.clone())], |server, output| print(&arguments, server, output));
             (
                 played.result.map(|()| trimmed(&played.out)).map_err(|error| (error.to_string(), error.hint())),
                 played.server,
@@ -466,7 +442,7 @@ logger                                      B       Pending(Starting)
         assert_eq!(printed.unwrap(), expected);
         assert!(server.reads[0].contains(&TAG_MASKS[1].to_owned()));
         let error = "Command failed: 'No workload names mode 'prk' in its tag 'modes'.'".to_owned();
-        assert_eq!(print("prk").0, Err((error, Some("did you mean 'park'?".to_owned()))));
+        assert_eq!(print("prk").0, Err((error, "did you mean 'park'?".to_owned())));
     }
 
     #[test]

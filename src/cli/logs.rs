@@ -4,7 +4,7 @@
 //! a warning with the cause in place of its lines, and another exit code.
 
 use super::args::LogsArguments;
-use super::error::{CliError, CommandError, ExitCode};
+use super::error::{CliError, ExitCode};
 use super::output::Output;
 use super::rows;
 use super::session::{Incoming, ServerLink};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
 pub fn print(
     arguments: &LogsArguments,
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     output: &mut Output<'_>,
 ) -> Result<ExitCode, CliError> {
     let state = link.complete_state(&["workloadStates"])?;
@@ -42,10 +42,10 @@ pub fn print(
 }
 
 /// All instances of the workloads `names`; for those without logs, the cause.
-fn instances_of(names: &[String], state: &Node) -> Result<Vec<(InstanceName, Option<String>)>, CommandError> {
+fn instances_of(names: &[String], state: &Node) -> Result<Vec<(InstanceName, Option<String>)>, CliError> {
     let Some(states) = state.get("workloadStates") else {
         let text = "No workload states available to convert workload names to instance names.";
-        return Err(CommandError::input(text, "'ank get workloads' shows the workloads of the server"));
+        return Err(CliError::input(text, "'ank get workloads' shows the workloads of the server"));
     };
     let mut known: BTreeMap<&str, Vec<(InstanceName, Option<String>)>> = BTreeMap::new();
     for (agent, workloads) in rows::entries(Some(states)) {
@@ -59,7 +59,7 @@ fn instances_of(names: &[String], state: &Node) -> Result<Vec<(InstanceName, Opt
     for name in names.iter().collect::<BTreeSet<_>>() {
         match known.remove(name.as_str()) {
             Some(instances) => found.extend(instances),
-            None => return Err(CommandError::unknown_workload(name, known.keys().copied())),
+            None => return Err(CliError::unknown_workload(name, known.keys().copied())),
         }
     }
     Ok(found)
@@ -81,7 +81,7 @@ fn obstacle(state: &Node) -> Option<String> {
 fn follow(
     arguments: &LogsArguments,
     instances: Vec<InstanceName>,
-    link: &mut impl ServerLink,
+    link: &mut dyn ServerLink,
     output: &mut Output<'_>,
 ) -> Result<bool, CliError> {
     let many = instances.len() > 1;
@@ -96,7 +96,7 @@ fn follow(
     if let Some(refused) = instances.iter().find(|instance| !accepted.contains(instance)) {
         link.cancel_logs();
         let text = format!("Workload '{}' is not accepted by the server to receive logs from.", refused.workload);
-        return Err(CommandError::input(text, "it may have ended in the meantime; see 'ank get workloads'").into());
+        return Err(CliError::input(text, "it may have ended in the meantime; see 'ank get workloads'").into());
     }
     let mut open: BTreeSet<InstanceName> = instances.into_iter().collect();
     let mut lost = false;

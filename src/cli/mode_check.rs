@@ -3,13 +3,12 @@
 //! Thread: `main`. A server without modes would run all of them at once, so nothing is sent to it; a server with modes
 //! accepts what probably is a mistake, so that is only warned of.
 
-use super::error::{CliError, CommandError, meant};
+use super::error::{CliError, meant};
 use super::modes::{PART, ServerModes, named};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
 use super::table::one_line;
-use super::update::Update;
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
@@ -25,20 +24,20 @@ const MASKS: [&str; 3] = [PART, "desiredState.workloads.*.tags", "desiredState.w
 /// # Errors
 /// The server has no modes, or it does not respond.
 // [impl->swdd~cli-modes-need-a-server-with-modes~1]
-pub fn check(update: &Update, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
-    let sent = Workloads::of(&update.new_state);
+pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+    let sent = Workloads::of(new_state);
     let has_tag = |workload: &Node| workload.at(&["tags", MODES_TAG]).is_some();
     let tagged: Vec<&str> = sent.0.iter().filter(|(_, workload)| has_tag(workload)).map(|(name, _)| *name).collect();
-    if !update.checks_modes || tagged.is_empty() {
+    if tagged.is_empty() {
         return Ok(());
     }
     let state = link.complete_state(&MASKS)?;
     let Some(modes) = ServerModes::in_state(&state) else {
         let names = tagged.join("', '");
         let text = format!("Workloads with the tag 'modes' ('{names}') would all run: this server has no modes.");
-        return Err(CommandError::input(text, "'--ignore-modes' sends them all the same").into());
+        return Err(CliError::input(text, "'--ignore-modes' sends them all the same").into());
     };
-    let mut warnings = unknown_modes(&modes, update);
+    let mut warnings = unknown_modes(&modes, new_state);
     warnings.extend(unmet_needs(&modes, &state, &sent));
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
         output.warn(one_line(warning));
@@ -58,13 +57,13 @@ pub fn check(update: &Update, link: &mut impl ServerLink, output: &mut Output<'_
 }
 
 /// A mode that only one workload names, although it resembles another one, is probably misspelt.
-fn unknown_modes(modes: &ServerModes, update: &Update) -> Vec<String> {
+fn unknown_modes(modes: &ServerModes, new_state: &Node) -> Vec<String> {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
-    named(&update.new_state, "desiredState").for_each(|(_, mode)| *times.entry(mode).or_default() += 1);
-    let switched_to = update.new_state.at(&["desiredState", "configs", &modes.item]).and_then(Node::as_text);
+    named(new_state, "desiredState").for_each(|(_, mode)| *times.entry(mode).or_default() += 1);
+    let switched_to = new_state.at(&["desiredState", "configs", &modes.item]).and_then(Node::as_text);
     let often = times.iter().filter(|(_, times)| **times > 1).map(|(mode, _)| *mode);
     let known: BTreeSet<&str> = modes.known.iter().map(String::as_str).chain(switched_to).chain(often).collect();
-    let unknown = named(&update.new_state, "desiredState").filter(|(_, mode)| !known.contains(mode));
+    let unknown = named(new_state, "desiredState").filter(|(_, mode)| !known.contains(mode));
     let misspelt = unknown.filter(|(_, mode)| nearest(mode, known.iter().copied()).is_some());
     let text = |(name, mode): (&str, &str)| {
         format!("mode '{mode}' of workload '{name}' is not known{}", meant(mode, known.iter().copied()))

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, CommandError, meant_or};
+use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
@@ -52,8 +52,8 @@ impl ServerModes {
     }
 }
 
-fn no_modes() -> CommandError {
-    CommandError::input("This server has no modes.", "set 'mode_config' in ank-server.conf")
+fn no_modes() -> CliError {
+    CliError::input("This server has no modes.", "set 'mode_config' in ank-server.conf")
 }
 
 /// The modes in the tags of the workloads in `part` of a complete state, with each workload that names them.
@@ -65,7 +65,7 @@ pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, 
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
-pub fn show(link: &mut impl ServerLink, format: Format, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if let Some(cause) = &modes.cause {
@@ -85,11 +85,11 @@ pub fn show(link: &mut impl ServerLink, format: Format, output: &mut Output<'_>)
         vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
     let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
-    Ok(table::show(format, &data, &table, TooWide::Drop, output)?)
+    Ok(table::show(format, &data, &table, TooWide::Drop, None, output)?)
 }
 
 /// The update that switches to a mode.
-pub fn switch(link: &mut impl ServerLink, mode: &str, may_be_new: bool) -> Result<Update, CliError> {
+pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update, CliError> {
     let state = link.complete_state(&[PART])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if !may_be_new && !modes.knows(mode) {
@@ -97,7 +97,7 @@ pub fn switch(link: &mut impl ServerLink, mode: &str, may_be_new: bool) -> Resul
         let why = if is_name(mode) { "'--new' switches to it all the same" } else { "no mode can have this name" };
         let otherwise = format!("{why}; {known}");
         let hint = meant_or(mode, modes.known.iter().map(String::as_str), &otherwise);
-        return Err(CommandError::input(format!("Mode '{mode}' is not known."), hint).into());
+        return Err(CliError::input(format!("Mode '{mode}' is not known."), hint).into());
     }
     let accepted = match &modes.current {
         Some(current) if current == mode => format!("Mode '{mode}' is set already."),

@@ -171,9 +171,9 @@ impl<'w> Output<'w> {
     }
 
     /// Writes why the command failed, and what to do.
-    pub fn error(&mut self, text: impl Display, hint: Option<&str>) {
+    pub fn error(&mut self, text: impl Display, hint: &str) {
         self.labelled("\x1b[1;38;5;9m", "error:", &text);
-        if let Some(hint) = hint {
+        if !hint.is_empty() {
             self.labelled("\x1b[38;5;14m", "hint:", &hint);
         }
     }
@@ -229,7 +229,7 @@ mod tests {
         output.progress("frame\n").unwrap();
         output.warn("careful");
         output.debug("detail");
-        output.error("failed", Some("try again"));
+        output.error("failed", "try again");
         drop(output);
         (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }
@@ -257,7 +257,7 @@ mod tests {
         output.lines_of_workloads(hostile).unwrap();
         output.warn(hostile);
         output.debug(hostile);
-        output.error(hostile, Some(hostile));
+        output.error(hostile, hostile);
         output.explain(hostile);
         drop(output);
         let shown = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}";

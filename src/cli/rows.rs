@@ -80,9 +80,8 @@ pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
 
 /// What is shown of instances, in the order of `rows`.
 pub fn view<'r>(format: Format, rows: impl IntoIterator<Item = (&'r InstanceName, Row)>) -> View {
-    let mut view = View::new(format, &fields(&InstanceName::with_id("", "", ""), &Row::default()));
-    rows.into_iter().for_each(|(instance, row)| view.push(fields(instance, &row)));
-    view
+    let blank = fields(&InstanceName::with_id("", "", ""), &Row::default());
+    View::new(format, &blank, rows.into_iter().map(|(instance, row)| fields(instance, &row)))
 }
 
 fn fields(instance: &InstanceName, row: &Row) -> Vec<Field> {

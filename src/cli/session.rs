@@ -1,12 +1,13 @@
 //! One connection to the server: requests with their responses, and the workload states that it broadcasts.
 //!
 //! Thread: `main`; `cli:rx` connects, receives and forwards everything in order; `cli:tx` sends, so that a server that
-//! reads nothing cannot delay `main` beyond its timeouts.
+//! reads nothing cannot delay `main` beyond its timeouts; `cli:signals` waits for signals.
 //! Owns: both threads, and the states received while a response was awaited.
 
-use super::error::{CliError, CommandError};
+use super::error::CliError;
 use super::settings::CliSettings;
-use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, GOODBYE_MAX, STACK_LARGE, STOP_DEADLINE};
+use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, EVENTS_RECONNECT_INTERVAL};
+use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
 use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Response, ResponseContent};
@@ -17,7 +18,13 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads::{self, Thread};
 use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};
+use signal_hook::iterator::Signals;
+use std::ffi::c_int;
+use std::io;
 use std::time::{Duration, Instant};
+
+/// The response is of another kind than the request.
+const UNEXPECTED: &str = "Received an unexpected response from the server";
 
 /// The instances that an accepted update starts and ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,29 +37,29 @@ pub struct Accepted {
     pub earlier: Vec<WorkloadState>,
 }
 
-/// The server as the commands use it.
+/// The server as the commands use it, and the time against which they wait.
 pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
-    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
+    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError>;
 
     /// Changes the parts that `masks` name. States received before the server accepted are no next ones: they may be older
     /// than the update.
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError>;
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError>;
 
     /// As [`Self::update_state`], to what was there before a guarded update.
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError>;
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError>;
 
     /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
-    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError>;
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError>;
 
     /// Requests logs. Returns the instances whose lines the server will send.
-    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError>;
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CliError>;
 
     /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error, too.
-    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError>;
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CliError>;
 
     /// Returns the next states; `None` when `until` passed first.
-    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CommandError> {
+    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CliError> {
         loop {
             match self.next(until)? {
                 Some(Incoming::States(states)) => return Ok(Some(states)),
@@ -64,6 +71,11 @@ pub trait ServerLink {
 
     /// Ends the requested logs.
     fn cancel_logs(&mut self);
+
+    /// Drops the connection: after a pause the next request makes a new one.
+    fn reconnect(&mut self) -> Result<(), CliError>;
+
+    fn now(&self) -> Instant;
 }
 
 /// What the server sends by itself.
@@ -85,72 +97,74 @@ enum Event {
     Ended(StreamEnd),
 }
 
-/// The connection of one run of `ank`.
-pub struct Session {
-    requests: Sender<ToServer>,
-    hangup: Hangup,
-    events: Receiver<Event>,
-    threads: [Thread; 2],
+/// The connection of one run of `ank`, made by the first request: files are read and checked before.
+pub struct Session<'s> {
+    settings: &'s CliSettings,
+    connection: Option<Connection>,
     /// Received while a response was awaited, oldest first.
     kept: Vec<WorkloadState>,
-    response_timeout: Duration,
-    /// Deadline of the first response: connecting is part of the wait.
-    first_deadline: Option<Instant>,
     /// Id of the subscription or the request for logs, whose events and lines are responses with this id, too, and the
     /// error that a text of the server is then.
-    stream: (String, fn(String) -> CommandError),
-    /// Signals that end the command.
+    stream: (String, fn(String) -> CliError),
+    /// Signals that end the command; all others keep their default action.
+    signals: &'static [c_int],
+    /// Where they arrive, from the first request on.
     interrupts: Receiver<()>,
     /// Whether the server has sent something, or the connection is one without TLS in any case.
     is_understood: bool,
 }
 
-impl Session {
-    /// Connects to the server. A message from `interrupts` ends every wait with [`CommandError::Interrupted`].
-    pub fn open(settings: &CliSettings, interrupts: Receiver<()>) -> Result<Self, CliError> {
-        let response_timeout = settings.response_timeout;
-        let deadline = deadline_after(response_timeout);
+struct Connection {
+    requests: Sender<ToServer>,
+    hangup: Hangup,
+    events: Receiver<Event>,
+    threads: [Thread; 2],
+}
+
+impl<'s> Session<'s> {
+    /// Of the `signals` each ends every wait with [`CliError::Interrupted`].
+    pub fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
+        let is_understood = settings.url.is_socket();
+        let stream = (String::new(), CliError::Response as fn(String) -> CliError);
+        Self { settings, connection: None, kept: Vec::new(), stream, signals, interrupts: never(), is_understood }
+    }
+
+    fn connect(&mut self, deadline: Instant) -> Result<Connection, CliError> {
+        if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
+            self.interrupts = catch(signals).map_err(|error| CliError::start(format_args!("cannot catch signals: {error}"), ""))?;
+        }
+        let CliSettings { url, security, response_timeout, message_max, .. } = self.settings;
         let options = ClientOptions {
-            url: settings.url.clone(),
-            security: settings.security.clone(),
+            url: url.clone(),
+            security: security.clone(),
             service: Service::Cli,
-            connect_limit: response_timeout.clamp(Duration::from_millis(1), CONNECT_MAX),
-            message_max: settings.message_max.0 as usize,
+            connect_limit: (*response_timeout).clamp(Duration::from_millis(1), CONNECT_MAX),
+            message_max: message_max.0 as usize,
         };
         let (to_main, events) = bounded(CLI_INBOX);
-        let no_thread = |error| CliError::Start { text: format!("cannot start a thread: {error}"), hint: None };
+        let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
         let reader =
             threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &to_main)).map_err(no_thread)?;
-        let late = at(deadline);
-        let connected = select_biased! {
-            recv(interrupts) -> _ => return Err(CommandError::Interrupted.into()),
-            recv(events) -> event => event.ok(),
-            recv(late) -> _ => None,
-        };
-        match connected {
+        match self.next_event(&events, Some(deadline))? {
             Some(Event::Connected(Ok((sender, hangup)))) => {
                 let (requests, to_send) = bounded(CLI_OUTBOX);
                 let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
-                Ok(Self {
-                    requests,
-                    hangup,
-                    events,
-                    threads: [reader, writer.map_err(no_thread)?],
-                    kept: Vec::new(),
-                    response_timeout,
-                    first_deadline: Some(deadline),
-                    stream: (String::new(), CommandError::Response),
-                    interrupts,
-                    is_understood: settings.url.is_socket(),
-                })
+                Ok(Connection { requests, hangup, events, threads: [reader, writer.map_err(no_thread)?] })
             }
-            Some(Event::Connected(Err(error))) => Err(unreachable_server(
-                &settings.url.to_string(),
-                &error,
-                response_timeout,
-                SystemClock.now() >= deadline,
-            )),
-            _ => Err(CommandError::TimedOut(response_timeout).into()),
+            Some(Event::Connected(Err(error))) => {
+                Err(unreachable_server(&url.to_string(), &error, *response_timeout, SystemClock.now() >= deadline))
+            }
+            _ => Err(CliError::TimedOut(*response_timeout)),
+        }
+    }
+
+    /// The next of `events`; `None` when `until` passed first.
+    fn next_event(&self, events: &Receiver<Event>, until: Option<Instant>) -> Result<Option<Event>, CliError> {
+        let late = until.map_or_else(never, at);
+        select_biased! { // A message that arrived counts, also after the time.
+            recv(self.interrupts) -> _ => Err(CliError::Interrupted),
+            recv(events) -> event => Ok(Some(event.unwrap_or(Event::Ended(StreamEnd::Closed)))),
+            recv(late) -> _ => Ok(None),
         }
     }
 
@@ -159,13 +173,19 @@ impl Session {
     fn request(
         &mut self,
         content: RequestContent,
-        refused: fn(String) -> CommandError,
-    ) -> Result<ResponseContent, CommandError> {
+        refused: fn(String) -> CliError,
+    ) -> Result<ResponseContent, CliError> {
         let id = uuid::Uuid::new_v4().to_string();
         self.stream = (String::new(), refused); // Late responses to it are of no use.
-        let deadline = self.first_deadline.take().unwrap_or_else(|| deadline_after(self.response_timeout));
+        let response_timeout = self.settings.response_timeout;
+        let deadline = deadline_after(response_timeout); // Connecting is part of the wait.
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect(deadline)?,
+        };
         // Full or closed: no response will come, and the receiver reports the cause.
-        let _ = self.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
+        let _ = connection.requests.try_send(ToServer::Request(Request { id: id.clone(), content }));
+        self.connection = Some(connection);
         loop {
             match self.next_message(Some(deadline))? {
                 Some(FromServer::Response(Response { id: of, content })) if of == id => {
@@ -177,7 +197,7 @@ impl Session {
                 }
                 Some(FromServer::WorkloadStates(states)) => self.kept.extend(states),
                 Some(_) => {}
-                None => return Err(CommandError::TimedOut(self.response_timeout)),
+                None => return Err(CliError::TimedOut(response_timeout)),
             }
         }
     }
@@ -187,97 +207,83 @@ impl Session {
         &mut self,
         masks: &[&str],
         subscribe: bool,
-        refused: fn(String) -> CommandError,
-    ) -> Result<Node, CommandError> {
+        refused: fn(String) -> CliError,
+    ) -> Result<Node, CliError> {
         let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
         match self.request(RequestContent::CompleteState(read), refused)? {
             ResponseContent::CompleteState { state, .. } => Ok(state),
-            _ => Err(CommandError::Unexpected),
+            _ => Err(CliError::unexpected(UNEXPECTED)),
         }
     }
 
     /// The next message; `None` when `until` passed first.
-    fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CommandError> {
-        let late = until.map_or_else(never, at);
-        let received = select_biased! { // A message that arrived counts, also after the time.
-            recv(self.interrupts) -> signal => match signal {
-                Ok(()) => return Err(CommandError::Interrupted),
-                // The thread that catches signals has ended.
-                Err(_) => { self.interrupts = never(); return self.next_message(until) }
-            },
-            recv(self.events) -> event => event,
-            recv(late) -> _ => return Ok(None),
-        };
-        match received {
-            Ok(Event::Message(message)) => {
+    fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CliError> {
+        let Some(connection) = &self.connection else { return Err(CliError::ended(StreamEnd::Closed, false)) };
+        match self.next_event(&connection.events, until)? {
+            Some(Event::Message(message)) => {
                 self.is_understood = true;
                 Ok(Some(message))
             }
-            Ok(Event::Ended(end @ (StreamEnd::Closed | StreamEnd::Lost(_)))) if self.is_understood => {
-                Err(CommandError::Stopped(end))
-            }
-            Ok(Event::Ended(end)) => Err(CommandError::Ended(end)),
-            Ok(Event::Connected(_)) | Err(_) => Err(CommandError::Ended(StreamEnd::Closed)),
+            Some(Event::Ended(end)) => Err(CliError::ended(end, self.is_understood)),
+            Some(Event::Connected(_)) => Err(CliError::ended(StreamEnd::Closed, false)),
+            None => Ok(None),
         }
     }
 
-    /// Sends `Goodbye`, so that the server frees what it holds for this connection, and waits shortly for its end.
-    pub fn close_with_goodbye(self) {
+    /// Ends the connection. `in_order` it sends `Goodbye` first, so that the server frees what it holds for it, and
+    /// waits shortly for its end.
+    pub fn close(&mut self, in_order: bool) {
+        let Some(Connection { requests, hangup, events, threads }) = self.connection.take() else { return };
         let deadline = deadline_after(GOODBYE_MAX);
-        if self.requests.try_send(ToServer::Goodbye).is_ok() {
-            while let Ok(Event::Message(_)) = self.events.recv_deadline(deadline) {}
+        if in_order && requests.try_send(ToServer::Goodbye).is_ok() {
+            while let Ok(Event::Message(_)) = events.recv_deadline(deadline) {}
         }
-        self.close();
+        drop(events); // A reader that waits for room in the queue ends.
+        hangup.hang_up();
+        drop(requests);
+        let _ = threads::join_all(threads, STOP_DEADLINE); // The program ends anyway.
     }
 
-    /// Closes the connection without `Goodbye`.
-    pub fn close(self) {
-        drop(self.events); // A reader that waits for room in the queue ends.
-        self.hangup.hang_up();
-        drop(self.requests);
-        let _ = threads::join_all(self.threads, STOP_DEADLINE); // The program ends anyway.
-    }
-
-    fn change_state(&mut self, content: RequestContent) -> Result<Accepted, CommandError> {
-        match self.request(content, CommandError::Refused)? {
+    fn change_state(&mut self, content: RequestContent) -> Result<Accepted, CliError> {
+        match self.request(content, CliError::Refused)? {
             ResponseContent::UpdateStateSuccess { added, deleted } => {
                 let earlier = std::mem::take(&mut self.kept);
                 Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
             }
-            _ => Err(CommandError::Unexpected),
+            _ => Err(CliError::unexpected(UNEXPECTED)),
         }
     }
 }
 
-impl ServerLink for Session {
-    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
-        self.read(masks, false, CommandError::Response)
+impl ServerLink for Session<'_> {
+    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError> {
+        self.read(masks, false, CliError::Response)
     }
 
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError> {
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError> {
         self.change_state(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new_state)), masks }))
     }
 
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError> {
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError> {
         self.change_state(RequestContent::RollBack(update))
     }
 
-    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
-        self.read(masks, true, CommandError::Subscription)
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError> {
+        self.read(masks, true, CliError::Subscription)
     }
 
-    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CliError> {
         self.kept.clear(); // The state that was read before is newer.
-        match self.request(RequestContent::Logs(request), CommandError::Response)? {
+        match self.request(RequestContent::Logs(request), CliError::Response)? {
             ResponseContent::LogsAccepted(instances) => {
-                self.stream.1 = CommandError::Logs;
+                self.stream.1 = CliError::Logs;
                 Ok(instances)
             }
-            _ => Err(CommandError::Unexpected),
+            _ => Err(CliError::unexpected(UNEXPECTED)),
         }
     }
 
-    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError> {
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CliError> {
         if !self.kept.is_empty() {
             return Ok(Some(Incoming::States(std::mem::take(&mut self.kept))));
         }
@@ -302,13 +308,37 @@ impl ServerLink for Session {
 
     fn cancel_logs(&mut self) {
         let request = Request { id: self.stream.0.clone(), content: RequestContent::LogsCancel };
-        let _ = self.requests.try_send(ToServer::Request(request)); // Without a connection nothing is left to end.
+        // Without a connection nothing is left to end.
+        self.connection.iter().for_each(|it| _ = it.requests.try_send(ToServer::Request(request.clone())));
+    }
+
+    fn reconnect(&mut self) -> Result<(), CliError> {
+        self.close(false);
+        let pause = Some(deadline_after(EVENTS_RECONNECT_INTERVAL));
+        self.next_event(&never(), pause).map(|_| ())
+    }
+
+    fn now(&self) -> Instant {
+        SystemClock.now()
     }
 }
 
-fn instances(names: &[String]) -> Result<Vec<InstanceName>, CommandError> {
-    let parse = |name: &String| InstanceName::parse(name).ok_or_else(|| CommandError::InstanceName(name.clone()));
-    names.iter().map(parse).collect()
+fn instances(names: &[String]) -> Result<Vec<InstanceName>, CliError> {
+    let wrong = |name| CliError::unexpected(&format!("Could not parse UpdateStateSuccess message: '{name}'"));
+    names.iter().map(|name| InstanceName::parse(name).ok_or_else(|| wrong(name))).collect()
+}
+
+/// Begins to catch `signals`. Returns where they arrive.
+fn catch(signals: &[c_int]) -> io::Result<Receiver<()>> {
+    let mut signals = Signals::new(signals)?;
+    let (give, received) = bounded(1);
+    let wait = move || {
+        for _ in signals.forever() {
+            let _ = give.try_send(()); // Full: one is waiting already.
+        }
+    };
+    threads::spawn("cli:signals", STACK_SMALL, wait)?; // It ends with the program.
+    Ok(received)
 }
 
 /// Body of `cli:tx`: sends until the channel is closed or the connection is lost.
@@ -356,10 +386,10 @@ fn deadline_after(limit: Duration) -> Instant {
 /// A host that does not respond counts as a slow server only when the whole response timeout has passed.
 fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duration, late: bool) -> CliError {
     let hint = match error {
-        ConnectError::Connect { source, .. } if late && source.kind() == std::io::ErrorKind::TimedOut => {
-            return CommandError::TimedOut(response_timeout).into();
+        ConnectError::Connect { source, .. } if late && source.kind() == io::ErrorKind::TimedOut => {
+            return CliError::TimedOut(response_timeout);
         }
-        ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+        ConnectError::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
             format!("{source}; run it as root or as a member of the group of the socket")
         }
         ConnectError::Connect { source, .. } => {
@@ -390,8 +420,6 @@ mod tests {
 
     #[test]
     fn a_signal_ends_a_connection_attempt() {
-        let (press, pressed) = bounded(1);
-        press.send(()).unwrap();
         let settings = CliSettings {
             url: ServerUrl::parse("http://127.0.0.1:1").unwrap(),
             security: Security::Insecure,
@@ -400,15 +428,18 @@ mod tests {
             waiting: Waiting::default(),
             ignore_modes: false,
         };
-        let opened = Session::open(&settings, pressed);
-        assert!(opened.err().unwrap().is_interrupted());
+        let mut session = Session::new(&settings, &[]);
+        let (press, pressed) = bounded(1);
+        press.send(()).unwrap();
+        session.interrupts = pressed;
+        assert!(session.complete_state(&[]).unwrap_err().is_interrupted());
     }
 
     #[test]
     fn a_host_that_does_not_respond_is_unreachable_before_the_response_timeout() {
         let silent = || ConnectError::Connect {
             url: "http://host:1".to_owned(),
-            source: std::io::Error::new(std::io::ErrorKind::TimedOut, "connection timed out"),
+            source: io::Error::new(io::ErrorKind::TimedOut, "connection timed out"),
         };
         let text = |late| unreachable_server("http://host:1", &silent(), Duration::from_secs(30), late).to_string();
         assert_eq!(text(false), "Could not connect to Ankaios server on 'http://host:1'.");

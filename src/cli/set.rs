@@ -3,7 +3,7 @@
 //! Thread: `main`. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
 //! option asks for the deletion.
 
-use super::error::{CliError, CommandError};
+use super::error::CliError;
 use super::output::Output;
 use super::state_input::{self, StateInput};
 use super::update::{Update, read_file};
@@ -22,7 +22,7 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
     let text = read_file(file).map_err(|error| {
         let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
         let general = "the last argument is the file with the new state; '-' reads from standard input";
-        CommandError::input(text, state_input::hint_of_unread(&error, general))
+        CliError::input(text, state_input::hint_of_unread(&error, general))
     })?;
     update_from(masks, file, &text, delete_missing, output)
 }
@@ -37,7 +37,7 @@ fn update_from(
 ) -> Result<Update, CliError> {
     let StateInput { state, warnings } = state_input::read(text).map_err(|error| {
         let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
-        CommandError::input(format!("Invalid state in {name}: {}", error.text), error.hint)
+        CliError::input(format!("Invalid state in {name}: {}", error.text), error.hint)
     })?;
     warnings.iter().for_each(|warning| output.warn(warning));
     for mask in masks {
@@ -45,7 +45,7 @@ fn update_from(
             output
                 .warn(format_args!("mask '{mask}' changes nothing: only parts of desiredState and agents can be set"));
         } else if !delete_missing && !is_given(&state, mask) {
-            return Err(CommandError::input(
+            return Err(CliError::input(
                 format!("the state object file has no value for '{mask}'"),
                 "correct the mask or the file; to delete that part, use '--delete-missing'",
             )
@@ -72,7 +72,7 @@ mod tests {
     /// Makes the update of `masks` from `text`; returns it or the error, and standard error.
     fn set(masks: &[&str], text: &str, delete: bool) -> (Result<Update, CliError>, String) {
         let masks: Vec<String> = masks.iter().map(ToString::to_string).collect();
-        let played = play(None, [], |_, _, output| update_from(&masks, "state.yaml", text, delete, output));
+        let played = play(None, [], |_, output| update_from(&masks, "state.yaml", text, delete, output));
         (played.result, played.err)
     }
 

@@ -195,7 +195,7 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliEr
 fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliError {
     let Some(file) = file else {
         let text = format!("Context '{name}' does not exist: there is no config file.");
-        return start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
+        return CliError::start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
     };
     let path = file.path().display();
     let otherwise = if known.is_empty() {
@@ -204,7 +204,7 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
         format!("it has '{}'", known.join("', '"))
     };
     let hint = meant_or(name, known.iter().map(String::as_str), &otherwise);
-    start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
+    CliError::start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
 }
 
 fn from_file(
@@ -238,7 +238,7 @@ fn connection(
         key: common.key_pem.as_deref(),
     };
     let pems =
-        pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
+        pems.overridden_by(paths).map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
     let is_variable = |url: &str| std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url);
     let url = ServerUrl::parse(text).map_err(|error| {
@@ -248,7 +248,7 @@ fn connection(
             Some(_) => String::new(),
         };
         let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");
-        start(format_args!("Cannot connect to server: '{error}'"), &hint)
+        CliError::start(format_args!("Cannot connect to server: '{error}'"), &hint)
     })?;
     if url.is_socket() {
         // Certificates and '--insecure' have no effect: the permissions of the socket decide who may connect.
@@ -263,7 +263,7 @@ fn connection(
             true => format!("'{url}' needs '-k': the server runs without TLS as well"),
             false => "'-k' is for servers that run without TLS as well, for example on your own machine".to_owned(),
         };
-        start(format_args!("Missing certificate files: {error}"), &hint)
+        CliError::start(format_args!("Missing certificate files: {error}"), &hint)
     })?;
     // The certificates decide about TLS, not the scheme: plain text to a TLS server would only fail later.
     let url = url.with_tls(security != Security::Insecure);
@@ -276,24 +276,20 @@ fn config_error(error: &ConfigError) -> CliError {
     let hint = match error {
         ConfigError::Read { path, source } => {
             let text = format!("cannot read config file '{}': {source}", path.display());
-            return start(text, "name the config file with '--ank-config <PATH>'");
+            return CliError::start(text, "name the config file with '--ank-config <PATH>'");
         }
         ConfigError::NoVersion(path) => {
-            return start(format_args!("config file '{}' has no version", path.display()), VERSION_LINE);
+            return CliError::start(format_args!("config file '{}' has no version", path.display()), VERSION_LINE);
         }
         ConfigError::Parse(detail) => {
             let hint = "correct that file, or name another one with '--ank-config <PATH>'";
-            return start(format_args!("Config file could not be parsed: {detail}"), hint);
+            return CliError::start(format_args!("Config file could not be parsed: {detail}"), hint);
         }
         ConfigError::WrongVersion { .. } => VERSION_LINE,
         ConfigError::ConflictingPems { .. } => "keep either the path or the content of each PEM in the config file",
         ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
     };
-    start(format_args!("Config file could not be parsed: '{error}'"), hint)
-}
-
-fn start(text: impl std::fmt::Display, hint: &str) -> CliError {
-    CliError::Start { text: text.to_string(), hint: Some(hint.to_owned()) }
+    CliError::start(format_args!("Config file could not be parsed: '{error}'"), hint)
 }
 
 #[cfg(test)]
@@ -304,7 +300,7 @@ mod tests {
 
     /// Loads the settings for the words after `-x <file with text>`; returns them or the error and its hint, and standard
     /// error.
-    fn load_with_hint(file: &str, words: &[&str]) -> (Result<CliSettings, (String, Option<String>)>, String) {
+    fn load_with_hint(file: &str, words: &[&str]) -> (Result<CliSettings, (String, String)>, String) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ank.conf");
         std::fs::write(&path, file).unwrap();
@@ -314,7 +310,7 @@ mod tests {
         let mut err = Vec::new();
         let mut output = Output::to(io::sink(), &mut err, None);
         let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
-        let hint = |error: &CliError| error.hint().map(|hint| hint.replace(path, "FILE"));
+        let hint = |error: &CliError| error.hint().replace(path, "FILE");
         let settings = settings.map_err(|error| (error.to_string(), hint(&error)));
         drop(output);
         (settings, String::from_utf8(err).unwrap().replace(path, "FILE"))
@@ -410,14 +406,14 @@ mod tests {
         for (words, expected) in
             [(&["-k"][..], "write it in 'FILE', line 3 as http://"), (&["-k", "-s", "there"], "write it as http://")]
         {
-            let hint = load_with_hint(file, words).0.unwrap_err().1.unwrap();
+            let hint = load_with_hint(file, words).0.unwrap_err().1;
             assert!(hint.starts_with(expected), "{hint}");
         }
     }
 
     #[test]
     fn a_url_without_tls_needs_an_option_that_the_hint_names() {
-        let hint = |url| load_with_hint("version = 'v1'\n", &["-s", url]).0.unwrap_err().1.unwrap();
+        let hint = |url| load_with_hint("version = 'v1'\n", &["-s", url]).0.unwrap_err().1;
         assert_eq!(hint("http://there:1"), "'http://there:1' needs '-k': the server runs without TLS as well");
         assert!(hint("https://there:1").starts_with("'-k' is for servers"));
     }

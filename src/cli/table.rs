@@ -4,6 +4,7 @@
 //! Thread: `main`, plain functions.
 
 use super::args::Format;
+use super::live::LiveFrames;
 use super::output::{Output, UNLIMITED};
 use super::state_output::document;
 use crate::model::shown_text::acts_on_terminal;
@@ -71,16 +72,16 @@ pub struct View {
 }
 
 impl View {
-    /// No rows yet; those that follow have the columns of `blank`.
-    pub fn new(format: Format, blank: &[Field]) -> Self {
+    /// `blank` has the columns of `rows`, of which there may be none.
+    pub fn new(format: Format, blank: &[Field], rows: impl IntoIterator<Item = Vec<Field>>) -> Self {
         let columns = blank.iter().filter(|field| is_column(format, field));
         let table = Table { headings: columns.map(|field| field.heading).collect(), rows: Vec::new() };
-        Self { format, table, rows: Vec::new() }
-    }
-
-    pub fn push(&mut self, fields: Vec<Field>) {
-        self.push_cells(&fields);
-        self.rows.push(object(fields.into_iter().map(|field| (field.key, field.value))));
+        let mut view = Self { format, table, rows: Vec::new() };
+        for fields in rows {
+            view.push_cells(&fields);
+            view.rows.push(object(fields.into_iter().map(|field| (field.key, field.value))));
+        }
+        view
     }
 
     /// A row of the table only.
@@ -97,15 +98,16 @@ impl View {
         }
     }
 
-    /// Prints the table, or the rows as `key` of one document, after `more`.
+    /// Prints the table, or the rows as `key` of one document, after `more`. Those of `frames` follow each other.
     pub fn print<const N: usize>(
         self,
         (key, more): (&str, [(&str, Value); N]),
         too_wide: TooWide,
+        frames: Option<&mut LiveFrames>,
         output: &mut Output<'_>,
     ) -> io::Result<()> {
         let rows = [(key, Value::Sequence(self.rows))];
-        show(self.format, &object(more.into_iter().chain(rows)), &self.table, too_wide, output)
+        show(self.format, &object(more.into_iter().chain(rows)), &self.table, too_wide, frames, output)
     }
 }
 
@@ -115,11 +117,13 @@ pub fn show(
     data: &impl Serialize,
     table: &Table,
     too_wide: TooWide,
+    frames: Option<&mut LiveFrames>,
     output: &mut Output<'_>,
 ) -> io::Result<()> {
-    match format {
-        Format::Json | Format::Yaml => output.result(&document(data, format, false)),
-        Format::Wide => output.result(&table.text(UNLIMITED, too_wide)),
+    match (format, frames) {
+        (Format::Json | Format::Yaml, frames) => output.result(&document(data, format, frames.is_some())),
+        (_, Some(frames)) => frames.show_table(table, too_wide, output),
+        (Format::Wide, _) => output.result(&table.text(UNLIMITED, too_wide)),
         _ => output.result(&table.text(output.width(), too_wide)),
     }
 }
@@ -425,12 +429,11 @@ web             B                   Removed        \n",
                 "at: 7\nrows:\n- name: one\n  id: i\n  count: 2\n  more: 3\n- name: \"a\\e\"\n  id: j\n  more: 2\n",
             ),
         ] {
-            let mut view = View::new(format, &fields("", "", None));
-            view.push(fields("one", "i", Some(2)).into());
-            view.push(fields("a\x1b", "j", None).into());
+            let rows = [fields("one", "i", Some(2)).into(), fields("a\x1b", "j", None).into()];
+            let view = View::new(format, &fields("", "", None), rows);
             let mut out = Vec::new();
             let mut output = Output::to(&mut out, io::sink(), None);
-            view.print(("rows", [("at", 7.into())]), TooWide::Drop, &mut output).unwrap();
+            view.print(("rows", [("at", 7.into())]), TooWide::Drop, None, &mut output).unwrap();
             drop(output);
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{format:?}");
         }

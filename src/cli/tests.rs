@@ -1,8 +1,8 @@
-//! What tests of commands share: a scripted server and a clock; no thread, no waiting.
+//! What tests of commands share: a scripted server with its time; no thread, no waiting.
 //!
 //! Thread: the test's. Owns: the script. Takes: requests. Gives: the steps of the script, in order.
 
-use super::error::{CliError, CommandError};
+use super::error::CliError;
 use super::output::Output;
 use super::session::{Accepted, Incoming, ServerLink};
 use crate::model::complete_state::execution_state_node;
@@ -12,24 +12,8 @@ use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::wire::client::StreamEnd;
-use crossbeam_channel::{Receiver, never};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// Time that advances only in [`Step::Silence`]; clones have the same time.
-#[derive(Debug, Clone)]
-pub struct ScriptedClock(Arc<Mutex<Instant>>);
-
-impl Clock for ScriptedClock {
-    fn now(&self) -> Instant {
-        *self.0.lock().unwrap()
-    }
-
-    fn alarm(&self, _at: Instant) -> Receiver<Instant> {
-        never()
-    }
-}
 
 /// The next step of the server.
 #[derive(Debug, Clone)]
@@ -61,9 +45,9 @@ pub enum Step {
 /// Plays a script and records the requests; at its end the connection is lost.
 #[derive(Debug)]
 pub struct ScriptedServer {
-    steps: VecDeque<Step>,
-    /// The clock that [`Step::Silence`] moves.
-    pub clock: ScriptedClock,
+    pub steps: VecDeque<Step>,
+    /// The time; it advances only in [`Step::Silence`].
+    pub now: Instant,
     /// Masks of the reads.
     pub reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
@@ -77,9 +61,8 @@ pub struct ScriptedServer {
 impl ScriptedServer {
     /// A server that does `steps`.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
-        let clock = ScriptedClock(Arc::new(Mutex::new(SystemClock.now())));
         let steps = steps.into_iter().collect();
-        Self { steps, clock, reads: Vec::new(), updates: Vec::new(), logs: Vec::new(), cancelled: false }
+        Self { steps, now: SystemClock.now(), reads: Vec::new(), updates: Vec::new(), logs: Vec::new(), cancelled: false }
     }
 
     /// Whether the whole script was played.
@@ -88,80 +71,80 @@ impl ScriptedServer {
     }
 }
 
-fn lost() -> CommandError {
-    CommandError::Ended(StreamEnd::Lost("end of the script".to_owned()))
+fn lost() -> CliError {
+    CliError::ended(StreamEnd::Lost("end of the script".to_owned()), false)
 }
 
 impl ServerLink for ScriptedServer {
-    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
+    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError> {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
         if matches!(self.steps.front(), Some(Step::Silence(_))) {
             self.steps.pop_front(); // It was cut short by the read.
         }
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
-            Some(Step::NoState(text)) => Err(CommandError::Response(text.to_owned())),
-            Some(Step::Late) => Err(CommandError::TimedOut(Duration::from_secs(3))),
+            Some(Step::NoState(text)) => Err(CliError::Response(text.to_owned())),
+            Some(Step::Late) => Err(CliError::TimedOut(Duration::from_secs(3))),
             None => Err(lost()),
             other => panic!("a state is read, the script has {other:?}"),
         }
     }
 
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CommandError> {
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError> {
         self.updates.push((new_state, masks));
         match self.steps.pop_front() {
             Some(Step::Accept(accepted)) => Ok(accepted),
-            Some(Step::Refuse(text)) => Err(CommandError::Refused(text.to_owned())),
+            Some(Step::Refuse(text)) => Err(CliError::Refused(text.to_owned())),
             None => Err(lost()),
             other => panic!("an update was sent, the script has {other:?}"),
         }
     }
 
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CommandError> {
+    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError> {
         self.update_state(Node::Number(update), Vec::new())
     }
 
-    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CommandError> {
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError> {
         self.reads.push(masks.iter().map(ToString::to_string).collect());
         match self.steps.pop_front() {
             Some(Step::State(state)) => Ok(state),
-            Some(Step::Refuse(text)) => Err(CommandError::Subscription(text.to_owned())),
+            Some(Step::Refuse(text)) => Err(CliError::Subscription(text.to_owned())),
             None => Err(lost()),
             other => panic!("a subscription, the script has {other:?}"),
         }
     }
 
-    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CommandError> {
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CliError> {
         self.logs.push(request);
         match self.steps.pop_front() {
             Some(Step::Logs(instances)) => Ok(instances),
-            Some(Step::Refuse(text)) => Err(CommandError::Response(text.to_owned())),
+            Some(Step::Refuse(text)) => Err(CliError::Response(text.to_owned())),
             None => Err(lost()),
             other => panic!("logs are requested, the script has {other:?}"),
         }
     }
 
-    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CommandError> {
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CliError> {
         match self.steps.pop_front() {
             Some(Step::Broadcast(states)) => Ok(Some(Incoming::States(states))),
             Some(Step::Event(state, altered)) => Ok(Some(Incoming::Event(state, altered))),
             Some(Step::Log(incoming)) => Ok(Some(incoming)),
             Some(Step::Silence(duration)) => {
-                let end = self.clock.now() + duration;
+                let end = self.now + duration;
                 match until {
                     Some(until) if until < end => {
                         self.steps.push_front(Step::Silence(end - until));
-                        *self.clock.0.lock().unwrap() = until;
+                        self.now = until;
                         Ok(None)
                     }
                     _ => {
-                        *self.clock.0.lock().unwrap() = end;
+                        self.now = end;
                         self.next(until)
                     }
                 }
             }
-            Some(Step::Refuse(text)) => Err(CommandError::Logs(text.to_owned())),
-            Some(Step::Signal) => Err(CommandError::Interrupted),
+            Some(Step::Refuse(text)) => Err(CliError::Logs(text.to_owned())),
+            Some(Step::Signal) => Err(CliError::Interrupted),
             None => Err(lost()),
             other => panic!("nothing is requested, the script has {other:?}"),
         }
@@ -169,6 +152,14 @@ impl ServerLink for ScriptedServer {
 
     fn cancel_logs(&mut self) {
         self.cancelled = true;
+    }
+
+    fn reconnect(&mut self) -> Result<(), CliError> {
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        self.now
     }
 }
 
@@ -231,13 +222,12 @@ pub struct Played<T> {
 pub fn play<T>(
     terminal: Option<fn() -> (usize, usize)>,
     steps: impl IntoIterator<Item = Step>,
-    command: impl FnOnce(&mut ScriptedServer, &ScriptedClock, &mut Output<'_>) -> Result<T, CliError>,
+    command: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<T, CliError>,
 ) -> Played<T> {
     let mut server = ScriptedServer::new(steps);
-    let clock = server.clock.clone();
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut output = Output::to(&mut out, &mut err, terminal);
-    let result = command(&mut server, &clock, &mut output);
+    let result = command(&mut server, &mut output);
     drop(output);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Played { result, out: text(out), err: text(err), server }

@@ -59,10 +59,8 @@ impl Starts {
     // [impl->swdd~cli-shows-start-times~1]
     pub fn of(state: &Node) -> Result<Self, CliError> {
         let Some(timings) = state.get(PART) else {
-            return Err(CliError::Start {
-                text: "the server keeps no start times".to_owned(),
-                hint: Some("an ank-server of Ankaios lite keeps them, if it is not older than this ank".to_owned()),
-            });
+            let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
+            return Err(CliError::start("the server keeps no start times", hint));
         };
         let number = |key: &str| time(timings, key).unwrap_or_default();
         let mut all = Vec::new();

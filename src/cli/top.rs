@@ -2,19 +2,18 @@
 //!
 //! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
 
-use super::args::{Format, TopArguments, WorkloadArguments};
+use super::args::{TopArguments, WorkloadArguments};
 use super::error::CliError;
 use super::live::LiveFrames;
 use super::output::Output;
-use super::rows::{self, Row, entries, instance_fields};
+use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
-use super::state_output::{document, timestamp};
-use super::table::{Field, TooWide, View, object, show, value};
+use super::state_output::timestamp;
+use super::table::{Field, TooWide, View, object, value};
 use crate::limits::{TOP_INTERVAL_FIRST, TOP_INTERVAL_WATCH};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::usage::DISCONNECTED;
-use crate::platform::clock::Clock;
 use serde_yaml::Value;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -35,141 +34,108 @@ type Values = [Option<f64>; 6];
 /// Of a sum these are unknown: peaks were at different times.
 const NO_SUM: [&str; 2] = ["PEAK", "UPTIME"];
 
-/// The command.
-pub struct Top<'a> {
-    /// What is shown, and how.
-    pub arguments: &'a TopArguments,
-    /// The time of each document.
-    pub now: fn() -> SystemTime,
-}
-
-impl Top<'_> {
-    /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until the connection ends.
-    ///
-    /// # Errors
-    /// No response, a server without samples, or standard output cannot be written.
-    pub fn show(
-        &self,
-        link: &mut impl ServerLink,
-        clock: &impl Clock,
-        output: &mut Output<'_>,
-    ) -> Result<(), CliError> {
-        let usual = if self.arguments.watch { TOP_INTERVAL_WATCH } else { TOP_INTERVAL_FIRST };
-        let interval = self.arguments.interval.unwrap_or(usual);
-        let mut before = self.read(link)?;
-        self.filter().warn_of_unknown(&before, &rows::rows(&before), output);
-        let mut frames = LiveFrames::default();
-        let mut warned = BTreeSet::new();
-        self.warn_of_missing(&before, &mut warned, output); // Without it there are no shares.
-        // Whoever watches sees something soon, however long the interval is.
-        let mut pause = if self.arguments.watch { interval.min(TOP_INTERVAL_FIRST) } else { interval };
-        loop {
-            let until = clock.now() + pause;
-            while link.next_states(Some(until))?.is_some() {}
-            let state = self.read(link)?;
-            if self.warn_of_missing(&state, &mut warned, output) {
-                frames = LiveFrames::default(); // The next frame begins below the warnings.
-            }
-            self.print(&before, &state, &mut frames, output)?;
-            if !self.arguments.watch {
-                return Ok(());
-            }
-            (before, pause) = (state, interval);
+/// Reads samples and shows the last one, and the shares since the one before; with `--watch` until the connection ends.
+/// `now` is the time of each document.
+pub fn show(
+    arguments: &TopArguments,
+    now: fn() -> SystemTime,
+    link: &mut dyn ServerLink,
+    output: &mut Output<'_>,
+) -> Result<(), CliError> {
+    let TopArguments { agent, names, watch, interval, .. } = arguments;
+    let filter =
+        WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() };
+    let usual = if *watch { TOP_INTERVAL_WATCH } else { TOP_INTERVAL_FIRST };
+    let interval = interval.unwrap_or(usual);
+    let mut before = read(&filter, link)?;
+    filter.warn_of_unknown(&before, &rows::rows(&before), output);
+    let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
+    warn_of_missing(&filter, &before, &mut warned, output); // Without it there are no shares.
+    // Whoever watches sees something soon, however long the interval is.
+    let mut pause = if *watch { interval.min(TOP_INTERVAL_FIRST) } else { interval };
+    loop {
+        let until = link.now() + pause;
+        while link.next_states(Some(until))?.is_some() {}
+        let state = read(&filter, link)?;
+        if warn_of_missing(&filter, &state, &mut warned, output) {
+            frames = LiveFrames::default(); // The next frame begins below the warnings.
         }
-    }
-
-    /// The rows that are wanted.
-    fn filter(&self) -> WorkloadArguments {
-        let TopArguments { agent, names, watch, .. } = self.arguments;
-        WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() }
-    }
-
-    fn read(&self, link: &mut impl ServerLink) -> Result<Node, CliError> {
-        // One agent alone need not wait for the others.
-        let named = self.arguments.agent.as_ref().filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
-        let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
-        let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents"])?;
-        if state.get("usage").is_none() {
-            let hint = "it is an older server, or one of Eclipse Ankaios; 'ank get agents' shows the load of the nodes";
-            let text = "The server cannot tell what workloads use.".to_owned();
-            return Err(CliError::Start { text, hint: Some(hint.to_owned()) });
-        }
-        Ok(state)
-    }
-
-    fn is_shown(&self, agent: &str) -> bool {
-        self.arguments.agent.as_ref().is_none_or(|wanted| wanted == agent)
-    }
-
-    /// Warns about agents without a sample, once for each reason; also those that are not connected but have workloads.
-    /// Returns whether it did.
-    fn warn_of_missing(&self, state: &Node, warned: &mut BTreeSet<(String, String)>, output: &mut Output<'_>) -> bool {
-        let before = warned.len();
-        let missing = entries(state.get("usage"))
-            .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
-        let away = entries(state.get("workloadStates"))
-            .filter(|(agent, workloads)| !workloads.is_empty_container() && state.at(&["agents", agent]).is_none());
-        for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
-            if !agent.is_empty() && self.is_shown(agent) && warned.insert((agent.to_owned(), reason.to_owned())) {
-                output.warn(format_args!("what agent '{agent}' uses is unknown: {reason}"));
-            }
-        }
-        warned.len() > before
-    }
-
-    fn print(
-        &self,
-        before: &Node,
-        state: &Node,
-        frames: &mut LiveFrames,
-        output: &mut Output<'_>,
-    ) -> Result<(), CliError> {
-        let arguments = self.arguments;
-        let (rows, filter) = (rows::rows(state), self.filter());
-        let shown = rows.iter().filter(|(one, row)| !one.agent.is_empty() && filter.accepts(one, row));
-        let mut shown: Vec<(&InstanceName, &Row, Option<&Node>, Values)> = shown
-            .map(|(instance, row)| {
-                let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
-                let usage = state.at(&path);
-                (instance, row, usage, of_workload(before.at(&path), usage, elapsed(before, state, &instance.agent)))
-            })
-            .collect();
-        // Highest first, an unknown value is lower than any other; those that are equal stay sorted by name.
-        if let Some(key) = COLUMNS.iter().position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort)) {
-            shown.sort_by(|one, other| other.3[key].unwrap_or(-1.0).total_cmp(&one.3[key].unwrap_or(-1.0)));
-        }
-        let blank = InstanceName::with_id("", "", "");
-        let mut view = View::new(arguments.output, &fields(&blank, "", &Values::default(), None));
-        shown.iter().for_each(|(one, row, usage, values)| view.push(fields(one, &row.state, values, *usage)));
-        if arguments.names.is_empty() {
-            for agent in entries(state.get("agents")).map(|(name, _)| name).filter(|name| self.is_shown(name)) {
-                let own = || shown.iter().filter(|(one, ..)| *one.agent == *agent).map(|line| &line.3);
-                let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);
-                let sums = std::array::from_fn(|at| sum(at).filter(|_| !NO_SUM.contains(&COLUMNS[at].0)));
-                for (name, values) in [("(workloads)", sums), ("(node)", of_node(before, state, agent))] {
-                    view.push_cells(&fields(&InstanceName::with_id(name, "", agent), "", &values, None));
-                }
-            }
-        }
-        let is_data = matches!(arguments.output, Format::Json | Format::Yaml);
-        if arguments.watch && !is_data {
-            return Ok(frames.show_table(&view.table, TooWide::Drop, output)?);
-        }
-        let agents = entries(state.get("usage")).filter(|(agent, _)| self.is_shown(agent));
+        let agents = entries(state.get("usage")).filter(|(agent, _)| filter.accepts_agent(agent));
         let agent = |(name, usage): (&'_ str, &Node)| {
             let values = known(Some(usage)).chain(known(usage.get("node")));
-            (name.to_owned(), object(values.chain([percent_of(&of_node(before, state, name))])))
+            (name.to_owned(), object(values.chain([percent_of(&of_node(&before, &state, name))])))
         };
-        let data = object([
-            ("time", timestamp((self.now)()).into()),
-            ("agents", object(agents.map(agent))),
-            ("workloads", Value::Sequence(std::mem::take(&mut view.rows))),
-        ]);
-        if is_data {
-            return Ok(output.result(&document(&data, arguments.output, arguments.watch))?);
+        let more = [("time", timestamp(now()).into()), ("agents", object(agents.map(agent)))];
+        let frames = watch.then_some(&mut frames);
+        view(arguments, &filter, &before, &state).print(("workloads", more), TooWide::Drop, frames, output)?;
+        if !watch {
+            return Ok(());
         }
-        Ok(show(arguments.output, &data, &view.table, TooWide::Drop, output)?)
+        (before, pause) = (state, interval);
     }
+}
+
+fn read(filter: &WorkloadArguments, link: &mut dyn ServerLink) -> Result<Node, CliError> {
+    // One agent alone need not wait for the others.
+    let named = filter.agent.as_ref().filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
+    let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
+    let state = link.complete_state(&[usage.as_str(), "workloadStates", "agents"])?;
+    if state.get("usage").is_none() {
+        let hint = "it is an older server, or one of Eclipse Ankaios; 'ank get agents' shows the load of the nodes";
+        return Err(CliError::start("The server cannot tell what workloads use.", hint));
+    }
+    Ok(state)
+}
+
+/// Warns about agents without a sample, once for each reason; also those that are not connected but have workloads.
+/// Returns whether it did.
+fn warn_of_missing(
+    filter: &WorkloadArguments,
+    state: &Node,
+    warned: &mut BTreeSet<(String, String)>,
+    output: &mut Output<'_>,
+) -> bool {
+    let before = warned.len();
+    let missing = entries(state.get("usage"))
+        .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
+    let away = entries(state.get("workloadStates"))
+        .filter(|(agent, workloads)| !workloads.is_empty_container() && state.at(&["agents", agent]).is_none());
+    for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
+        if !agent.is_empty() && filter.accepts_agent(agent) && warned.insert((agent.to_owned(), reason.to_owned())) {
+            output.warn(format_args!("what agent '{agent}' uses is unknown: {reason}"));
+        }
+    }
+    warned.len() > before
+}
+
+/// The rows of workloads as sorted; below them the sums and the nodes, unless only some workloads are wanted.
+fn view(arguments: &TopArguments, filter: &WorkloadArguments, before: &Node, state: &Node) -> View {
+    let mut shown = Vec::new();
+    for (instance, row) in rows::rows(state) {
+        if !instance.agent.is_empty() && filter.accepts(&instance, &row) {
+            let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
+            let usage = state.at(&path);
+            let values = of_workload(before.at(&path), usage, elapsed(before, state, &instance.agent));
+            shown.push((instance, row.state, values, usage));
+        }
+    }
+    // Highest first, an unknown value is lower than any other; those that are equal stay sorted by name.
+    if let Some(key) = COLUMNS.iter().position(|(heading, _)| heading.eq_ignore_ascii_case(&arguments.sort)) {
+        shown.sort_by(|one, other| other.2[key].unwrap_or(-1.0).total_cmp(&one.2[key].unwrap_or(-1.0)));
+    }
+    let blank = fields(&InstanceName::with_id("", "", ""), "", &Values::default(), None);
+    let rows = shown.iter().map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
+    let mut view = View::new(arguments.output, &blank, rows);
+    let agents = entries(state.get("agents")).map(|(name, _)| name);
+    for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
+        let own = || shown.iter().filter(|(instance, ..)| *instance.agent == *agent).map(|line| &line.2);
+        let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);
+        let sums = std::array::from_fn(|at| sum(at).filter(|_| !NO_SUM.contains(&COLUMNS[at].0)));
+        for (name, values) in [("(workloads)", sums), ("(node)", of_node(before, state, agent))] {
+            view.push_cells(&fields(&InstanceName::with_id(name, "", agent), "", &values, None));
+        }
+    }
+    view
 }
 
 fn fields(instance: &InstanceName, state: &str, values: &Values, usage: Option<&Node>) -> Vec<Field> {

@@ -2,7 +2,8 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, CommandError, ExitCode, meant, shown};
+use super::error::{CliError, ExitCode, meant, shown};
+use super::mode_check;
 use super::output::Output;
 use super::rows;
 use super::session::ServerLink;
@@ -12,7 +13,6 @@ use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::names::is_name;
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
 use guarded::Guarded;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -50,29 +50,35 @@ struct Objects {
 }
 
 /// What changing commands work with.
-pub struct Context<'c, 'w, L, C> {
-    /// The server.
-    pub link: &'c mut L,
-    /// The time.
-    pub clock: &'c C,
-    /// The streams.
+pub struct Context<'c, 'w> {
+    pub link: &'c mut dyn ServerLink,
     pub output: &'c mut Output<'w>,
     /// Whether and how to wait after an update.
     pub waiting: Waiting,
+    /// Workloads with the tag `modes` are sent also to a server without modes.
+    pub ignore_modes: bool,
 }
 
-impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
+impl Context<'_, '_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
     pub fn update_and_wait(
         &mut self,
-        Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. }: Update,
+        update: Update,
     ) -> Result<ExitCode, CliError> {
+        if update.checks_modes && !self.ignore_modes {
+            mode_check::check(&update.new_state, self.link, self.output)?;
+        }
+        let Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. } = update;
+        if masks.is_empty() && rollback_of.is_none() {
+            self.output.status("Nothing to update.")?;
+            return Ok(ExitCode::Success);
+        }
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let objects = if rollback { Some(Objects { before: self.read(&masks)?, masks: masks.clone() }) } else { None };
         if force {
             masks.extend(guarded::masks_to_forget(self.link, &masks)?);
         }
-        let send = |link: &mut L, masks| match rollback_of {
+        let send = |link: &mut dyn ServerLink, masks| match rollback_of {
             Some(update) => link.roll_back(update),
             None => link.update_state(new_state, masks),
         };
@@ -102,7 +108,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&state_masks)?;
         let mut state = WaitState::new(&accepted, &before, &now);
-        let guarded = Guarded::of_request(&before, &now, &accepted, self.clock.now());
+        let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
         drop(now); // It may be large, and waiting may be long.
         if let (None, Some(objects)) = (&guarded, &objects) {
             return self.judge(objects, &accepted, &before, state);
@@ -111,7 +117,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         if let Some(update) = guarded {
             return self.follow(update, state);
         }
-        let end = wait::wait(&mut state, settled, self.link, self.clock, self.waiting.limit, self.output);
+        let end = wait::wait(&mut state, settled, self.waiting.limit, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len());
             self.output.warn(format_args!(
@@ -122,7 +128,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
     }
 
     /// Reads the parts of the complete state that `masks` select.
-    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node, CommandError> {
+    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node, CliError> {
         self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
@@ -149,13 +155,13 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let counted = counted(outstanding);
             let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
-            self.output.error(text, Some("the update stays in force; follow it with 'ank get workloads -w'"));
+            self.output.error(text, "the update stays in force; follow it with 'ank get workloads -w'");
             code = ExitCode::GaveUp;
         }
         if self.waiting.fail_on_error && !failures.is_empty() {
             let text = format!("the update was accepted, but {} failed", counted(failures.len()));
             let logs = state.failure_with_logs().map(|instance| format!(", and 'ank logs {}'", instance.workload));
-            self.output.error(text, Some(&format!("see the additional info above{}", logs.unwrap_or_default())));
+            self.output.error(text, &format!("see the additional info above{}", logs.unwrap_or_default()));
             code = ExitCode::WorkloadFailed;
         }
         code
@@ -199,7 +205,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
 }
 
 /// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of another object.
-pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
+pub fn check_name(kind: &str, name: &str) -> Result<(), CliError> {
     if is_name(name) {
         return Ok(());
     }
@@ -209,7 +215,7 @@ pub fn check_name(kind: &str, name: &str) -> Result<(), CommandError> {
     } else {
         format!("'ank get {kind}s' lists the names")
     };
-    Err(CommandError::input(text, hint))
+    Err(CliError::input(text, hint))
 }
 
 /// Reads a whole manifest or state of at most [`MESSAGE_MAX`] bytes, which fit into a message of the size that is the
@@ -225,7 +231,7 @@ pub fn read_file(name: &str) -> io::Result<String> {
 }
 
 /// The update that deletes workloads by name.
-pub fn delete_workloads(names: &[String]) -> Result<Update, CommandError> {
+pub fn delete_workloads(names: &[String]) -> Result<Update, CliError> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
     Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })

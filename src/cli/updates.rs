@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, CommandError, ExitCode};
+use super::error::{CliError, ExitCode};
 use super::output::Output;
 use super::rows::entries;
 use super::session::ServerLink;
@@ -12,7 +12,6 @@ use super::update::guarded::{phase, updates, waits_for};
 use super::update::{Context, Update};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
 use serde_yaml::Value;
 
 /// Names in one cell of the table.
@@ -21,12 +20,11 @@ const NAMES_SHOWN: usize = 3;
 const IN_MEMORY: &str = "MEMORY";
 
 /// Prints the updates, the oldest first.
-pub fn print(format: Format, link: &mut impl ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
     let state = read(link)?;
     let updates = updates(&state);
-    let mut view = View::new(format, &fields(0, &Node::empty()));
-    updates.iter().for_each(|(id, update)| view.push(fields(*id, update)));
-    view.print(("updates", []), TooWide::Wrap, output)?;
+    let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
+    view.print(("updates", []), TooWide::Wrap, None, output)?;
     if updates.iter().any(|(_, update)| update.get("keptIn").and_then(Node::as_text) == Some(IN_MEMORY)) {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
@@ -53,10 +51,10 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
 }
 
 /// All updates with all their parts.
-fn read(link: &mut impl ServerLink) -> Result<Node, CommandError> {
+fn read(link: &mut dyn ServerLink) -> Result<Node, CliError> {
     let state = link.complete_state(&["updates"])?;
     if state.get("updates").is_none() {
-        return Err(CommandError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
+        return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
     }
     Ok(state)
 }
@@ -81,15 +79,12 @@ fn info(update: &Node) -> String {
 }
 
 /// Has the server bring back what was there before update `id`, or before the newest that can be rolled back, and waits.
-pub fn roll_back<L: ServerLink, C: Clock>(
-    id: Option<u64>,
-    context: &mut Context<'_, '_, L, C>,
-) -> Result<ExitCode, CliError> {
+pub fn roll_back(id: Option<u64>, context: &mut Context<'_, '_>) -> Result<ExitCode, CliError> {
     let state = read(context.link)?;
     let updates = updates(&state);
     let (id, update) = match id {
         Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
-            CommandError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
+            CliError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
         })?,
         None => choose(&updates)?,
     };
@@ -102,7 +97,7 @@ pub fn roll_back<L: ServerLink, C: Clock>(
 
 /// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
 /// mean that one, and the one before it is none that they expect.
-fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CommandError> {
+fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CliError> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
         updates.iter().rev().find(|(_, update)| phase(update).is_some_and(wanted)).copied()
@@ -123,10 +118,10 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CommandErr
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
             let text = format!("the newest update, {id}, was undone: what was there before it is in force");
-            Err(CommandError::input(text, hint))
+            Err(CliError::input(text, hint))
         }
         None => in_force.ok_or_else(|| {
-            CommandError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+            CliError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
         }),
     }
 }

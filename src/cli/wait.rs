@@ -6,16 +6,15 @@
 use super::args::Format;
 use super::error::CliError;
 use super::live::LiveFrames;
-use super::output::Output;
 use super::reasons::Reasons;
 use super::rows::{self, Row};
 use super::session::{Accepted, ServerLink};
 use super::table::{Table, TooWide, shortened};
+use super::update::Context;
 use crate::limits::{FRAME_LINES_AT_ONCE, FRAME_PAUSE_PER_LINE, SPINNER_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -29,7 +28,7 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 pub type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
-pub fn settled<L>(wait: &mut WaitState, _: &mut L, _: &[WorkloadState], _: Instant) -> Result<Progress, CliError> {
+pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]) -> Result<Progress, CliError> {
     Ok(if wait.is_settled() { Progress::Break(()) } else { Progress::Continue(None) })
 }
 
@@ -269,45 +268,43 @@ fn ends_start(phase: Phase) -> bool {
 
 /// Follows the states that `link` broadcasts until `goal` is reached or `limit` has passed, and shows frames. Returns
 /// whether the goal was reached.
-pub fn wait<L: ServerLink>(
+pub fn wait(
     state: &mut WaitState,
-    mut goal: impl FnMut(&mut WaitState, &mut L, &[WorkloadState], Instant) -> Result<Progress, CliError>,
-    link: &mut L,
-    clock: &impl Clock,
+    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress, CliError>,
     limit: Option<Duration>,
-    output: &mut Output<'_>,
+    Context { link, output, .. }: &mut Context<'_, '_>,
 ) -> Result<bool, CliError> {
-    let give_up = limit.and_then(|limit| clock.now().checked_add(limit));
+    let give_up = limit.and_then(|limit| link.now().checked_add(limit));
     let animated = output.redraws() && !output.is_quiet();
     let mut frames = LiveFrames::default();
-    let (mut turn, mut next_turn) = (0, clock.now() + SPINNER_INTERVAL);
-    let mut next_frame = clock.now();
+    let (mut turn, mut next_turn) = (0, link.now() + SPINNER_INTERVAL);
+    let mut next_frame = link.now();
     let mut states = Vec::new();
     loop {
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
-        let Progress::Continue(again) = goal(state, link, &states, clock.now())? else {
+        let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
             state.set_on_trial(&BTreeSet::new());
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
             return Ok(true);
         };
-        let due = animated || clock.now() >= next_frame;
+        let due = animated || link.now() >= next_frame;
         if due {
             // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
             frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
-            next_frame = clock.now() + state.pause_between_frames();
+            next_frame = link.now() + state.pause_between_frames();
         }
         let turns = if animated { Some(next_turn) } else { (!due).then_some(next_frame) };
         let until = turns.into_iter().chain(give_up).chain(again).min();
         let next = link.next_states(until)?;
-        if next.is_none() && give_up.is_some_and(|at| clock.now() >= at) {
+        if next.is_none() && give_up.is_some_and(|at| link.now() >= at) {
             return Ok(false);
         }
         states = next.unwrap_or_default();
         state.on_states(&states);
-        if animated && clock.now() >= next_turn {
+        if animated && link.now() >= next_turn {
             turn += 1;
-            next_turn = clock.now() + SPINNER_INTERVAL;
+            next_turn = link.now() + SPINNER_INTERVAL;
         }
     }
 }

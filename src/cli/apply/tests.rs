@@ -11,7 +11,7 @@ fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, 
         texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
     let arguments =
         ManifestArguments { agent: agent.map(str::to_owned), delete, ignore_modes: false, manifests: Vec::new() };
-    let played = play(None, [], |_, _, output| merge(&inputs, &arguments, output));
+    let played = play(None, [], |_, output| merge(&inputs, &arguments, output));
     (played.result, played.out, played.err)
 }
 
@@ -156,7 +156,7 @@ fn one_name_in_two_manifests_is_refused_with_both_files() {
     let (result, ..) = merged(&[WEB, DB, WEB], None, false);
     let error = result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'Multiple workloads with the same name 'web' found!'");
-    assert_eq!(error.hint().unwrap(), "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them");
+    assert_eq!(error.hint(), "it is in 'a.yaml' and in 'c.yaml'; remove it from one of them");
     let config = "apiVersion: v1\nconfigs: {c: v}\n";
     let expected = "Command failed: 'Multiple configs with the same name 'c' found!'";
     assert_eq!(self::error(&[config, config]), expected);
@@ -188,7 +188,7 @@ fn a_misspelt_key_is_named_also_when_the_manifest_is_refused_for_it() {
 
 #[test]
 fn tabs_before_a_key_are_named_as_what_is_wrong() {
-    let hint = |text: &str| merged(&[text], None, false).0.unwrap_err().hint().unwrap();
+    let hint = |text: &str| merged(&[text], None, false).0.unwrap_err().hint();
     assert_eq!(
         hint("apiVersion: v1\nworkloads:\n\tw:\n\t\tagent: A\n"),
         "tabs cannot indent in YAML; line 3 begins with one, use blanks"
@@ -231,7 +231,7 @@ fn a_misspelt_key_of_a_lifecycle_block_is_refused_with_line_and_suggestion() {
     let expected =
         "Invalid manifest data provided: a.yaml: workload 'db': lifecycle.redy: unknown key, did you mean 'ready'?";
     assert!(refused.to_string().contains(expected), "{refused}");
-    assert_eq!(refused.hint().as_deref(), Some("see 'a.yaml', line 9"));
+    assert_eq!(refused.hint(), "see 'a.yaml', line 9");
     assert!(text.lines().nth(8).unwrap().contains("redy"));
     assert!(
         merged(&[&manifest("configs: {f: f}\n    ", "redy")], None, false).0.is_ok(),
@@ -254,7 +254,7 @@ fn a_mount_point_that_adds_options_to_its_mount_is_refused_with_its_place() {
         let expected = "Invalid manifest data provided: a.yaml: workload 'w': \
                         Unsupported mount point '/x,source=/,destination=/host'. It contains ','";
         assert!(refused.to_string().contains(expected), "{refused}");
-        assert_eq!(refused.hint().as_deref(), Some("see 'a.yaml', line 8 column 5"));
+        assert_eq!(refused.hint(), "see 'a.yaml', line 8 column 5");
         assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
     }
 }
@@ -301,7 +301,7 @@ fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
             format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
         assert!(refused.to_string().contains(&expected), "{refused}");
         let hint = "see 'a.yaml', line 7 column 5: indent it below 'runtimeConfig: |'";
-        assert_eq!(refused.hint().as_deref(), Some(hint));
+        assert_eq!(refused.hint(), hint);
         assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
     }
 }

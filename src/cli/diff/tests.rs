@@ -17,7 +17,7 @@ fn desired(text: &str) -> Node {
 fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<ExitCode> {
     let masks = names.iter().map(|name| format!("desiredState.{name}")).collect();
     let update = Update { new_state: desired(new), masks, ..Update::default() };
-    play(None, [Step::State(desired(old))], |server, _, output| print(&update, format, server, output))
+    play(None, [Step::State(desired(old))], |server, output| print(&update, format, server, output))
 }
 
 const OLD_STATE: &str = "  workloads:
@@ -122,7 +122,7 @@ fn equal_objects_are_no_difference_whatever_else_differs() {
 
 #[test]
 fn without_objects_nothing_is_read() {
-    let played = play(None, [], |server, _, output| print(&Update::default(), Format::Table, server, output));
+    let played = play(None, [], |server, output| print(&Update::default(), Format::Table, server, output));
     assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
     assert!(played.server.reads.is_empty());
 }
@@ -130,7 +130,7 @@ fn without_objects_nothing_is_read() {
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
     let update = Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() };
-    let played = play(None, [Step::NoState("why")], |server, _, output| print(&update, Format::Table, server, output));
+    let played = play(None, [Step::NoState("why")], |server, output| print(&update, Format::Table, server, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Server replied with error: 'why''");
     assert_eq!(played.out, "");
 }

@@ -5,7 +5,7 @@ use crate::cli::tests::{ScriptedServer, Step, instance, let_need, play, reported
 
 /// Standard output of a command that ends well and plays the whole script.
 fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
-    let played = play(None, steps, |server, _, output| {
+    let played = play(None, steps, |server, output| {
         output.set_level(true, false); // Results are printed although it is quiet.
         get(server, output)
     });
@@ -97,7 +97,7 @@ fn watching_follows_states_and_reads_again_for_new_instances() {
         Step::State(second),
     ];
     let filter = WorkloadArguments { state: Some("running".to_owned()), watch: true, ..WorkloadArguments::default() };
-    let played = play(None, steps, |server, _, output| workloads(server, &filter, output));
+    let played = play(None, steps, |server, output| workloads(server, &filter, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Connection to server interrupted'");
     let frames: Vec<String> = played
         .out
@@ -128,7 +128,7 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
         (WorkloadArguments { agent: Some(String::new()), ..WorkloadArguments::default() }, ""),
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
-        let played = play(None, [Step::State(cluster)], |server, _, output| workloads(server, &filter, output));
+        let played = play(None, [Step::State(cluster)], |server, output| workloads(server, &filter, output));
         let heading = "WORKLOAD NAME   AGENT   RUNTIME   EXECUTION STATE   ADDITIONAL INFO\n";
         assert_eq!((played.out.as_str(), played.err.as_str()), (heading, warning), "{filter:?}");
     }
@@ -146,7 +146,7 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     let failed = Step::Broadcast(vec![reported("db.1.A", Phase::PendingStartingFailed, "no image")]);
     let steps = [Step::State(cluster), failed];
     let filter = WorkloadArguments { watch: true, ..filter };
-    let text = play(None, steps, |server, _, output| workloads(server, &filter, output)).out;
+    let text = play(None, steps, |server, output| workloads(server, &filter, output)).out;
     assert!(text.ends_with("waits for 'db' to run, it is Pending(StartingFailed)\n\n"), "{text}");
 }
 
@@ -160,7 +160,7 @@ fn a_warning_of_the_server_is_shown_once_beside_the_state() {
         (Step::State(Node::empty()), ""),
         (Step::NoState("unknown mask"), ""),
     ] {
-        let played = play(None, steps(part), |server, _, output| super::state(server, &masks, Format::Json, output));
+        let played = play(None, steps(part), |server, output| super::state(server, &masks, Format::Json, output));
         assert!(played.result.is_ok() && played.server.is_done());
         assert_eq!((played.server.reads, played.err.as_str()), (vec![masks.to_vec(), vec!["warning".to_owned()]], err));
         assert!(played.out.contains("agents"));
@@ -189,7 +189,7 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
     .map(str::to_owned);
     let web = Node::map([("web", Node::map([("agent", Node::text("A"))]))]);
     let steps = [Step::State(Node::map([("desiredState", Node::map([("workloads", web)]))]))];
-    let played = play(None, steps, |server, _, output| super::state(server, &masks, Format::Json, output));
+    let played = play(None, steps, |server, output| super::state(server, &masks, Format::Json, output));
     assert_eq!(
         played.err,
         "warn: mask 'desiredSate.workloads' selects nothing: no part of the state is called 'desiredSate', did you mean \

@@ -16,7 +16,7 @@ fn arguments(names: &[&str]) -> LogsArguments {
 }
 
 fn run(arguments: &LogsArguments, steps: Vec<Step>) -> Played<ExitCode> {
-    play(None, steps, |server, _, output| {
+    play(None, steps, |server, output| {
         output.set_level(true, false); // Log lines are printed although it is quiet.
         print(arguments, server, output)
     })
@@ -92,7 +92,7 @@ fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
     let ran = run(&arguments(&["wbe", "db"]), vec![two_workloads()]);
     let error = ran.result.unwrap_err();
     assert_eq!(error.to_string(), "Command failed: 'Workload name 'wbe' does not exist.'");
-    assert_eq!(error.hint().as_deref(), Some("did you mean 'web'?"));
+    assert_eq!(error.hint(), "did you mean 'web'?");
     assert!(ran.server.logs.is_empty(), "nothing is requested when one name is wrong");
     let error = run(&arguments(&["web"]), vec![Step::State(Node::empty())]).result.unwrap_err();
     let expected = "Command failed: 'No workload states available to convert workload names to instance names.'";

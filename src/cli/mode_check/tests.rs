@@ -1,7 +1,9 @@
 //! What `apply` and `run workload` refuse and warn of.
 
 use super::*;
-use crate::cli::tests::{Played, Step, play};
+use crate::cli::settings::Waiting;
+use crate::cli::update::{Context, Update};
+use crate::cli::tests::{accepted, Played, Step, play};
 
 /// Workloads as `(name, tags, needs)`.
 type Entry<'e> = (&'e str, &'e [(&'e str, &'e str)], &'e [&'e str]);
@@ -24,8 +26,8 @@ fn checked(sent: &[Entry<'_>], modes: Option<(&[&str], bool)>, there: &[Entry<'_
         let modes = Node::map([("configItem", Node::text("mode")), ("known", known)].into_iter().chain(on_failure));
         state.as_map_mut().unwrap().insert(PART.to_owned(), modes);
     }
-    let update = Update { new_state: desired(sent), checks_modes: true, ..Update::default() };
-    play(None, [Step::State(state)], |server, _, output| check(&update, server, output))
+    let update = desired(sent);
+    play(None, [Step::State(state)], |server, output| check(&update, server, output))
 }
 
 const NAV: Entry<'_> = ("nav", &[("modes", "drive")], &[]);
@@ -38,16 +40,22 @@ fn a_server_without_modes_gets_nothing_that_names_one() {
     let error = played.result.unwrap_err();
     let text = "Workloads with the tag 'modes' ('map', 'nav') would all run: this server has no modes.";
     assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
-    assert_eq!(error.hint().as_deref(), Some("'--ignore-modes' sends them all the same"));
+    assert_eq!(error.hint(), "'--ignore-modes' sends them all the same");
 }
 
 #[test]
 fn nothing_is_read_without_the_tag_or_when_modes_are_ignored() {
     let played = checked(&[("base", &[("owner", "me")], &[])], None, &[]);
     assert!(played.result.is_ok() && played.server.reads.is_empty());
-    let update = Update { new_state: desired(&[NAV]), ..Update::default() };
-    let played = play(None, [], |server, _, output| check(&update, server, output));
-    assert!(played.result.is_ok() && played.server.reads.is_empty());
+    for (checks_modes, ignore_modes) in [(false, false), (true, true)] {
+        let masks = vec!["desiredState.workloads.nav".to_owned()];
+        let update = Update { new_state: desired(&[NAV]), masks, checks_modes, ..Update::default() };
+        let waiting = Waiting { no_wait: true, ..Waiting::default() };
+        let played = play(None, [Step::Accept(accepted(&[], &[]))], |link, output| {
+            Context { link, output, waiting, ignore_modes }.update_and_wait(update)
+        });
+        assert!(played.result.is_ok() && played.server.reads.is_empty());
+    }
 }
 
 #[test]

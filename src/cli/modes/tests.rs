@@ -3,7 +3,8 @@
 use super::*;
 use crate::cli::tests::{Played, Step, accepted, play, state};
 use crate::cli::update::Context;
-use crate::cli::{ExitCode, Waiting};
+use crate::cli::error::ExitCode;
+use crate::cli::settings::Waiting;
 use crate::model::execution_state::Phase;
 
 /// A state with modes, in which `nav` and `map` name some.
@@ -19,13 +20,13 @@ fn with_modes(current: &str, cause: Option<&str>) -> Node {
 
 fn error<T: std::fmt::Debug>(played: Played<T>) -> (String, String) {
     let error = played.result.unwrap_err();
-    (error.to_string(), error.hint().unwrap_or_default())
+    (error.to_string(), error.hint())
 }
 
 #[test]
 fn the_table_has_a_row_for_each_known_mode_and_the_cause_is_a_warning() {
     let show = |format, cause| {
-        play(None, [Step::State(with_modes("park", cause))], |server, _, output| show(server, format, output))
+        play(None, [Step::State(with_modes("park", cause))], |server, output| show(server, format, output))
     };
     let played = show(Format::Table, None);
     let expected = "\
@@ -50,9 +51,9 @@ fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
     let expected =
         ("Command failed: 'This server has no modes.'".into(), "set 'mode_config' in ank-server.conf".into());
     let empty = || [Step::State(Node::empty())];
-    let played = play(None, empty(), |server, _, output| show(server, Format::Table, output));
+    let played = play(None, empty(), |server, output| show(server, Format::Table, output));
     assert_eq!(error(played), expected);
-    let played = play(None, empty(), |server, _, _| switch(server, "park", true));
+    let played = play(None, empty(), |server, _| switch(server, "park", true));
     assert!(played.server.updates.is_empty());
     assert_eq!(error(played), expected);
 }
@@ -60,7 +61,7 @@ fn a_server_without_modes_is_reported_with_the_key_that_it_lacks() {
 #[test]
 fn only_known_modes_are_switched_to_unless_a_new_one_is_meant() {
     let switch = |mode: &str, may_be_new: bool| {
-        play(None, [Step::State(with_modes("park", None))], |server, _, _| switch(server, mode, may_be_new))
+        play(None, [Step::State(with_modes("park", None))], |server, _| switch(server, mode, may_be_new))
     };
     let text = |mode: &str| format!("Command failed: 'Mode '{mode}' is not known.'");
     assert_eq!(error(switch("prak", false)), (text("prak"), "did you mean 'park'?".into()));
@@ -86,10 +87,10 @@ fn a_switch_that_was_accepted_is_reported_first() {
         let running = || Step::State(state(&["A"], &[("nav", "1", "A", Phase::Running)]));
         let before = (!no_wait).then(running);
         let steps = before.into_iter().chain([Step::Accept(accepted(&[], &[]))]);
-        play(None, steps, |link, clock, output| {
+        play(None, steps, |link, output| {
             let waiting = Waiting { no_wait, ..Waiting::default() };
             let update = Update { masks: vec!["m".into()], accepted: "Switched.".into(), ..Update::default() };
-            Context { link, clock, output, waiting }.update_and_wait(update)
+            Context { link, output, waiting, ignore_modes: false }.update_and_wait(update)
         })
     };
     let played = update(false);

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::Context;
-use crate::cli::error::{CliError, CommandError, ExitCode, shown};
+use crate::cli::error::{CliError, ExitCode, shown};
 use crate::cli::rows::entries;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::cli::table::one_line;
@@ -13,7 +13,6 @@ use crate::model::field_path::parts;
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -70,7 +69,7 @@ pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
-pub fn masks_to_forget(link: &mut impl ServerLink, masks: &[String]) -> Result<Vec<String>, CommandError> {
+pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>, CliError> {
     let state = link.complete_state(&UNDONE_MASKS)?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
     Ok(undone.map(|id| format!("updates.{id}")).collect())
@@ -107,7 +106,7 @@ impl Guarded {
     }
 
     /// Reads how far it is, or the one that replaced it.
-    fn read(&mut self, link: &mut impl ServerLink) -> Result<(), CommandError> {
+    fn read(&mut self, link: &mut dyn ServerLink) -> Result<(), CliError> {
         loop {
             let fields = ["phase", "reason", "waitsFor", "replacedBy"];
             let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
@@ -124,10 +123,11 @@ impl Guarded {
         }
     }
 
-    fn check<L: ServerLink>(&mut self, wait: &mut WaitState, link: &mut L, now: Instant) -> Result<Progress, CliError> {
+    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress, CliError> {
+        let now = link.now();
         if now >= self.next {
             match self.read(link) {
-                Err(CommandError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
+                Err(CliError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
                 read => read?,
             }
             self.next = now + UPDATE_POLL_INTERVAL;
@@ -150,14 +150,14 @@ impl Guarded {
     }
 }
 
-impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
+impl Context<'_, '_> {
     /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
     pub(super) fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode, CliError> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
-        let (limit, clock) = (self.waiting.limit, self.clock);
-        let goal = |wait: &mut WaitState, link: &mut L, _: &[_], now| update.check(wait, link, now);
-        let reached = wait::wait(&mut state, goal, self.link, clock, limit, self.output).inspect_err(|_| {
+        let limit = self.waiting.limit;
+        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
+        let reached = wait::wait(&mut state, goal, limit, self).inspect_err(|_| {
             self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
         })?;
         let id = update.id;
@@ -167,7 +167,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         if !reached {
             self.warn_of_missed(&state, reached);
             let text = format!("gave up waiting after '{}': update {id} is open", shown(limit.unwrap_or_default()));
-            self.output.error(text, Some("the update goes on; follow it with 'ank get updates'"));
+            self.output.error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
         self.conclude_guarded(&update)
@@ -225,7 +225,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
                 (text, "see 'ank get workloads' and 'ank get updates'", ExitCode::Failed)
             }
         };
-        self.output.error(text, Some(hint));
+        self.output.error(text, hint);
         Ok(code)
     }
 }

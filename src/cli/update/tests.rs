@@ -1,11 +1,10 @@
 //! The requests and the output of updates, against a scripted server.
 
 use super::*;
-use crate::cli::tests::{Played, ScriptedClock, ScriptedServer, Step, accepted, play, reported, state};
+use crate::cli::tests::{Played, Step, accepted, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
-type Context<'c, 'w> = super::Context<'c, 'w, ScriptedServer, ScriptedClock>;
 
 fn run(
     steps: Vec<Step>,
@@ -21,7 +20,7 @@ fn run_in(
     waiting: Waiting,
     job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
 ) -> Played<ExitCode> {
-    play(terminal, steps, |link, clock, output| job(&mut Context { link, clock, output, waiting }))
+    play(terminal, steps, |link, output| job(&mut Context { link, output, waiting, ignore_modes: false }))
 }
 
 fn update() -> Update {

@@ -3,17 +3,16 @@
 //! Thread: `main`.
 
 use super::{Context, Objects};
-use crate::cli::error::{CliError, CommandError, ExitCode};
+use crate::cli::error::{CliError, ExitCode};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::cli::wait::trial::{ClientTrial, effective_mask};
 use crate::cli::wait::{self, WaitState, settled};
 use crate::model::field_path::parts;
 use crate::model::node::Node;
-use crate::platform::clock::Clock;
 use std::time::Duration;
 
-impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
+impl Context<'_, '_> {
     /// Judges an accepted update of `objects`, which came to the complete state `before`. Undoes it when it fails.
     pub(super) fn judge(
         &mut self,
@@ -25,10 +24,9 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         let effective = ClientTrial::names(accepted, before).into_iter().map(|name| effective_mask(&name));
         let masks: Vec<String> = objects.masks.iter().cloned().chain(effective).collect();
         let sent = self.read(&masks)?;
-        let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.clock.now());
-        let (limit, clock) = (self.waiting.limit, self.clock);
-        let goal = |wait: &mut WaitState, link: &mut L, states: &[_], now| trial.check(wait, link, states, now);
-        let reached = wait::wait(&mut state, goal, self.link, clock, limit, self.output).inspect_err(|_| {
+        let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
+        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
+        let reached = wait::wait(&mut state, goal, self.waiting.limit, self).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
         })?;
         if let Some(why) = &trial.failure {
@@ -41,7 +39,7 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         if reached && !trial.gone.is_empty() {
             let names = trial.gone.iter().map(|name| &**name).collect::<Vec<_>>().join("', '");
             let text = format!("others deleted or replaced '{names}' meanwhile; all else of the update is in force");
-            self.output.error(text, Some("'ank diff' shows what is not as the manifests say"));
+            self.output.error(text, "'ank diff' shows what is not as the manifests say");
             return Ok(ExitCode::Failed);
         }
         let code = self.conclude(&state, reached);
@@ -58,25 +56,25 @@ impl<L: ServerLink, C: Clock> Context<'_, '_, L, C> {
         self.output.status("Putting back what was there before.\n")?;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(objects.before.clone(), ours) {
-                Err(CommandError::Refused(text)) => {
+                Err(CliError::Refused(text)) => {
                     let text = format!("the update failed and cannot be undone: '{text}'");
-                    self.output.error(text, Some("the update stays in force; see 'ank get workloads'"));
+                    self.output.error(text, "the update stays in force; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);
                 }
                 accepted => accepted?,
             };
             let mut state = WaitState::new(&accepted, &before, &self.link.complete_state(&rows::MASKS)?);
-            let reached = wait::wait(&mut state, settled, self.link, self.clock, Some(limit), self.output)?;
+            let reached = wait::wait(&mut state, settled, Some(limit), self)?;
             self.warn_of_missed(&state, reached);
         }
         if others.is_empty() {
             let hint = "the desired state is as it was before; correct the manifest and apply it again";
-            self.output.error("the update failed and was undone", Some(hint));
+            self.output.error("the update failed and was undone", hint);
             return Ok(ExitCode::Undone);
         }
         let names: Vec<&str> = others.iter().filter_map(|mask| parts(mask).last().copied()).collect();
         let text = format!("the update failed; '{}' stayed because others changed it meanwhile", names.join("', '"));
-        self.output.error(text, Some("all else that the update names is as it was before; see 'ank diff'"));
+        self.output.error(text, "all else that the update names is as it was before; see 'ank diff'");
         Ok(ExitCode::Failed)
     }
 }

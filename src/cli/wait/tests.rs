@@ -294,7 +294,9 @@ fn run_in(
     state: &mut WaitState,
     steps: Vec<Step>,
 ) -> (Result<bool, CliError>, String) {
-    let played = play(terminal, steps, |server, clock, output| wait(state, settled, server, clock, None, output));
+    let played = play(terminal, steps, |link, output| {
+        wait(state, settled, None, &mut Context { link, output, waiting: crate::cli::settings::Waiting::default(), ignore_modes: false })
+    });
     (played.result, played.out)
 }
 

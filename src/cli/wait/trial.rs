@@ -109,13 +109,13 @@ impl ClientTrial {
     }
 
     /// Whether it is decided at `now`, with the states that were reported since it was asked last.
-    pub fn check<L: ServerLink>(
+    pub fn check(
         &mut self,
         wait: &mut WaitState,
-        link: &mut L,
+        link: &mut dyn ServerLink,
         states: &[WorkloadState],
-        now: Instant,
     ) -> Result<Progress, CliError> {
+        let now = link.now();
         let missed = self.trial.tick(now); // What was due before these states.
         self.take(missed, wait);
         for state in states {

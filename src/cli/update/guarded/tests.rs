@@ -50,7 +50,7 @@ fn begun() -> Vec<Step> {
 }
 
 fn run_with(update: Update, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
-    play(None, steps, |link, clock, output| Context { link, clock, output, waiting }.update_and_wait(update))
+    play(None, steps, |link, output| Context { link, output, waiting, ignore_modes: false }.update_and_wait(update))
 }
 
 fn request() -> Update {

@@ -71,7 +71,7 @@ fn failing() -> Vec<Step> {
 fn run_with(waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
     let masks = vec![PORT.to_owned(), WEB.to_owned()];
     let update = Update { new_state: objects("new", "81"), masks, rollback: true, ..Update::default() };
-    play(None, steps, |link, clock, output| Context { link, clock, output, waiting }.update_and_wait(update))
+    play(None, steps, |link, output| Context { link, output, waiting, ignore_modes: false }.update_and_wait(update))
 }
 
 fn run(steps: Vec<Step>) -> Played<ExitCode> {

@@ -71,8 +71,8 @@ impl Rig {
 
     fn check_with(&mut self, second: f32, states: &[WorkloadState]) -> Verdict {
         let now = self.at(second);
-        let mut server = ScriptedServer::new([Step::State(self.effective.clone())]);
-        match self.trial.check(&mut self.wait, &mut server, states, now).unwrap() {
+        let mut server = ScriptedServer { now, ..ScriptedServer::new([Step::State(self.effective.clone())]) };
+        match self.trial.check(&mut self.wait, &mut server, states).unwrap() {
             Progress::Break(()) => self.trial.failure.clone().map_or(Verdict::Good, Verdict::Failed),
             Progress::Continue(again) => {
                 let again = again.unwrap().duration_since(self.begin).as_secs_f32();
@@ -324,8 +324,8 @@ fn the_ends_of_deleted_workloads_are_waited_for_and_those_without_agent_are_not_
     let before = state(&["A"], &[("old", "1", "A", Phase::Running)]);
     let changes = accepted(&["new.1."], &["old.1.A"]);
     let mut rig = Rig::new(&changes, &before, &["A"], &effective(&[]));
-    let now = rig.at(0.0);
-    let progress = rig.trial.check(&mut rig.wait, &mut ScriptedServer::new([]), &[], now).unwrap();
+    let mut server = ScriptedServer { now: rig.at(0.0), ..ScriptedServer::new([]) };
+    let progress = rig.trial.check(&mut rig.wait, &mut server, &[]).unwrap();
     assert_eq!(progress, Progress::Continue(None));
     rig.report(1.0, "old.1.A", Phase::Removed, "");
     assert_eq!(rig.check(1.0), Verdict::Good);
