@@ -5,24 +5,22 @@
 use super::args::ManifestArguments;
 use super::error::{CliError, meant_or};
 use super::output::Output;
+use super::session::Update;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
-use super::update::{Update, read_file};
+use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
-use crate::model::fields::reader::{Reading, Rules};
+use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::fields::table::STATE;
-use crate::model::fields::{self};
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
-use crate::model::names::RUNTIMES;
-use crate::model::names::{Name, has_name_characters};
+use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::runtime_config::ReadConfig;
 use crate::model::validation::check_mount_points;
 use crate::model::version::API_VERSION_DEPRECATED;
-use crate::model::workload::{ConfigItem, Workload};
 use crate::model::yaml::{self, Content, Location, Origin, Plain, Step, Yaml, json_pointer};
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
@@ -77,9 +75,6 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
     CliError::input(format!("Cannot read '{name}': {error}"), hint)
 }
 
-/// Objects of all manifests by name, with the manifest they come from.
-type Objects<'i, K, T> = BTreeMap<K, (&'i Input, T)>;
-
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
     let desired = merged(inputs, arguments, output, true)?;
@@ -99,8 +94,8 @@ fn merged(
     output: &mut Output<'_>,
     warns_of_engines: bool,
 ) -> Result<DesiredState, CliError> {
-    let mut workloads: Objects<'_, Name, Arc<Workload>> = BTreeMap::new();
-    let mut configs: Objects<'_, String, ConfigItem> = BTreeMap::new();
+    let mut desired = DesiredState::default();
+    let mut origins = BTreeMap::new();
     for input in inputs {
         let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
@@ -109,42 +104,23 @@ fn merged(
             check_configs(input, &manifest, &root, output, warns_of_engines)?;
             set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
-        for (name, workload) in manifest.state.workloads {
-            put(&mut workloads, "workloads", name, input, workload)?;
+        let DesiredState { workloads, configs, .. } = manifest.state;
+        let names = workloads.keys().map(|name| ("workloads", name.to_string()));
+        for (kind, name) in names.chain(configs.keys().map(|name| ("configs", name.clone()))) {
+            let text = format!("Multiple {kind} with the same name '{name}' found!");
+            let second = &input.name;
+            if let Some(first) = origins.insert((kind, name), second) {
+                let hint = match first == second {
+                    true => format!("'{first}' is given twice"),
+                    false => format!("it is in '{first}' and in '{second}'; remove it from one of them"),
+                };
+                return Err(CliError::input(text, hint));
+            }
         }
-        for (name, config) in manifest.state.configs {
-            put(&mut configs, "configs", name, input, config)?;
-        }
+        desired.workloads.extend(workloads);
+        desired.configs.extend(configs);
     }
-    Ok(DesiredState {
-        workloads: workloads.into_iter().map(|(name, (_, workload))| (name, workload)).collect(),
-        configs: configs.into_iter().map(|(name, (_, config))| (name, config)).collect(),
-        ..DesiredState::default()
-    })
-}
-
-fn put<'i, K: Ord + Display, T>(
-    objects: &mut Objects<'i, K, T>,
-    kind: &str,
-    name: K,
-    input: &'i Input,
-    object: T,
-) -> Result<(), CliError> {
-    match objects.entry(name) {
-        Entry::Vacant(entry) => {
-            entry.insert((input, object));
-            Ok(())
-        }
-        Entry::Occupied(entry) => {
-            let (first, second) = (&entry.get().0.name, &input.name);
-            let hint = if first == second {
-                format!("'{first}' is given twice")
-            } else {
-                format!("it is in '{first}' and in '{second}'; remove it from one of them")
-            };
-            Err(CliError::input(format!("Multiple {kind} with the same name '{}' found!", entry.key()), hint))
-        }
-    }
+    Ok(desired)
 }
 
 /// Gives all workloads the agent of the command line, if there is one.
@@ -175,13 +151,13 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Ya
     let root = read.root;
     let deprecated = root.get("apiVersion").and_then(Yaml::scalar) == Some(API_VERSION_DEPRECATED);
     let rules = if deprecated { Rules::Manifest } else { Rules::Schema };
-    let reading = fields::reader::read(&root, &STATE, rules);
+    let reading = reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
         for key in reading.unknown.iter().filter(|key| key.nearest.is_some()) {
             output.warn(format_args!("{}: {key}", input.name));
         }
-        return Err(schema_error(input, &root, &reading).into());
+        return Err(schema_error(input, &root, &reading));
     }
     check_keys(input, &root)?;
     if deprecated {
@@ -189,7 +165,7 @@ fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Ya
     }
     if let Some((key, at)) = unknown_objects(&root) {
         let hint = meant_or(key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
-        return Err(invalid(&format!("unknown key '{key}' at {at}"), hint).into());
+        return Err(invalid(&format!("unknown key '{key}' at {at}"), hint));
     }
     let manifest = Manifest::new(reading, &root).map_err(|error| match error {
         ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),

@@ -8,7 +8,8 @@ use super::args::{BlameArguments, Format};
 use super::error::CliError;
 use super::output::Output;
 use super::session::ServerLink;
-use super::table::{Field, TooWide, View, one_line, value};
+use super::state_output::value;
+use super::table::{Field, TooWide, View, one_line};
 use super::timings::{MASKS, Start, Starts, seconds};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
@@ -23,7 +24,7 @@ pub fn print(
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
     let known = || starts.all.iter().map(|start| &*start.instance.workload);
     if let Some(unknown) = names.iter().find(|name| !known().any(|known| known == **name)) {
-        return Err(CliError::unknown_workload(unknown, known()).into());
+        return Err(CliError::unknown_workload(unknown, known()));
     }
     let is_wanted = |start: &&Start| names.is_empty() || names.iter().any(|name| **name == *start.instance.workload);
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();

@@ -6,9 +6,8 @@ use super::args::{EventsArguments, Until};
 use super::error::{CliError, ExitCode, shown};
 use super::get::warn_of_unknown_parts;
 use super::rows::entries;
-use super::session::Incoming;
+use super::session::{Context, Incoming};
 use super::state_output::event_text;
-use super::update::Context;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;
@@ -84,9 +83,9 @@ pub fn follow(
 mod tests {
     use super::*;
     use crate::cli::args::Format;
-    use crate::cli::tests::{Step, play};
     use crate::cli::error::CliError;
     use crate::cli::settings::Waiting;
+    use crate::cli::tests::{Step, play};
     use std::time::{Duration, UNIX_EPOCH};
 
     fn at() -> SystemTime {

@@ -4,13 +4,11 @@
 
 use super::args::{Format, WorkloadArguments};
 use super::error::{CliError, meant};
-use super::live::LiveFrames;
 use super::output::Output;
-use super::reasons::Reasons;
-use super::rows::{self, Row};
+use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
-use super::state_output::state_text;
-use super::table::{Field, TooWide, View, one_line, value};
+use super::state_output::{state_text, value};
+use super::table::{Field, LiveFrames, TooWide, View, one_line};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
@@ -172,8 +170,7 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
         let number = agent.at(&["status", key]).and_then(Node::as_number);
         Field::new(heading, key, number.map_or_else(String::new, |number| format!("{number}{unit}")), value(number))
     };
-    let tags =
-        rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", tag.as_text().unwrap_or_default()));
+    let tags = rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", text(tag, &[])));
     vec![
         Field::text("NAME", "name", name),
         Field::new("WORKLOADS", "workloads", instances.to_string(), instances as u64),

@@ -6,10 +6,10 @@ use super::args::{Format, GraphArguments};
 use super::error::{CliError, meant_or};
 use super::modes::named;
 use super::output::Output;
-use super::reasons::{self, fulfils};
-use super::rows::{self, MASKS};
+use super::rows::{self, MASKS, fulfils};
 use super::session::ServerLink;
-use super::table::{self, Field, TooWide, View, one_line, value};
+use super::state_output::{object, value};
+use super::table::{Field, TooWide, View, one_line};
 use super::timings::{self, Starts, seconds};
 use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
@@ -104,10 +104,11 @@ struct Graph {
 impl Graph {
     fn of(state: &Node) -> Self {
         let mut graph = Self::default();
-        for (name, needs) in reasons::needs(state) {
+        for (name, needs) in rows::needs(state) {
             needs.keys().for_each(|needed| _ = graph.workloads.entry(needed.clone()).or_default());
-            let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]).and_then(Node::as_text);
-            let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState")).unwrap_or_default().to_owned();
+            let agent_in = |part| state.at(&[part, "workloads", &name, "agent"]);
+            let agent = agent_in("effectiveState").or_else(|| agent_in("desiredState"));
+            let agent = agent.map_or("", |agent| rows::text(agent, &[])).to_owned();
             graph.workloads.insert(name, Workload { agent, needs, ..Workload::default() });
         }
         for (instance, row) in rows::rows(state) {
@@ -132,10 +133,10 @@ impl Graph {
         }
         let mut needed = BTreeSet::new();
         for (name, entry) in &mut self.workloads {
-            let [desired, effective] = ["desiredState", "effectiveState"].map(|part| state.at(&[part, "workloads", name]));
+            let [desired, effective] =
+                ["desiredState", "effectiveState"].map(|part| state.at(&[part, "workloads", name]));
             if entry.agent.is_empty() {
-                let agent = desired.and_then(|workload| workload.get("agent")).and_then(Node::as_text);
-                entry.agent = agent.unwrap_or_default().to_owned();
+                entry.agent = desired.map_or("", |workload| rows::text(workload, &["agent"])).to_owned();
             }
             let Some(described) = effective.or(desired) else {
                 entry.outside = Some("does not exist".to_owned()); // At most a deleted workload that still ends.
@@ -240,7 +241,7 @@ impl Graph {
     /// A workload for programs, with its dependencies as in the state and those of them that are not met.
     fn data(&self, name: &str, workload: &Workload) -> Value {
         let unmet = workload.needs.iter().filter(|(needed, how)| !self.is_met(needed, how)).map(|(needed, _)| needed);
-        table::object([
+        object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
             ("states", workload.phases.clone().into()),
@@ -371,7 +372,7 @@ storage                           A       Running(Ok)
             ("display", "1", "front", Phase::Running),
         ];
         let mut cluster = state(&["front", "rear"], &instances);
-        for (name, needs) in reasons::needs(&example) {
+        for (name, needs) in rows::needs(&example) {
             let needs: Vec<(&str, &str)> = needs.iter().map(|(name, how)| (name.as_str(), how.as_str())).collect();
             let_need(&mut cluster, "desiredState", &name, &needs);
         }
@@ -422,8 +423,7 @@ web                               A       @5.050 +2.050 *   does not exist
         let print = |mode: &str| {
             let arguments =
                 GraphArguments { output: Format::Table, timing: false, mode: Some(mode.to_owned()), names: Vec::new() };
-            let played =
-                play(None, [Step::State(cluster.clone())], |server, output| print(&arguments, server, output));
+            let played = play(None, [Step::State(cluster.clone())], |server, output| print(&arguments, server, output));
             (
                 played.result.map(|()| trimmed(&played.out)).map_err(|error| (error.to_string(), error.hint())),
                 played.server,

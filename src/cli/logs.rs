@@ -6,14 +6,12 @@
 use super::args::LogsArguments;
 use super::error::{CliError, ExitCode};
 use super::output::Output;
-use super::rows;
+use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
-use super::table::one_line;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{LogEntry, LogsRequest};
 use crate::model::names::InstanceName;
-use crate::model::node::Node;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
 pub fn print(
@@ -22,18 +20,29 @@ pub fn print(
     output: &mut Output<'_>,
 ) -> Result<ExitCode, CliError> {
     let state = link.complete_state(&["workloadStates"])?;
+    if state.get("workloadStates").is_none() {
+        let text = "No workload states available to convert workload names to instance names.";
+        return Err(CliError::input(text, "'ank get workloads' shows the workloads of the server"));
+    }
+    let rows = rows::rows(&state);
+    let known = || rows.keys().map(|instance| &*instance.workload);
+    if let Some(unknown) = arguments.names.iter().find(|name| !known().any(|known| known == **name)) {
+        return Err(CliError::unknown_workload(unknown, known()));
+    }
     let mut missing = false;
     let mut instances = Vec::new();
-    for (instance, obstacle) in instances_of(&arguments.names, &state)? {
-        match obstacle {
-            None => instances.push(instance),
-            Some(obstacle) => {
-                missing = true;
-                let InstanceName { workload, agent, .. } = instance;
-                let place = if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") };
-                output.warn(format_args!("no logs of workload '{workload}'{place}: it is {obstacle}"));
-            }
+    for (instance, row) in
+        rows.iter().filter(|(instance, _)| arguments.names.iter().any(|name| **name == *instance.workload))
+    {
+        if !is_without_container(row) {
+            instances.push(instance.clone());
+            continue;
         }
+        missing = true;
+        let InstanceName { workload, agent, .. } = instance;
+        let place = if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") };
+        let info = if row.info.is_empty() { String::new() } else { format!(": {}", row.info) };
+        output.warn(format_args!("no logs of workload '{workload}'{place}: it is {}{info}", row.state));
     }
     if !instances.is_empty() {
         missing |= follow(arguments, instances, link, output)?;
@@ -41,40 +50,12 @@ pub fn print(
     Ok(if missing { ExitCode::Failed } else { ExitCode::Success })
 }
 
-/// All instances of the workloads `names`; for those without logs, the cause.
-fn instances_of(names: &[String], state: &Node) -> Result<Vec<(InstanceName, Option<String>)>, CliError> {
-    let Some(states) = state.get("workloadStates") else {
-        let text = "No workload states available to convert workload names to instance names.";
-        return Err(CliError::input(text, "'ank get workloads' shows the workloads of the server"));
+/// Whether an instance in this state has no container whose logs could be read.
+fn is_without_container(row: &Row) -> bool {
+    let is_one = |phase: Phase| {
+        phase.is_pending() || matches!(phase, Phase::NotScheduled | Phase::AgentDisconnected | Phase::FailedLost)
     };
-    let mut known: BTreeMap<&str, Vec<(InstanceName, Option<String>)>> = BTreeMap::new();
-    for (agent, workloads) in rows::entries(Some(states)) {
-        for (workload, ids) in rows::entries(Some(workloads)) {
-            let instances = rows::entries(Some(ids))
-                .map(|(id, state)| (InstanceName::with_id(workload, id, agent), obstacle(state)));
-            known.entry(workload).or_default().extend(instances);
-        }
-    }
-    let mut found = Vec::new();
-    for name in names.iter().collect::<BTreeSet<_>>() {
-        match known.remove(name.as_str()) {
-            Some(instances) => found.extend(instances),
-            None => return Err(CliError::unknown_workload(name, known.keys().copied())),
-        }
-    }
-    Ok(found)
-}
-
-/// Why an instance in this state has no container whose logs could be read.
-fn obstacle(state: &Node) -> Option<String> {
-    let text = |key: &str| state.get(key).and_then(Node::as_text).unwrap_or_default();
-    let phase = Phase::parse(text("state"), text("subState"))?;
-    let without_container =
-        phase.is_pending() || matches!(phase, Phase::NotScheduled | Phase::AgentDisconnected | Phase::FailedLost);
-    without_container.then(|| match one_line(text("additionalInfo")) {
-        info if info.is_empty() => phase.to_string(),
-        info => format!("{phase}: {info}"),
-    })
+    row.phase().is_some_and(is_one)
 }
 
 /// Prints lines until all instances ended. Returns whether one ended because its agent was disconnected.
@@ -96,7 +77,7 @@ fn follow(
     if let Some(refused) = instances.iter().find(|instance| !accepted.contains(instance)) {
         link.cancel_logs();
         let text = format!("Workload '{}' is not accepted by the server to receive logs from.", refused.workload);
-        return Err(CliError::input(text, "it may have ended in the meantime; see 'ank get workloads'").into());
+        return Err(CliError::input(text, "it may have ended in the meantime; see 'ank get workloads'"));
     }
     let mut open: BTreeSet<InstanceName> = instances.into_iter().collect();
     let mut lost = false;
@@ -120,7 +101,7 @@ fn follow(
             Ok(_) => {}
             Err(error) => {
                 link.cancel_logs();
-                return Err(error.into());
+                return Err(error);
             }
         }
     }

@@ -11,12 +11,9 @@ pub mod error;
 pub mod events;
 pub mod get;
 pub mod graph;
-pub mod live;
 pub mod logs;
-pub mod mode_check;
 pub mod modes;
 pub mod output;
-pub mod reasons;
 pub mod rows;
 pub mod run;
 pub mod session;
@@ -35,17 +32,16 @@ pub mod validate;
 pub mod wait;
 
 use args::{
-    ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, TopArguments, Verb,
-    WorkloadArguments,
+    ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, TopArguments,
+    Verb, WorkloadArguments,
 };
 use error::{CliError, ExitCode};
 use output::Output;
-use session::Session;
+use session::{Context, Session, Update};
 use settings::CliSettings;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::ffi::{OsString, c_int};
 use std::time::SystemTime;
-use update::{Context, Update};
 
 /// Runs `ank` with the words of the command line, the program's name first.
 pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {

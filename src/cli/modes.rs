@@ -1,17 +1,18 @@
-//! `ank mode`: the modes of the server, and the switch to one of them.
+//! `ank mode`: the modes of the server, the switch to one of them, and what is checked before workloads that name some are
+//! sent.
 //!
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, meant_or};
+use super::error::{CliError, meant, meant_or};
 use super::output::Output;
 use super::rows::entries;
-use super::session::ServerLink;
+use super::session::{ServerLink, Update};
 use super::table::{self, Table, TooWide, one_line};
-use super::update::Update;
-use crate::model::modes::{MODES_TAG, mode_names};
+use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::names::is_name;
 use crate::model::node::Node;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The part of the complete state with the modes of the server.
 pub const PART: &str = "modes";
@@ -97,7 +98,7 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
         let why = if is_name(mode) { "'--new' switches to it all the same" } else { "no mode can have this name" };
         let otherwise = format!("{why}; {known}");
         let hint = meant_or(mode, modes.known.iter().map(String::as_str), &otherwise);
-        return Err(CliError::input(format!("Mode '{mode}' is not known."), hint).into());
+        return Err(CliError::input(format!("Mode '{mode}' is not known."), hint));
     }
     let accepted = match &modes.current {
         Some(current) if current == mode => format!("Mode '{mode}' is set already."),
@@ -108,6 +109,92 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
     let new_state = Node::map([("desiredState", Node::map([("configs", configs)]))]);
     let masks = vec![format!("desiredState.configs.{}", modes.item)];
     Ok(Update { new_state, masks, accepted, ..Update::default() })
+}
+
+/// Of more warnings only the number is shown.
+const WARNINGS_SHOWN: usize = 10;
+/// What is read besides the modes for checks: what an update does not send.
+const CHECK_MASKS: [&str; 3] = [PART, "desiredState.workloads.*.tags", "desiredState.workloads.*.dependencies"];
+
+type Workloads<'s> = BTreeMap<&'s str, &'s Node>;
+
+/// Checks the workloads of an update to `new_state` if one has the tag `modes`. A server without modes would run all of
+/// them at once, so nothing is sent to it; a server with modes accepts what probably is a mistake, so that is only
+/// warned of.
+// [impl->swdd~cli-modes-need-a-server-with-modes~1]
+pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+    let sent: Workloads<'_> = entries(new_state.at(&["desiredState", "workloads"])).collect();
+    let with_tag = |tag| {
+        let tagged = sent.iter().filter(move |(_, workload)| workload.at(&["tags", tag]).is_some());
+        tagged.map(|(name, _)| *name).collect::<Vec<_>>()
+    };
+    let tagged = with_tag(MODES_TAG);
+    if tagged.is_empty() {
+        return Ok(());
+    }
+    let state = link.complete_state(&CHECK_MASKS)?;
+    let Some(modes) = ServerModes::in_state(&state) else {
+        let names = tagged.join("', '");
+        let text = format!("Workloads with the tag 'modes' ('{names}') would all run: this server has no modes.");
+        return Err(CliError::input(text, "'--ignore-modes' sends them all the same"));
+    };
+    let mut warnings = unknown_modes(&modes, new_state);
+    warnings.extend(unmet_needs(&modes, &state, &sent));
+    let more = warnings.len().saturating_sub(WARNINGS_SHOWN);
+    warnings.truncate(WARNINGS_SHOWN);
+    warnings.extend((more > 0).then(|| format!("and {more} more of these")));
+    if let (Some(name), None) = (with_tag(ESSENTIAL_TAG).first(), &modes.on_failure) {
+        warnings.push(format!(
+            "the tag 'essential' of workload '{name}' does nothing: this server has no mode for failures"
+        ));
+    }
+    warnings.iter().for_each(|warning| output.warn(one_line(warning)));
+    Ok(())
+}
+
+/// A mode that only one workload names, although it resembles another one, is probably misspelt.
+fn unknown_modes(modes: &ServerModes, new_state: &Node) -> Vec<String> {
+    let sent = || named(new_state, "desiredState");
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    sent().for_each(|(_, mode)| *times.entry(mode).or_default() += 1);
+    let often = times.iter().filter(|(_, times)| **times > 1).map(|(mode, _)| *mode);
+    let switched_to = new_state.at(&["desiredState", "configs", &modes.item]).and_then(Node::as_text);
+    let known: BTreeSet<&str> = modes.known.iter().map(String::as_str).chain(switched_to).chain(often).collect();
+    let unknown = sent().filter(|(_, mode)| !known.contains(mode));
+    let misspelt = unknown.filter_map(|(name, mode)| {
+        let meant = meant(mode, known.iter().copied());
+        (!meant.is_empty()).then(|| format!("mode '{mode}' of workload '{name}' is not known{meant}"))
+    });
+    misspelt.collect()
+}
+
+/// The modes of a workload; `None` for one that is in every mode.
+fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
+    workload.at(&["tags", MODES_TAG]).and_then(Node::as_text).map(|tag| mode_names(tag).collect())
+}
+
+/// Each sent workload that is in a mode in which a workload that it needs is not, and each other one that needs a sent one.
+fn unmet_needs(modes: &ServerModes, state: &Node, sent: &Workloads<'_>) -> Vec<String> {
+    let all: Workloads<'_> = entries(state.at(&["desiredState", "workloads"])).chain(sent.clone()).collect();
+    let named = all.values().filter_map(|workload| modes_of(workload)).flatten();
+    let every: BTreeSet<&str> = modes.known.iter().map(String::as_str).chain(named).collect();
+    let mut warnings = Vec::new();
+    for (name, workload) in &all {
+        for (needed, _) in entries(workload.get("dependencies")) {
+            let Some((needed, other)) = all.get_key_value(needed) else { continue };
+            if !sent.contains_key(name) && !sent.contains_key(needed) {
+                continue;
+            }
+            let Some(there) = modes_of(other) else { continue };
+            let own = modes_of(workload).unwrap_or_else(|| every.clone());
+            let without: Vec<&str> = own.difference(&there).copied().collect();
+            if !without.is_empty() {
+                let without = without.join("', '");
+                warnings.push(format!("workload '{name}' is in mode '{without}' without '{needed}', which it needs"));
+            }
+        }
+    }
+    warnings
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
-//! Rows of workload tables: what a complete state has about each instance.
+//! Rows of workload tables: what a complete state has about each instance, and why it does not start or stop yet. The
+//! server reports only that a workload waits; which others it waits for follows from the dependencies.
 //!
 //! Thread: `main`, plain values.
 
 use super::args::Format;
+use super::error::meant;
 use super::table::{Field, View, one_line};
-use crate::model::execution_state::ExecutionState;
+use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
+use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use std::collections::BTreeMap;
+use crate::model::workload::AddCondition;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
 pub const MASKS: [&str; 8] = [
@@ -33,6 +37,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// The phase; `None` for one of a newer server.
+    pub fn phase(&self) -> Option<Phase> {
+        Phase::ALL.iter().map(|(phase, ..)| *phase).find(|phase| phase.to_string() == self.state)
+    }
+
     /// Applies a reported state.
     pub fn update(&mut self, state: &ExecutionState) {
         self.state = state.phase.to_string();
@@ -42,24 +51,19 @@ impl Row {
 
 /// The rows of all instances below `workloadStates`.
 pub fn rows(state: &Node) -> BTreeMap<InstanceName, Row> {
-    let mut rows = BTreeMap::new();
-    for (agent, workloads) in entries(state.get("workloadStates")) {
-        for (workload, ids) in entries(Some(workloads)) {
-            for (id, execution_state) in entries(Some(ids)) {
-                let row = Row { runtime: runtime(state, workload, agent), ..row(execution_state) };
-                rows.insert(InstanceName::with_id(workload, id, agent), row);
-            }
-        }
-    }
-    rows
+    let with_row = |(instance, execution_state): (InstanceName, &Node)| {
+        let row = Row { runtime: runtime(state, &instance.workload, &instance.agent), ..row(execution_state) };
+        (instance, row)
+    };
+    instances(state.get("workloadStates")).map(with_row).collect()
 }
 
 fn row(state: &Node) -> Row {
-    let text = |key: &str| state.get(key).and_then(Node::as_text).unwrap_or_default();
-    let (name, sub_state) = (text("state"), text("subState"));
+    let (name, sub_state) = (text(state, &["state"]), text(state, &["subState"]));
+    let info = one_line(text(state, &["additionalInfo"]));
     // States of a newer server are shown unchanged.
     let state = if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
-    Row { runtime: String::new(), state, info: one_line(text("additionalInfo")) }
+    Row { runtime: String::new(), state, info }
 }
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a templated agent
@@ -67,8 +71,7 @@ fn row(state: &Node) -> Row {
 fn runtime(state: &Node, name: &str, agent: &str) -> String {
     let found = ["effectiveState", "desiredState"].into_iter().find_map(|part| {
         let workload = state.at(&[part, "workloads", name])?;
-        let same_agent = workload.get("agent").and_then(Node::as_text).unwrap_or_default() == agent;
-        if same_agent { workload.get("runtime")?.as_text() } else { None }
+        (text(workload, &["agent"]) == agent).then(|| text(workload, &["runtime"]))
     });
     found.unwrap_or_default().to_owned()
 }
@@ -76,6 +79,20 @@ fn runtime(state: &Node, name: &str, agent: &str) -> String {
 /// The entries of a map; none when it is missing.
 pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
     node.and_then(Node::as_map).into_iter().flatten()
+}
+
+/// The text at `path`; empty where there is none.
+pub fn text<'n>(node: &'n Node, path: &[&str]) -> &'n str {
+    node.at(path).and_then(Node::as_text).unwrap_or_default()
+}
+
+/// What a part of the state has about each instance, below agent, workload and id.
+pub fn instances(part: Option<&Node>) -> impl Iterator<Item = (InstanceName, &Node)> {
+    entries(part).flat_map(|(agent, workloads)| {
+        entries(Some(workloads)).flat_map(move |(workload, ids)| {
+            entries(Some(ids)).map(move |(id, node)| (InstanceName::with_id(workload, id, agent), node))
+        })
+    })
 }
 
 /// What is shown of instances, in the order of `rows`.
@@ -103,11 +120,149 @@ pub fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
     ]
 }
 
+// ------------------------------------------------------------ why an instance waits
+
+/// [`Phase::PendingWaitingToStart`] as in tables.
+const WAITING_TO_START: &str = "Pending(WaitingToStart)";
+
+/// The dependencies of each workload, with their conditions, for example `ADD_COND_RUNNING`.
+pub type Needs = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The states and dependencies that the reasons follow from.
+#[derive(Debug, Default)]
+pub struct Reasons {
+    pub rows: BTreeMap<InstanceName, Row>,
+    needs: Needs,
+    /// Those before an update: a deleted workload waits for the end of those that needed it.
+    needed_before: Needs,
+}
+
+impl Reasons {
+    /// The reasons in `state`, a complete state as far as [`MASKS`].
+    pub fn new(state: &Node) -> Self {
+        Self { rows: rows(state), needs: needs(state), needed_before: Needs::new() }
+    }
+
+    /// The same after an update, with the complete state before it.
+    pub fn after_update(before: &Node, state: &Node) -> Self {
+        Self { needed_before: needs(before), ..Self::new(state) }
+    }
+
+    /// Applies a reported state. Returns whether the instance was known, or has gone.
+    pub fn on_state(&mut self, WorkloadState { instance, state }: &WorkloadState) -> bool {
+        let is_known = self.rows.contains_key(instance) || state.phase == Phase::Removed;
+        self.rows.entry(instance.clone()).or_default().update(state);
+        is_known
+    }
+
+    /// Whether a workload waits for one that is not relevant on its node or outside of the current mode, directly or not:
+    /// only an update, a switch of the mode or a new start of that agent can change this.
+    pub fn waits_for_inactive(&self, name: &str) -> bool {
+        let (mut open, mut seen) = (vec![name], BTreeSet::new());
+        while let Some(name) = open.pop() {
+            for (needed, condition) in self.needs.get(name).into_iter().flatten() {
+                if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
+                    continue;
+                }
+                let is_inactive =
+                    |row: &Row| row.info.starts_with(INACTIVE_PREFIX) || row.info.starts_with(NOT_IN_MODE);
+                if self.rows_of(needed).any(is_inactive) {
+                    return true;
+                }
+                let waits = self.phases_of(needed).any(|phase| phase == WAITING_TO_START);
+                if waits && seen.insert(needed) {
+                    open.push(needed);
+                }
+            }
+        }
+        false
+    }
+
+    /// The row of an instance, with what it waits for in its info.
+    pub fn explained(&self, instance: &InstanceName) -> Row {
+        let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
+        let waits = match row.state.as_str() {
+            WAITING_TO_START => self.unmet(name),
+            "Stopping(WaitingToStop)" => self.dependents(name),
+            _ => Vec::new(),
+        };
+        let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
+        Row { info: parts.collect::<Vec<_>>().join("; "), ..row }
+    }
+
+    fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
+        let of_name = self.rows.iter().filter(move |(instance, _)| *instance.workload == *name);
+        of_name.map(|(_, row)| row).filter(|row| row.state != "Removed")
+    }
+
+    /// The states of the instances of a workload.
+    fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
+        self.rows_of(name).map(|row| row.state.as_str())
+    }
+
+    /// One text for each dependency of `name` that is not fulfilled.
+    fn unmet(&self, name: &str) -> Vec<String> {
+        let unmet = |(needed, condition): (&String, &String)| {
+            let fulfilled = self.phases_of(needed).any(|phase| fulfils(phase, condition));
+            let wanted = match condition.as_str() {
+                "ADD_COND_RUNNING" => "to run",
+                "ADD_COND_SUCCEEDED" => "to succeed",
+                "ADD_COND_FAILED" => "to fail",
+                _ => "",
+            };
+            let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
+            let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
+            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ") + &why;
+            let others = || self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
+            let now = match phases.is_empty() {
+                true => format!("it does not exist{}", meant(needed, others())),
+                false => format!("it is {phases}"),
+            };
+            (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
+        };
+        self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
+    }
+
+    /// One text for each workload that must end before `name` can.
+    fn dependents(&self, name: &str) -> Vec<String> {
+        let needed = |needs: &BTreeMap<String, String>| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING");
+        let both = self.needs.iter().chain(&self.needed_before);
+        let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
+        let running = |dependent: &String| {
+            let phase = self
+                .phases_of(dependent)
+                .find(|phase| !["Succeeded", "Failed"].iter().any(|end| phase.starts_with(end)))?;
+            Some(one_line(&format!("waits for '{dependent}' to end, it is {phase}")))
+        };
+        needs_it.into_iter().filter_map(running).collect()
+    }
+}
+
+/// The dependencies of each workload in a complete state. The effective state counts where it has a workload: the
+/// agent runs that.
+pub fn needs(state: &Node) -> Needs {
+    let mut all = Needs::new();
+    for part in ["desiredState", "effectiveState"] {
+        for (name, workload) in entries(state.at(&[part, "workloads"])) {
+            let needs = entries(workload.get("dependencies"));
+            let text = |(name, condition): (&str, &Node)| (name.to_owned(), text(condition, &[]).to_owned());
+            all.insert(name.to_owned(), needs.map(text).collect());
+        }
+    }
+    all
+}
+
+/// Whether a phase, as text, fulfils a condition.
+pub fn fulfils(phase: &str, condition: &str) -> bool {
+    let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
+    let phase = Row { state: phase.to_owned(), ..Row::default() }.phase();
+    phase.zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::tests::state;
-    use crate::model::execution_state::Phase;
 
     #[test]
     fn the_runtime_belongs_to_name_and_agent_and_the_effective_state_comes_first() {

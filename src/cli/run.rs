@@ -4,7 +4,8 @@
 
 use super::args::RunArguments;
 use super::error::CliError;
-use super::update::{Update, check_name};
+use super::session::Update;
+use super::update::check_name;
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
@@ -53,7 +54,7 @@ mod tests {
     fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
         for name in ["web.agent", "a b", "", "ä"] {
             let error = update(&named(name)).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
+            assert!(error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")), "{error}");
         }
     }
 }

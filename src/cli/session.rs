@@ -5,7 +5,8 @@
 //! Owns: both threads, and the states received while a response was awaited.
 
 use super::error::CliError;
-use super::settings::CliSettings;
+use super::output::Output;
+use super::settings::{CliSettings, Waiting};
 use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, EVENTS_RECONNECT_INTERVAL};
 use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
@@ -91,6 +92,37 @@ pub enum Incoming {
     Stopped(InstanceName),
 }
 
+/// A change of the state, ready to be sent.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Update {
+    /// Parts of a complete state.
+    pub new_state: Node,
+    /// Which parts to take from it; what it lacks is deleted.
+    pub masks: Vec<String>,
+    /// Workloads that the command line names: one that does not exist may be a typing error.
+    pub deleted: Vec<String>,
+    /// Try it also when the server has undone the same before.
+    pub force: bool,
+    /// Put back what was there when it fails.
+    pub rollback: bool,
+    /// Instead of all that: what was there before this guarded update, of which the masks are the names.
+    pub rollback_of: Option<u64>,
+    /// What is printed first when the server has accepted it; may be empty.
+    pub accepted: String,
+    /// Whether a server without modes must not get workloads with the tag `modes`.
+    pub checks_modes: bool,
+}
+
+/// What commands work with.
+pub struct Context<'c, 'w> {
+    pub link: &'c mut dyn ServerLink,
+    pub output: &'c mut Output<'w>,
+    /// Whether and how to wait after an update.
+    pub waiting: Waiting,
+    /// Workloads with the tag `modes` are sent also to a server without modes.
+    pub ignore_modes: bool,
+}
+
 enum Event {
     Connected(Result<(ClientSender, Hangup), ConnectError>),
     Message(FromServer),
@@ -131,7 +163,8 @@ impl<'s> Session<'s> {
 
     fn connect(&mut self, deadline: Instant) -> Result<Connection, CliError> {
         if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
-            self.interrupts = catch(signals).map_err(|error| CliError::start(format_args!("cannot catch signals: {error}"), ""))?;
+            self.interrupts =
+                catch(signals).map_err(|error| CliError::start(format_args!("cannot catch signals: {error}"), ""))?;
         }
         let CliSettings { url, security, response_timeout, message_max, .. } = self.settings;
         let options = ClientOptions {
@@ -203,12 +236,7 @@ impl<'s> Session<'s> {
     }
 
     /// Reads the parts that `masks` select.
-    fn read(
-        &mut self,
-        masks: &[&str],
-        subscribe: bool,
-        refused: fn(String) -> CliError,
-    ) -> Result<Node, CliError> {
+    fn read(&mut self, masks: &[&str], subscribe: bool, refused: fn(String) -> CliError) -> Result<Node, CliError> {
         let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
         match self.request(RequestContent::CompleteState(read), refused)? {
             ResponseContent::CompleteState { state, .. } => Ok(state),
@@ -414,7 +442,6 @@ fn tls_hint(source: impl std::fmt::Display) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::settings::Waiting;
     use crate::platform::settings::MessageSize;
     use crate::wire::address::{Security, ServerUrl};
 

@@ -5,9 +5,11 @@
 
 use super::error::CliError;
 use super::output::Output;
-use super::state_input::{self, StateInput};
-use super::update::{Update, read_file};
+use super::session::Update;
+use super::state_input;
+use super::update::read_file;
 use crate::model::field_path::{parts, value_at};
+use crate::model::fields::reader::Reading;
 use crate::model::node::Node;
 
 /// Parts of the state that can be changed.
@@ -35,11 +37,9 @@ fn update_from(
     delete_missing: bool,
     output: &mut Output<'_>,
 ) -> Result<Update, CliError> {
-    let StateInput { state, warnings } = state_input::read(text).map_err(|error| {
-        let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
-        CliError::input(format!("Invalid state in {name}: {}", error.text), error.hint)
-    })?;
-    warnings.iter().for_each(|warning| output.warn(warning));
+    let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
+    let Reading { tree: state, unknown, .. } = state_input::read(&name, text)?;
+    unknown.iter().for_each(|key| output.warn(key));
     for mask in masks {
         if !CHANGEABLE.contains(&parts(mask)[0]) {
             output
@@ -48,8 +48,7 @@ fn update_from(
             return Err(CliError::input(
                 format!("the state object file has no value for '{mask}'"),
                 "correct the mask or the file; to delete that part, use '--delete-missing'",
-            )
-            .into());
+            ));
         }
     }
     Ok(Update { new_state: state, masks: masks.to_vec(), ..Update::default() })

@@ -181,21 +181,32 @@ pub fn known_contexts(common: &Common) -> Vec<String> {
 }
 
 fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliError> {
-    let file = find_file(common, output).map_err(|error| config_error(&error))?;
-    let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts).map_err(|error| config_error(&error))?;
+    let file = find_file(common, output)?;
+    let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts)?;
     let context = wanted_context(common);
     if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
         return Err(no_context(name, file.as_ref(), &contexts));
     }
     let Some(file) = file else { return Ok(FromFile::default()) };
     output.debug(format_args!("config file '{}'", file.path().display()));
-    from_file(&file, context, &contexts, output).map_err(|error| config_error(&error))
+    file.check_version(true)?;
+    let keys = || KEYS.iter().chain(&PemKeys::NAMES);
+    let tables = contexts.iter().map(|name| format!("contexts.{name}")).chain(["default".to_owned()]);
+    let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
+    let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
+    file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
+    let (keys, pems) = (merged(&file, context)?, merged::<PemKeys>(&file, context)?);
+    settings::readable_key_warning(&file, &pems).into_iter().for_each(|warning| output.warn(warning));
+    Ok(FromFile { keys, pems: pems.read(&file)?, url_place: file.place("server_url") })
 }
 
 fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliError {
     let Some(file) = file else {
         let text = format!("Context '{name}' does not exist: there is no config file.");
-        return CliError::start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
+        return CliError::start(
+            text,
+            "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'",
+        );
     };
     let path = file.path().display();
     let otherwise = if known.is_empty() {
@@ -205,23 +216,6 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
     };
     let hint = meant_or(name, known.iter().map(String::as_str), &otherwise);
     CliError::start(format_args!("Context '{name}' does not exist in '{path}'."), &hint)
-}
-
-fn from_file(
-    file: &ConfigFile,
-    context: Option<&str>,
-    contexts: &[String],
-    output: &mut Output<'_>,
-) -> Result<FromFile, ConfigError> {
-    file.check_version(true)?;
-    let keys = || KEYS.iter().chain(&PemKeys::NAMES);
-    let tables = contexts.iter().map(|name| format!("contexts.{name}")).chain(["default".to_owned()]);
-    let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
-    let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
-    file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
-    let (keys, pems) = (merged(file, context)?, merged::<PemKeys>(file, context)?);
-    settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
-    Ok(FromFile { keys, pems: pems.read(file)?, url_place: file.place("server_url") })
 }
 
 fn connection(
@@ -237,8 +231,9 @@ fn connection(
         certificate: common.crt_pem.as_deref(),
         key: common.key_pem.as_deref(),
     };
-    let pems =
-        pems.overridden_by(paths).map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
+    let pems = pems
+        .overridden_by(paths)
+        .map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
     let is_variable = |url: &str| std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url);
     let url = ServerUrl::parse(text).map_err(|error| {
@@ -272,24 +267,31 @@ fn connection(
     Ok((url, security))
 }
 
-fn config_error(error: &ConfigError) -> CliError {
-    let hint = match error {
-        ConfigError::Read { path, source } => {
-            let text = format!("cannot read config file '{}': {source}", path.display());
-            return CliError::start(text, "name the config file with '--ank-config <PATH>'");
-        }
-        ConfigError::NoVersion(path) => {
-            return CliError::start(format_args!("config file '{}' has no version", path.display()), VERSION_LINE);
-        }
-        ConfigError::Parse(detail) => {
-            let hint = "correct that file, or name another one with '--ank-config <PATH>'";
-            return CliError::start(format_args!("Config file could not be parsed: {detail}"), hint);
-        }
-        ConfigError::WrongVersion { .. } => VERSION_LINE,
-        ConfigError::ConflictingPems { .. } => "keep either the path or the content of each PEM in the config file",
-        ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
-    };
-    CliError::start(format_args!("Config file could not be parsed: '{error}'"), hint)
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        let (text, hint) = match &error {
+            ConfigError::Read { path, source } => (
+                format!("cannot read config file '{}': {source}", path.display()),
+                "name the config file with '--ank-config <PATH>'",
+            ),
+            ConfigError::NoVersion(path) => (format!("config file '{}' has no version", path.display()), VERSION_LINE),
+            ConfigError::Parse(detail) => (
+                format!("Config file could not be parsed: {detail}"),
+                "correct that file, or name another one with '--ank-config <PATH>'",
+            ),
+            _ => (
+                format!("Config file could not be parsed: '{error}'"),
+                match error {
+                    ConfigError::ConflictingPems { .. } => {
+                        "keep either the path or the content of each PEM in the config file"
+                    }
+                    ConfigError::Pem { .. } => "check the path in the config file and the permissions of the PEM file",
+                    _ => VERSION_LINE,
+                },
+            ),
+        };
+        Self::start(text, hint)
+    }
 }
 
 #[cfg(test)]

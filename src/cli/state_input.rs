@@ -3,58 +3,35 @@
 //! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
 //! has no place for.
 
+use super::error::CliError;
 use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::manifest::ManifestError;
-use crate::model::node::Node;
 use crate::model::yaml::{self, Origin, YamlError};
 use std::io::{self, ErrorKind};
 
-/// The file cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateInputError {
-    /// It is no YAML at all.
-    pub no_yaml: bool,
-    /// What is wrong.
-    pub text: String,
-    /// What to do.
-    pub hint: String,
-}
-
-/// The state in the file, and warnings about keys that mean nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateInput {
-    /// Only what the file has.
-    pub state: Node,
-    /// One text each.
-    pub warnings: Vec<String>,
-}
-
-/// Reads a complete state; an empty file is an empty one.
+/// Reads the complete state of a file called `name`; an empty one is an empty state. Its unknown keys mean nothing.
 ///
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
-pub fn read(text: &str) -> Result<StateInput, StateInputError> {
-    let document = yaml::read(text, Origin::Own).map_err(|error| StateInputError {
-        no_yaml: true,
-        hint: hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"),
-        text: error.message,
+pub fn read(name: &str, text: &str) -> Result<Reading, CliError> {
+    let wrong = |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
+    let document = yaml::read(text, Origin::Own).map_err(|error| {
+        wrong(&error.message, &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"))
     })?;
-    let wrong = |text: String, hint: &str| Err(StateInputError { no_yaml: false, text, hint: hint.to_owned() });
     let root = &document.root;
     let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        return wrong(ManifestError::invalid(problem, root).to_string(), hint);
+        return Err(wrong(&ManifestError::invalid(problem, root).to_string(), hint));
     }
     if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
-        return wrong("missing field `apiVersion`".to_owned(), "write 'apiVersion: v1' below 'desiredState'");
+        return Err(wrong("missing field `apiVersion`", "write 'apiVersion: v1' below 'desiredState'"));
     }
-    Ok(StateInput { state: read.tree, warnings: read.unknown.iter().map(ToString::to_string).collect() })
+    Ok(read)
 }
 
 /// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
-#[must_use]
 pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
     let Some(at) = error.location else { return general.to_owned() };
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
@@ -66,7 +43,6 @@ pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> Strin
 
 /// What to do about a file that cannot be read because of `error`: `general`, unless it is something else than a file, or
 /// may not be read.
-#[must_use]
 pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",
@@ -81,6 +57,7 @@ mod tests {
     use super::*;
     use crate::model::complete_state::Rendering;
     use crate::model::manifest::Manifest;
+    use crate::model::node::Node;
 
     #[test]
     fn what_get_state_prints_is_read_back() {
@@ -96,14 +73,15 @@ mod tests {
             Node::map([("desiredState", desired.node(Rendering::Sparse)), ("agents", Node::map([("A", agent)]))]);
         for format in [crate::cli::args::Format::Yaml, crate::cli::args::Format::Json] {
             let text = crate::cli::state_output::state_text(&state, format);
-            assert_eq!(read(&text), Ok(StateInput { state: state.clone(), warnings: Vec::new() }), "{text}");
+            let read = read("-", &text).unwrap();
+            assert_eq!((read.tree, read.unknown.len()), (state.clone(), 0), "{text}");
         }
     }
 
     #[test]
     fn tabs_are_named_only_where_they_are_what_is_wrong() {
         for (text, tabs) in [("a:\n\tb: c\n", true), ("a: |\n  x\n  \ty\nb: [\n", false), ("a: [", false)] {
-            let hint = read(text).unwrap_err().hint;
+            let hint = read("-", text).unwrap_err().hint();
             assert_eq!(hint.starts_with("tabs cannot indent in YAML; line 2"), tabs, "{text:?}: {hint}");
         }
     }
@@ -121,7 +99,7 @@ mod tests {
                 Node::map([("desiredState", Node::map([("apiVersion", Node::text("v1"))]))])
             }),
         ] {
-            assert_eq!(read(text).unwrap().state, expected, "{text}");
+            assert_eq!(read("-", text).unwrap().tree, expected, "{text}");
         }
     }
 
@@ -150,17 +128,17 @@ mod tests {
             ("agents: {A: {status: {cpuUsage: -1}}}".to_owned(), "number -1 found, expected a whole number"),
             ("desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(), "number 1 found, expected text (put it"),
         ] {
-            let error = read(&text).unwrap_err();
-            assert!(error.text.contains(message), "{text}: {}", error.text);
+            let error = read("-", &text).unwrap_err().to_string();
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 
     #[test]
     fn unknown_keys_below_the_top_are_warned_about() {
         let text = "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agnet: A\n";
-        let input = read(text).unwrap();
+        let input = read("-", text).unwrap();
         let expected =
             "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
-        assert_eq!(input.warnings, [expected]);
+        assert_eq!(input.unknown.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
     }
 }

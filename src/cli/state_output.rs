@@ -10,8 +10,8 @@ use crate::model::messages::AlteredFields;
 use crate::model::node::{Entries, Node};
 use crate::model::shown_text::acts_on_terminal;
 use crate::platform::logging::utc;
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_yaml::Value;
+use serde::ser::{Serialize, Serializer};
+use serde_yaml::{Mapping, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
@@ -72,7 +72,26 @@ pub fn document(value: &impl Serialize, format: Format, stream: bool) -> String 
 
 /// One event as a document of a stream.
 pub fn event_text(now: SystemTime, altered: &AlteredFields, state: &Node, format: Format) -> String {
-    document(&Event { timestamp: timestamp(now), altered, state }, format, true)
+    let paths = |paths: &Vec<String>| value(Some(paths).filter(|paths| !paths.is_empty()));
+    let event = object([
+        ("timestamp", timestamp(now).into()),
+        ("addedFields", paths(&altered.added)),
+        ("updatedFields", paths(&altered.updated)),
+        ("removedFields", paths(&altered.removed)),
+        ("completeState", value(Some(Ordered { node: state, kind: Kind::Object(&COMPLETE_STATE) }))),
+    ]);
+    document(&event, format, true)
+}
+
+/// Anything as a value; what is missing has none.
+pub fn value(of: Option<impl Serialize>) -> Value {
+    of.map_or(Value::Null, |of| serde_yaml::to_value(of).unwrap_or_default()) // States can always be written.
+}
+
+/// A map of what is known.
+pub fn object<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
+    let known = entries.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Mapping(known.map(|(key, value)| (key.into(), value)).collect::<Mapping>())
 }
 
 /// JSON in which nothing acts on a terminal. Such characters stand only inside of texts, where an escape means the same.
@@ -161,27 +180,6 @@ fn scalar(value: &Value) -> String {
 pub(super) fn timestamp(now: SystemTime) -> String {
     let nanoseconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     format!("{}.{nanoseconds:09}+00:00", utc(now).trim_end_matches('Z'))
-}
-
-struct Event<'e> {
-    timestamp: String,
-    altered: &'e AlteredFields,
-    state: &'e Node,
-}
-
-impl Serialize for Event<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("timestamp", &self.timestamp)?;
-        let AlteredFields { added, updated, removed } = self.altered;
-        for (key, paths) in [("addedFields", added), ("updatedFields", updated), ("removedFields", removed)] {
-            if !paths.is_empty() {
-                map.serialize_entry(key, paths)?;
-            }
-        }
-        map.serialize_entry("completeState", &Ordered { node: self.state, kind: Kind::Object(&COMPLETE_STATE) })?;
-        map.end()
-    }
 }
 
 #[cfg(test)]

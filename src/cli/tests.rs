@@ -62,7 +62,14 @@ impl ScriptedServer {
     /// A server that does `steps`.
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
-        Self { steps, now: SystemClock.now(), reads: Vec::new(), updates: Vec::new(), logs: Vec::new(), cancelled: false }
+        Self {
+            steps,
+            now: SystemClock.now(),
+            reads: Vec::new(),
+            updates: Vec::new(),
+            logs: Vec::new(),
+            cancelled: false,
+        }
     }
 
     /// Whether the whole script was played.

@@ -4,8 +4,7 @@
 //! Thread: `main`, plain values. All times are in milliseconds since the start of the server.
 
 use super::error::CliError;
-use super::reasons::{Needs, needs};
-use super::rows::entries;
+use super::rows::{Needs, instances, needs, text};
 use super::table::one_line;
 use crate::limits::START_TIME_MAX_MS;
 use crate::model::names::InstanceName;
@@ -63,15 +62,11 @@ impl Starts {
             return Err(CliError::start("the server keeps no start times", hint));
         };
         let number = |key: &str| time(timings, key).unwrap_or_default();
-        let mut all = Vec::new();
-        for (agent, workloads) in entries(timings.get("instances")) {
-            for (workload, ids) in entries(Some(workloads)) {
-                let start = |(id, times): (&str, &Node)| Start::of(InstanceName::with_id(workload, id, agent), times);
-                all.extend(entries(Some(ids)).map(start));
-            }
-        }
+        let parts = instances(timings.get("instances"));
+        let mut all: Vec<Start> = parts.map(|(instance, times)| Start::of(instance, times)).collect();
         let needs = needs(state);
-        let by_name = by_name(&all);
+        let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
+        all.iter().for_each(|start| by_name.entry(&start.instance.workload).or_default().push(start));
         let waited_for: Vec<String> = all.iter().map(|start| met_last(start, &needs, &by_name)).collect();
         all.iter_mut().zip(waited_for).for_each(|(start, name)| start.waited_for = name);
         Ok(Self { now: number("now"), boot: number("boot"), all })
@@ -106,15 +101,6 @@ fn time(node: &Node, key: &str) -> Option<u64> {
     Some(node.get(key)?.as_number()?.min(START_TIME_MAX_MS))
 }
 
-/// The starts of each workload.
-fn by_name(all: &[Start]) -> HashMap<&str, Vec<&Start>> {
-    let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
-    for start in all {
-        by_name.entry(&start.instance.workload).or_default().push(start);
-    }
-    by_name
-}
-
 /// The dependency of `start` that was met last while it waited.
 fn met_last(start: &Start, needs: &Needs, by_name: &HashMap<&str, Vec<&Start>>) -> String {
     let Some((waiting, starting)) = start.waiting.zip(start.starting) else { return String::new() };
@@ -144,7 +130,7 @@ impl Start {
             running: at("running"),
             ended: at("ended"),
             starts: times.get("starts").and_then(Node::as_number).unwrap_or_default(),
-            prepared: one_line(times.get("prepared").and_then(Node::as_text).unwrap_or_default()),
+            prepared: one_line(text(times, &["prepared"])),
             waited_for: String::new(),
         }
     }

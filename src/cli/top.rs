@@ -4,12 +4,11 @@
 
 use super::args::{TopArguments, WorkloadArguments};
 use super::error::CliError;
-use super::live::LiveFrames;
 use super::output::Output;
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
-use super::state_output::timestamp;
-use super::table::{Field, TooWide, View, object, value};
+use super::state_output::{object, timestamp, value};
+use super::table::{Field, LiveFrames, TooWide, View};
 use crate::limits::{TOP_INTERVAL_FIRST, TOP_INTERVAL_WATCH};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;

@@ -3,11 +3,9 @@
 //! Thread: `main`.
 
 use super::error::{CliError, ExitCode, meant, shown};
-use super::mode_check;
-use super::output::Output;
+use super::modes;
 use super::rows;
-use super::session::ServerLink;
-use super::settings::Waiting;
+use super::session::{Context, ServerLink, Update};
 use super::table::{TooWide, one_line};
 use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
@@ -21,27 +19,6 @@ use std::io::{self, Read};
 pub mod guarded;
 mod undo;
 
-/// A change of the state, ready to be sent.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Update {
-    /// Parts of a complete state.
-    pub new_state: Node,
-    /// Which parts to take from it; what it lacks is deleted.
-    pub masks: Vec<String>,
-    /// Workloads that the command line names: one that does not exist may be a typing error.
-    pub deleted: Vec<String>,
-    /// Try it also when the server has undone the same before.
-    pub force: bool,
-    /// Put back what was there when it fails.
-    pub rollback: bool,
-    /// Instead of all that: what was there before this guarded update, of which the masks are the names.
-    pub rollback_of: Option<u64>,
-    /// What is printed first when the server has accepted it; may be empty.
-    pub accepted: String,
-    /// Whether a server without modes must not get workloads with the tag `modes`.
-    pub checks_modes: bool,
-}
-
 /// The objects that an update names, as they were before.
 #[derive(Debug)]
 struct Objects {
@@ -49,24 +26,11 @@ struct Objects {
     before: Node,
 }
 
-/// What changing commands work with.
-pub struct Context<'c, 'w> {
-    pub link: &'c mut dyn ServerLink,
-    pub output: &'c mut Output<'w>,
-    /// Whether and how to wait after an update.
-    pub waiting: Waiting,
-    /// Workloads with the tag `modes` are sent also to a server without modes.
-    pub ignore_modes: bool,
-}
-
 impl Context<'_, '_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
-    pub fn update_and_wait(
-        &mut self,
-        update: Update,
-    ) -> Result<ExitCode, CliError> {
+    pub fn update_and_wait(&mut self, update: Update) -> Result<ExitCode, CliError> {
         if update.checks_modes && !self.ignore_modes {
-            mode_check::check(&update.new_state, self.link, self.output)?;
+            modes::check(&update.new_state, self.link, self.output)?;
         }
         let Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. } = update;
         if masks.is_empty() && rollback_of.is_none() {

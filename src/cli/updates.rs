@@ -5,11 +5,11 @@
 use super::args::Format;
 use super::error::{CliError, ExitCode};
 use super::output::Output;
-use super::rows::entries;
-use super::session::ServerLink;
-use super::table::{Field, TooWide, View, one_line, value};
+use super::rows::{entries, text};
+use super::session::{Context, ServerLink, Update};
+use super::state_output::value;
+use super::table::{Field, TooWide, View, one_line};
 use super::update::guarded::{phase, updates, waits_for};
-use super::update::{Context, Update};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::node::Node;
 use serde_yaml::Value;
@@ -25,15 +25,14 @@ pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>)
     let updates = updates(&state);
     let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
     view.print(("updates", []), TooWide::Wrap, None, output)?;
-    if updates.iter().any(|(_, update)| update.get("keptIn").and_then(Node::as_text) == Some(IN_MEMORY)) {
+    if updates.iter().any(|(_, update)| text(update, &["keptIn"]) == IN_MEMORY) {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
     Ok(())
 }
 
 fn fields(id: u64, update: &Node) -> Vec<Field> {
-    let text =
-        |heading, key: &str| Field::text(heading, key, update.get(key).and_then(Node::as_text).unwrap_or_default());
+    let text = |heading, key: &str| Field::text(heading, key, text(update, &[key]));
     let names = |heading, key: &str| {
         Field::new(heading, key, some_of(entries(update.get(key)).map(|(name, _)| name)), value(update.get(key)))
     };
@@ -68,13 +67,12 @@ fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 /// Why it ended, or what it waits for.
 fn info(update: &Node) -> String {
-    let text = |key: &str| update.get(key).and_then(Node::as_text);
     let waits = some_of(waits_for(update));
-    match (text("reason"), text("replacedBy")) {
-        (Some(reason), _) if !reason.is_empty() => one_line(reason),
-        (_, Some(successor)) => one_line(&format!("part of update {successor}")),
-        _ if waits.is_empty() => String::new(),
-        _ => format!("waits for {waits}"),
+    match (text(update, &["reason"]), text(update, &["replacedBy"])) {
+        ("", "") if waits.is_empty() => String::new(),
+        ("", "") => format!("waits for {waits}"),
+        ("", successor) => one_line(&format!("part of update {successor}")),
+        (reason, _) => one_line(reason),
     }
 }
 
@@ -82,12 +80,13 @@ fn info(update: &Node) -> String {
 pub fn roll_back(id: Option<u64>, context: &mut Context<'_, '_>) -> Result<ExitCode, CliError> {
     let state = read(context.link)?;
     let updates = updates(&state);
-    let (id, update) = match id {
-        Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
-            CliError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
-        })?,
-        None => choose(&updates)?,
-    };
+    let (id, update) =
+        match id {
+            Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
+                CliError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
+            })?,
+            None => choose(&updates)?,
+        };
     context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
     let masks = ["configs", "workloads"]
         .into_iter()

@@ -26,7 +26,7 @@ pub fn check(arguments: &ValidateArguments, output: &mut Output<'_>) -> Result<(
     let errors = errors(&state);
     if !errors.is_empty() {
         let text = format!("Invalid manifest data provided:\n{}", errors.join("\n"));
-        return Err(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail").into());
+        return Err(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
     }
     let counted = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let (workloads, configs) = (counted(state.workloads.len(), "workload"), counted(state.configs.len(), "config"));

@@ -5,12 +5,9 @@
 
 use super::args::Format;
 use super::error::CliError;
-use super::live::LiveFrames;
-use super::reasons::Reasons;
-use super::rows::{self, Row};
-use super::session::{Accepted, ServerLink};
-use super::table::{Table, TooWide, shortened};
-use super::update::Context;
+use super::rows::{self, Reasons, Row};
+use super::session::{Accepted, Context, ServerLink};
+use super::table::{LiveFrames, Table, TooWide, shortened};
 use crate::limits::{FRAME_LINES_AT_ONCE, FRAME_PAUSE_PER_LINE, SPINNER_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};

@@ -318,9 +318,9 @@ pub fn texts(bytes: &[u8]) {
         assert!(!text.contains(['/', '.', ' ', '\n']) && !text.is_empty(), "{text:?} becomes part of a path");
     }
     let _ = (ServerUrl::parse(text), check_compatible(text));
-    match state_input::read(text) {
-        Ok(input) => assert!(input.warnings.iter().all(|warning| !warning.is_empty())),
-        Err(error) => assert!(!error.text.is_empty() && !error.hint.is_empty()),
+    match state_input::read("-", text) {
+        Ok(input) => assert!(input.unknown.iter().all(|key| !key.to_string().is_empty())),
+        Err(error) => assert!(!error.to_string().is_empty() && !error.hint().is_empty()),
     }
 }
 

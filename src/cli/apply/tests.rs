@@ -210,7 +210,11 @@ fn files_are_read_in_order_and_the_first_missing_one_is_named() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("a"), "text").unwrap();
     std::fs::write(path("binary"), [0xff, 0xfe]).unwrap();
-    let read = |names: &[String]| read_inputs(names).map(|inputs| inputs.len()).map_err(|error| error.to_string());
+    let inner = |error: CliError| match error {
+        CliError::Input { text, .. } => text,
+        error => panic!("{error}"),
+    };
+    let read = |names: &[String]| read_inputs(names).map(|inputs| inputs.len()).map_err(inner);
     assert_eq!(read(&[path("a"), path("a")]), Ok(2));
     assert_eq!(read(&[path("a"), path("b"), path("c")]), Err(format!("File '{}' not found!", path("b"))));
     assert_eq!(read(&[path("a"), "-".to_owned()]), Err("File '-' not found!".to_owned()));

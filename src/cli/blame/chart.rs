@@ -76,7 +76,8 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
         lines.push(rectangle([x, 20.0 - height / 2.0, 18.0, height], colour));
         lines.push(format!("<text x=\"{:.1}\" y=\"24\">{name}</text>", x + 24.0));
     }
-    let note = "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
+    let note =
+        "Lines lead from what a start waited for. Bold: the chain that was ready last. Right: totals in seconds.";
     lines.push(format!("<text x=\"{LEFT}\" y=\"44\" font-size=\"11\" fill=\"#5b626b\">{note}</text>"));
 
     // The distance of lines across the chart is 1, 2 or 5 milliseconds, with zeros.
@@ -85,9 +86,7 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     for tick in starts.since_boot(from).div_ceil(step)..=starts.since_boot(to) / step {
         let at = tick * step;
         let (x, label) = (x(at - starts.boot), label(at, step));
-        lines.push(format!(
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"
-        ));
+        lines.push(format!("<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"));
         lines.push(format!("<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", bottom + 16.0));
     }
     let (middle, below) = ((LEFT + RIGHT) / 2.0, bottom + 36.0);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// The state whose desired state is `text`.
 fn desired(text: &str) -> Node {
-    state_input::read(&format!("desiredState:\n  apiVersion: v1\n{text}")).unwrap().state
+    state_input::read("-", &format!("desiredState:\n  apiVersion: v1\n{text}")).unwrap().tree
 }
 
 /// Compares the objects `names` of two desired states.

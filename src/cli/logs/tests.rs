@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cli::tests::{Played, Step, instance, play, reported, state};
+use crate::model::node::Node;
 
 fn arguments(names: &[&str]) -> LogsArguments {
     LogsArguments {

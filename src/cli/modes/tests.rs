@@ -1,10 +1,12 @@
 //! What `ank mode` prints and sends.
 
+mod check;
+
 use super::*;
-use crate::cli::tests::{Played, Step, accepted, play, state};
-use crate::cli::update::Context;
 use crate::cli::error::ExitCode;
+use crate::cli::session::Context;
 use crate::cli::settings::Waiting;
+use crate::cli::tests::{Played, Step, accepted, play, state};
 use crate::model::execution_state::Phase;
 
 /// A state with modes, in which `nav` and `map` name some.

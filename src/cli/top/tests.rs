@@ -68,9 +68,7 @@ fn silence() -> Step {
 fn top(words: &str, terminal: Option<fn() -> (usize, usize)>, steps: impl IntoIterator<Item = Step>) -> Played<()> {
     let arguments = Arguments::read(["ank", "top"].into_iter().chain(words.split_whitespace())).unwrap();
     let Verb::Top(arguments) = arguments.command else { panic!("{words}") };
-    play(terminal, steps, |server, output| {
-        show(&arguments, || UNIX_EPOCH + Duration::from_secs(1), server, output)
-    })
+    play(terminal, steps, |server, output| show(&arguments, || UNIX_EPOCH + Duration::from_secs(1), server, output))
 }
 
 /// Two samples of `agent_A`, a second apart; `agent_B` does not respond.

@@ -2,10 +2,9 @@
 //!
 //! Thread: `main`.
 
-use super::Context;
 use crate::cli::error::{CliError, ExitCode, shown};
-use crate::cli::rows::entries;
-use crate::cli::session::{Accepted, ServerLink};
+use crate::cli::rows::{entries, text};
+use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::table::one_line;
 use crate::cli::wait::{self, Progress, WaitState};
 use crate::limits::UPDATE_POLL_INTERVAL;
@@ -24,7 +23,7 @@ const UNDONE_MASKS: [&str; 3] = ["updates.*.phase", "updates.*.workloads", "upda
 
 /// The phase of a guarded update; `None` for one of a newer server.
 pub fn phase(update: &Node) -> Option<UpdatePhase> {
-    update.get("phase").and_then(Node::as_text).and_then(UpdatePhase::parse)
+    UpdatePhase::parse(text(update, &["phase"]))
 }
 
 /// The guarded updates of a complete state with their numbers, oldest first.
@@ -92,9 +91,7 @@ impl Guarded {
         let known = updates(before).last().map_or(0, |(id, _)| *id);
         let names = |instances: &[InstanceName]| instances.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
         let (added, deleted) = (names(&accepted.added), names(&accepted.deleted));
-        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| {
-            workload.get(key).and_then(Node::as_text).is_some_and(|name| names.contains(name))
-        };
+        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| names.contains(text(workload, &[key]));
         let is_ours = |update: &Node| {
             // What a request sets back is withdrawn, which is no failure of that request.
             phase(update) != Some(UpdatePhase::Withdrawn)
@@ -113,7 +110,7 @@ impl Guarded {
             let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
             let update = state.at_mut(&["updates", &self.id.to_string()]).map(std::mem::take);
             self.update = update.unwrap_or_default();
-            let successor = self.update.get("replacedBy").and_then(Node::as_text).and_then(|id| id.parse().ok());
+            let successor = text(&self.update, &["replacedBy"]).parse().ok();
             match successor {
                 Some(successor) if phase(&self.update) == Some(UpdatePhase::Replaced) && successor > self.id => {
                     self.id = successor;
@@ -176,7 +173,7 @@ impl Context<'_, '_> {
     /// Reports how a guarded update ended and decides the exit code.
     fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode, CliError> {
         let id = update.id;
-        let reason = update.update.get("reason").and_then(Node::as_text).unwrap_or_default();
+        let reason = text(&update.update, &["reason"]);
         let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
         let (text, hint, code) = match phase(&update.update) {
             Some(UpdatePhase::Good) => {
@@ -218,9 +215,11 @@ impl Context<'_, '_> {
                 (text, "see 'ank get updates'", ExitCode::Failed)
             }
             Some(UpdatePhase::Replaced) | None => {
-                let text = match update.update.get("phase").and_then(Node::as_text) {
-                    Some(phase) => format!("how update {id} ended is unknown, its phase is '{}'", one_line(phase)),
-                    None => format!("how update {id} ended is unknown, the server has no such update any more"),
+                let text = match one_line(text(&update.update, &["phase"])) {
+                    phase if phase.is_empty() => {
+                        format!("how update {id} ended is unknown, the server has no such update any more")
+                    }
+                    phase => format!("how update {id} ended is unknown, its phase is '{phase}'"),
                 };
                 (text, "see 'ank get workloads' and 'ank get updates'", ExitCode::Failed)
             }

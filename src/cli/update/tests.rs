@@ -1,10 +1,10 @@
 //! The requests and the output of updates, against a scripted server.
 
 use super::*;
+use crate::cli::settings::Waiting;
 use crate::cli::tests::{Played, Step, accepted, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
-
 
 fn run(
     steps: Vec<Step>,
@@ -206,7 +206,7 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
         assert!(error.starts_with(&format!("Command failed: 'Invalid config name '{name}'")), "{error}");
         assert!(ran.server.updates.is_empty() && ran.server.reads.is_empty());
         let error = delete_workloads(&["a".to_owned(), name.to_owned()]).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("Invalid workload name '{name}'")), "{error}");
+        assert!(error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")), "{error}");
     }
 }
 

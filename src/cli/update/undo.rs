@@ -2,10 +2,10 @@
 //!
 //! Thread: `main`.
 
-use super::{Context, Objects};
+use super::Objects;
 use crate::cli::error::{CliError, ExitCode};
 use crate::cli::rows;
-use crate::cli::session::{Accepted, ServerLink};
+use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::wait::trial::{ClientTrial, effective_mask};
 use crate::cli::wait::{self, WaitState, settled};
 use crate::model::field_path::parts;

@@ -295,7 +295,12 @@ fn run_in(
     steps: Vec<Step>,
 ) -> (Result<bool, CliError>, String) {
     let played = play(terminal, steps, |link, output| {
-        wait(state, settled, None, &mut Context { link, output, waiting: crate::cli::settings::Waiting::default(), ignore_modes: false })
+        wait(
+            state,
+            settled,
+            None,
+            &mut Context { link, output, waiting: crate::cli::settings::Waiting::default(), ignore_modes: false },
+        )
     });
     (played.result, played.out)
 }

@@ -4,7 +4,6 @@
 
 use super::{Progress, WaitState};
 use crate::cli::error::CliError;
-use crate::cli::reasons;
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::limits::UPDATE_LOSSES;
@@ -46,7 +45,7 @@ impl ClientTrial {
     /// The names of the workloads that are judged when `accepted` came to `before`: those that change, and those that
     /// need one of them to run, directly or not.
     pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
-        let needs = reasons::needs(before);
+        let needs = rows::needs(before);
         let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
         let mut names: BTreeSet<String> = changed.collect();
         loop {
@@ -189,7 +188,7 @@ pub fn effective_mask(name: &str) -> String {
 /// How an instance is judged, by its workload in the effective state.
 fn candidate(instance: &InstanceName, effective: &Node) -> Candidate {
     let workload = effective.at(&["effectiveState", "workloads", &instance.workload]);
-    let text = |key: &str| workload.and_then(|workload| workload.get(key)?.as_text()).unwrap_or_default();
+    let text = |key: &str| workload.map_or("", |workload| rows::text(workload, &[key]));
     let lifecycle = lifecycle::of_config(text("runtime"), text("runtimeConfig")).ok().flatten();
     let update = lifecycle.and_then(|lifecycle| lifecycle.update);
     Candidate {

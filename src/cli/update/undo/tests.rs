@@ -1,9 +1,9 @@
 //! What `ank apply --rollback` sends and prints, against a scripted server.
 
 use super::*;
+use crate::cli::session::Update;
 use crate::cli::settings::Waiting;
 use crate::cli::tests::{Played, Step, accepted, play, reported, state};
-use crate::cli::update::Update;
 use crate::model::execution_state::{Phase, WorkloadState};
 
 const WEB: &str = "desiredState.workloads.web";
