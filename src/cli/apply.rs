@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::ManifestArguments;
-use super::error::{CliError, meant_or};
+use super::error::{CliError, Result, meant_or};
 use super::output::Output;
 use super::session::Update;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
@@ -40,7 +40,7 @@ struct Input {
 ///
 /// # Errors
 /// A manifest cannot be read or used.
-pub fn update(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
@@ -48,13 +48,13 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<
 ///
 /// # Errors
 /// A manifest cannot be read or used.
-pub fn desired_state(arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<DesiredState, CliError> {
+pub fn desired_state(arguments: &ManifestArguments, output: &mut Output) -> Result<DesiredState> {
     merged(&read_inputs(&arguments.manifests)?, arguments, output, false)
 }
 
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
 /// then the others are ignored.
-fn read_inputs(names: &[String]) -> Result<Vec<Input>, CliError> {
+fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
     if names.first().is_some_and(|name| name == "-") {
         let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
         return Ok(vec![Input { name: "standard input".to_owned(), text }]);
@@ -76,7 +76,7 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
 }
 
 /// The update with sorted masks.
-fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_>) -> Result<Update, CliError> {
+fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
     let desired = merged(inputs, arguments, output, true)?;
     let config_masks = desired.configs.keys().map(|name| format!("desiredState.configs.{name}"));
     let workload_masks = desired.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
@@ -91,9 +91,9 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output<'_
 fn merged(
     inputs: &[Input],
     arguments: &ManifestArguments,
-    output: &mut Output<'_>,
+    output: &mut Output,
     warns_of_engines: bool,
-) -> Result<DesiredState, CliError> {
+) -> Result<DesiredState> {
     let mut desired = DesiredState::default();
     let mut origins = BTreeMap::new();
     for input in inputs {
@@ -124,7 +124,7 @@ fn merged(
 }
 
 /// Gives all workloads the agent of the command line, if there is one.
-fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<(), CliError> {
+fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<()> {
     match (agent, manifest.without_agent.first()) {
         (Some(agent), _) => {
             for workload in manifest.state.workloads.values_mut() {
@@ -141,7 +141,7 @@ fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Re
 }
 
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
-fn read_manifest(input: &Input, output: &mut Output<'_>) -> Result<(Manifest, Yaml), CliError> {
+fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)> {
     let invalid = |text: &str, hint: String| {
         CliError::input(format!("Invalid manifest data provided: {}: {text}", input.name), hint)
     };
@@ -186,7 +186,7 @@ fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> 
 }
 
 /// Refuses mount points with the syntax of further mount options: the engine would take them as such.
-fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), CliError> {
+fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<()> {
     for (name, workload) in &manifest.state.workloads {
         let Err(error) = check_mount_points(workload) else { continue };
         return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
@@ -195,7 +195,7 @@ fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<(), Cl
 }
 
 /// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
-fn check_blocks(input: &Input, root: &Yaml) -> Result<(), CliError> {
+fn check_blocks(input: &Input, root: &Yaml) -> Result<()> {
     let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
         return Ok(());
     };
@@ -216,9 +216,9 @@ fn check_configs(
     input: &Input,
     manifest: &Manifest,
     root: &Yaml,
-    output: &mut Output<'_>,
+    output: &mut Output,
     warns_of_engines: bool,
-) -> Result<(), CliError> {
+) -> Result<()> {
     for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
         let is_template = !workload.configs.is_empty() && config.contains("{{");
@@ -272,7 +272,7 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
 }
 
 /// Refuses keys at any depth that masks cannot name.
-fn check_keys(input: &Input, root: &Yaml) -> Result<(), CliError> {
+fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
     if let Some((text, at)) = wrong_key(root) {
         return Err(CliError::input(text, place(input, Some(at))));
     }

@@ -5,7 +5,7 @@
 mod chart;
 
 use super::args::{BlameArguments, Format};
-use super::error::CliError;
+use super::error::{CliError, Result};
 use super::output::Output;
 use super::session::ServerLink;
 use super::state_output::value;
@@ -19,8 +19,8 @@ use std::cmp::Reverse;
 pub fn print(
     BlameArguments { output: format, names }: &BlameArguments,
     link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
+    output: &mut Output,
+) -> Result<()> {
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
     let known = || starts.all.iter().map(|start| &*start.instance.workload);
     if let Some(unknown) = names.iter().find(|name| !known().any(|known| known == **name)) {
@@ -31,14 +31,14 @@ pub fn print(
     let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));
     wanted.sort_by_key(|start| (Reverse(total(start)), start.instance.clone()));
     if *format == Format::Svg {
-        return Ok(output.result(&chart::svg(&starts, &wanted))?);
+        return output.result(&chart::svg(&starts, &wanted));
     }
     let blank = Start::of(InstanceName::with_id("", "", ""), &Node::empty());
     let rows = wanted.iter().map(|start| fields(start, starts.now));
     let mut view = View::new(*format, &fields(&blank, starts.now), rows);
     view.align(&["WAITED", "START", "READY", "TOTAL"]);
     let moments = [("nowMs", starts.now.into()), ("bootMs", starts.boot.into())];
-    Ok(view.print(("workloads", moments), TooWide::Drop, None, output)?)
+    view.print(("workloads", moments), TooWide::Drop, None, output)
 }
 
 /// What is shown of a start at `now`.

@@ -5,6 +5,7 @@
 //! the server; none, without a message, when it does not respond within [`COMPLETION_MAX`].
 
 use super::args::{self, Common};
+use super::error::Result;
 use super::modes::{self, ServerModes, named};
 use super::output::Output;
 use super::rows::entries;
@@ -31,7 +32,7 @@ pub fn respond_to_shell(words: impl IntoIterator<Item = impl Into<OsString>>) ->
 }
 
 /// The script for `shell`, the same as `COMPLETE=<shell> ank` prints.
-pub fn script(shell: &str) -> io::Result<String> {
+pub fn script(shell: &str) -> Result<String> {
     let mut script = Vec::new();
     if let Some(completer) = Shells::builtins().completer(shell) {
         completer.write_registration("COMPLETE", "ank", "ank", "ank", &mut script)?;

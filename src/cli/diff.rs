@@ -4,7 +4,7 @@
 //! unified diff or JSON; nothing is changed.
 
 use super::args::Format;
-use super::error::{CliError, ExitCode};
+use super::error::{ExitCode, Result};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Update};
@@ -37,12 +37,7 @@ const NEW: &str = "\x1b[32m";
 ///
 /// # Errors
 /// No response, or standard output cannot be written.
-pub fn print(
-    update: &Update,
-    format: Format,
-    link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<ExitCode, CliError> {
+pub fn print(update: &Update, format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
     if masks.iter().any(|mask| mask.starts_with("desiredState.configs.")) {
         masks.push(USERS_MASK);

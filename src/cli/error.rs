@@ -74,6 +74,9 @@ pub enum CliError {
     Interrupted,
 }
 
+/// What most functions of commands return.
+pub type Result<T, E = CliError> = std::result::Result<T, E>;
+
 /// A time limit as people write it.
 pub fn shown(limit: Duration) -> String {
     if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") }

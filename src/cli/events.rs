@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: events. Gives: one document each, at once.
 
 use super::args::{EventsArguments, Until};
-use super::error::{CliError, ExitCode, shown};
+use super::error::{ExitCode, Result, shown};
 use super::get::warn_of_unknown_parts;
 use super::rows::entries;
 use super::session::{Context, Incoming};
@@ -36,8 +36,8 @@ impl Until {
 pub fn follow(
     arguments: &EventsArguments,
     now: fn() -> SystemTime,
-    Context { link, output, waiting, .. }: &mut Context<'_, '_>,
-) -> Result<ExitCode, CliError> {
+    Context { link, output, waiting, .. }: &mut Context<'_>,
+) -> Result<ExitCode> {
     let EventsArguments { output: format, include_current_state, until, masks, count, reconnect } = arguments;
     let give_up = waiting.limit.and_then(|limit| link.now().checked_add(limit));
     let masks: Vec<String> = masks.iter().chain(until.iter().map(|until| &until.mask)).cloned().collect();

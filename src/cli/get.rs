@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::{Format, WorkloadArguments};
-use super::error::{CliError, meant};
+use super::error::{Result, meant};
 use super::output::Output;
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -38,7 +38,7 @@ impl WorkloadArguments {
     }
 
     /// Warns about names and states that do not exist: they are probably typing errors.
-    pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output<'_>) {
+    pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output) {
         let known = || rows.keys().map(|instance| &*instance.workload);
         for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
             output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
@@ -63,12 +63,7 @@ impl WorkloadArguments {
 }
 
 /// Prints the parts of the state that `masks` select.
-pub fn state(
-    link: &mut dyn ServerLink,
-    masks: &[String],
-    format: Format,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
+pub fn state(link: &mut dyn ServerLink, masks: &[String], format: Format, output: &mut Output) -> Result<()> {
     warn_of_unknown_parts(masks, PARTS_ON_REQUEST, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
@@ -81,11 +76,11 @@ pub fn state(
     {
         output.warn(text);
     }
-    Ok(output.result(&state_text(&state, format))?)
+    output.result(&state_text(&state, format))
 }
 
 /// Warns about a mask for an object, or a part of one, that does not exist: the response lacks it without an error.
-fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output<'_>) {
+fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     let path = parts(mask);
     // What is unknown at the top was reported before the read.
     if COMPLETE_STATE.field(path[0]).is_some()
@@ -114,7 +109,7 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output<'_>) {
 
 /// Warns about masks that can never select anything: the server accepts them without an error. Parts `on_request` are
 /// known beside those of each complete state.
-pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], output: &mut Output<'_>) {
+pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], output: &mut Output) {
     let known = || COMPLETE_STATE.names().chain(on_request.iter().copied());
     for mask in masks {
         let part = parts(mask)[0];
@@ -126,11 +121,7 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
 }
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
-pub fn workloads(
-    link: &mut dyn ServerLink,
-    filter: &WorkloadArguments,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
+pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&rows::MASKS)?;
     let mut reasons = Reasons::new(&state);
     filter.warn_of_unknown(&state, &reasons.rows, output);
@@ -156,12 +147,12 @@ pub fn workloads(
 }
 
 /// Prints the agents.
-pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&["agents", "workloadStates"])?;
     let rows = rows::entries(state.get("agents"))
         .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
     let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
-    Ok(view.print(("agents", []), TooWide::Drop, None, output)?)
+    view.print(("agents", []), TooWide::Drop, None, output)
 }
 
 fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field> {
@@ -181,14 +172,14 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
 }
 
 /// Prints the names of configs.
-pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&["desiredState.configs"])?;
     let fields = |name: &str, config: Option<&Node>| {
         let json = config.map_or_else(String::new, |config| serde_json::to_string(config).unwrap_or_default());
         vec![Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]
     };
     let rows = rows::entries(state.at(&["desiredState", "configs"])).map(|(name, config)| fields(name, Some(config)));
-    Ok(View::new(format, &fields("", None), rows).print(("configs", []), TooWide::Drop, None, output)?)
+    View::new(format, &fields("", None), rows).print(("configs", []), TooWide::Drop, None, output)
 }
 
 #[cfg(test)]

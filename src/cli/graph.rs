@@ -3,7 +3,7 @@
 //! Thread: `main`, plain functions.
 
 use super::args::{Format, GraphArguments};
-use super::error::{CliError, meant_or};
+use super::error::{CliError, Result, meant_or};
 use super::modes::named;
 use super::output::Output;
 use super::rows::{self, MASKS, fulfils};
@@ -25,8 +25,8 @@ const TAG_MASKS: [&str; 2] = ["desiredState.workloads.*.tags", "effectiveState.w
 pub fn print(
     GraphArguments { output: format, timing, mode, names }: &GraphArguments,
     link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
+    output: &mut Output,
+) -> Result<()> {
     let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
     let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(timings::PART)).collect();
     let state = link.complete_state(&masks)?;
@@ -125,7 +125,7 @@ impl Graph {
 
     /// The part of the graph in `mode`, by the tags in `state`: what is there would run, each on the agent that it is
     /// desired on. What is needed from outside is shown, but not what that needs.
-    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self, CliError> {
+    fn in_mode(mut self, mode: &str, state: &Node) -> Result<Self> {
         let known = || ["effectiveState", "desiredState"].into_iter().flat_map(|part| named(state, part));
         if !known().any(|(_, known)| known == mode) {
             let hint = meant_or(mode, known().map(|(_, known)| known), "'ank mode' lists the modes");
@@ -155,7 +155,7 @@ impl Graph {
     }
 
     /// The part of the graph that `names` need; all of it without names.
-    fn only(mut self, names: &[String]) -> Result<Self, CliError> {
+    fn only(mut self, names: &[String]) -> Result<Self> {
         let mut wanted = BTreeSet::new();
         let mut open: Vec<String> = names.to_vec();
         if let Some(unknown) = names.iter().find(|name| !self.workloads.contains_key(*name)) {

@@ -4,7 +4,7 @@
 //! a warning with the cause in place of its lines, and another exit code.
 
 use super::args::LogsArguments;
-use super::error::{CliError, ExitCode};
+use super::error::{CliError, ExitCode, Result};
 use super::output::Output;
 use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
@@ -14,11 +14,7 @@ use crate::model::names::InstanceName;
 use std::collections::BTreeSet;
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
-pub fn print(
-    arguments: &LogsArguments,
-    link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<ExitCode, CliError> {
+pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
     let state = link.complete_state(&["workloadStates"])?;
     if state.get("workloadStates").is_none() {
         let text = "No workload states available to convert workload names to instance names.";
@@ -63,8 +59,8 @@ fn follow(
     arguments: &LogsArguments,
     instances: Vec<InstanceName>,
     link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<bool, CliError> {
+    output: &mut Output,
+) -> Result<bool> {
     let many = instances.len() > 1;
     let request = LogsRequest {
         instances: instances.clone(),

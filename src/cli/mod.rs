@@ -69,7 +69,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
     }
 }
 
-fn run(arguments: &Arguments, output: &mut Output<'_>) -> Result<ExitCode, CliError> {
+fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError> {
     let verb = &arguments.command;
     match verb {
         Verb::Validate(arguments) => return validate::check(arguments, output).map(|()| ExitCode::Success),
@@ -122,7 +122,7 @@ fn signals(verb: &Verb) -> &'static [c_int] {
     }
 }
 
-fn run_verb(verb: &Verb, context: &mut Context<'_, '_>) -> Result<ExitCode, CliError> {
+fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError> {
     let (link, output) = (&mut *context.link, &mut *context.output);
     match verb {
         Verb::Get(Get::State { output: format, masks }) => get::state(link, masks, *format, output)?,

@@ -4,7 +4,7 @@
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, meant, meant_or};
+use super::error::{CliError, Result, meant, meant_or};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Update};
@@ -66,7 +66,7 @@ pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, 
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
-pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if let Some(cause) = &modes.cause {
@@ -86,11 +86,11 @@ pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output<'_>) 
         vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
     let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
-    Ok(table::show(format, &data, &table, TooWide::Drop, None, output)?)
+    table::show(format, &data, &table, TooWide::Drop, None, output)
 }
 
 /// The update that switches to a mode.
-pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update, CliError> {
+pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update> {
     let state = link.complete_state(&[PART])?;
     let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
     if !may_be_new && !modes.knows(mode) {
@@ -122,7 +122,7 @@ type Workloads<'s> = BTreeMap<&'s str, &'s Node>;
 /// them at once, so nothing is sent to it; a server with modes accepts what probably is a mistake, so that is only
 /// warned of.
 // [impl->swdd~cli-modes-need-a-server-with-modes~1]
-pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let sent: Workloads<'_> = entries(new_state.at(&["desiredState", "workloads"])).collect();
     let with_tag = |tag| {
         let tagged = sent.iter().filter(move |(_, workload)| workload.at(&["tags", tag]).is_some());

@@ -6,6 +6,7 @@
 //! Thread: `main`. Owns: both streams. Colours only in a terminal, without `NO_COLOR` and `TERM=dumb`: scripts match
 //! `error: ` and `warn: ` at the beginning of a line.
 
+use super::error::Result;
 use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -17,9 +18,9 @@ pub const UNLIMITED: usize = usize::MAX;
 const UNKNOWN_SIZE: (usize, usize) = (80, 24);
 
 /// Both streams and their levels.
-pub struct Output<'w> {
-    out: Box<dyn Write + 'w>,
-    err: Box<dyn Write + 'w>,
+pub struct Output {
+    out: Box<dyn Write>,
+    err: Box<dyn Write>,
     /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
     /// Whether the terminal can move its cursor, so that frames replace each other.
@@ -32,9 +33,8 @@ pub struct Output<'w> {
     verbose: bool,
 }
 
-impl<'w> Output<'w> {
+impl Output {
     /// The streams of the process.
-    #[must_use]
     pub fn of_process() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
         let no_colour = dumb || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -51,8 +51,7 @@ impl<'w> Output<'w> {
     }
 
     /// Streams for tests; with `terminal`, standard output pretends to be one.
-    #[must_use]
-    pub fn to(out: impl Write + 'w, err: impl Write + 'w, terminal: Option<fn() -> (usize, usize)>) -> Self {
+    pub fn to(out: impl Write + 'static, err: impl Write + 'static, terminal: Option<fn() -> (usize, usize)>) -> Self {
         let (out, err) = (Box::new(out), Box::new(err));
         Self { out, err, terminal, redraws: true, colours: false, result_colours: false, quiet: false, verbose: false }
     }
@@ -64,55 +63,43 @@ impl<'w> Output<'w> {
     }
 
     /// Whether progress is not written.
-    #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
     /// Whether debug messages are written.
-    #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.verbose
     }
 
     /// Columns and lines of the terminal; `None` when standard output is none.
-    #[must_use]
     pub fn terminal(&self) -> Option<(usize, usize)> {
         self.terminal.map(|size| size())
     }
 
     /// Whether frames replace each other: standard output is a terminal that can move its cursor.
-    #[must_use]
     pub fn redraws(&self) -> bool {
         self.terminal.is_some() && self.redraws
     }
 
     /// Makes a terminal of [`Self::to`] one that cannot move its cursor.
     #[cfg(test)]
-    #[must_use]
     pub fn dumb(self) -> Self {
         Self { redraws: false, ..self }
     }
 
     /// Columns for a table.
-    #[must_use]
     pub fn width(&self) -> usize {
         self.terminal().map_or(UNLIMITED, |(columns, _)| columns)
     }
 
     /// Writes a result.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub fn result(&mut self, text: &str) -> io::Result<()> {
+    pub fn result(&mut self, text: &str) -> Result<()> {
         self.raw(&printable(text))
     }
 
     /// Writes lines of a result, each with the escape sequence of its colour; an empty one means no colour.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub fn coloured_result(&mut self, lines: impl IntoIterator<Item = (&'static str, String)>) -> io::Result<()> {
+    pub fn coloured_result(&mut self, lines: impl IntoIterator<Item = (&'static str, String)>) -> Result<()> {
         let colours = self.result_colours;
         let shown = |(colour, line): (&str, String)| match (colours && !colour.is_empty(), printable(&line)) {
             (true, line) => format!("{colour}{line}\x1b[0m\n"),
@@ -123,10 +110,7 @@ impl<'w> Output<'w> {
 
     /// Writes lines that workloads have printed, unchanged where there is no terminal. A terminal gets their colours and
     /// nothing else that acts on it: a workload could overwrite lines of others, or set the clipboard.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub fn lines_of_workloads(&mut self, text: &str) -> io::Result<()> {
+    pub fn lines_of_workloads(&mut self, text: &str) -> Result<()> {
         if self.terminal.is_none() {
             return self.raw(text);
         }
@@ -134,16 +118,13 @@ impl<'w> Output<'w> {
         self.raw(&shown)
     }
 
-    fn raw(&mut self, text: &str) -> io::Result<()> {
+    fn raw(&mut self, text: &str) -> Result<()> {
         self.out.write_all(text.as_bytes())?;
-        self.out.flush()
+        Ok(self.out.flush()?)
     }
 
     /// Writes a line of progress, unless quiet.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub fn status(&mut self, text: &str) -> io::Result<()> {
+    pub fn status(&mut self, text: &str) -> Result<()> {
         if self.quiet {
             return Ok(());
         }
@@ -151,10 +132,7 @@ impl<'w> Output<'w> {
     }
 
     /// Writes frames of progress, unless quiet. They hold cursor movements, so nothing is escaped.
-    ///
-    /// # Errors
-    /// Standard output cannot be written.
-    pub fn progress(&mut self, text: &str) -> io::Result<()> {
+    pub fn progress(&mut self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { self.raw(text) }
     }
 
@@ -217,11 +195,12 @@ fn terminal_size() -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::Written;
 
     /// Writes one of everything and gives both streams.
     fn all(quiet: bool, verbose: bool, colours: bool) -> (String, String) {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut output = Output::to(&mut out, &mut err, None);
+        let (out, err) = (Written::default(), Written::default());
+        let mut output = Output::to(out.clone(), err.clone(), None);
         output.colours = colours;
         output.set_level(quiet, verbose);
         output.result("result\n").unwrap();
@@ -231,7 +210,7 @@ mod tests {
         output.debug("detail");
         output.error("failed", "try again");
         drop(output);
-        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+        (out.text(), err.text())
     }
 
     #[test]
@@ -249,8 +228,8 @@ mod tests {
     #[test]
     fn texts_of_others_cannot_act_on_the_terminal_whatever_prints_them() {
         let hostile = "\x1b]0;x\x07\u{9b}2J\u{202e}\r";
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let mut output = Output::to(&mut out, &mut err, Some(|| (80, 24)));
+        let (out, err) = (Written::default(), Written::default());
+        let mut output = Output::to(out.clone(), err.clone(), Some(|| (80, 24)));
         output.set_level(false, true);
         output.result(hostile).unwrap();
         output.status(hostile).unwrap();
@@ -262,7 +241,7 @@ mod tests {
         drop(output);
         let shown = "\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}";
         for (written, times) in [(out, 3), (err, 5)] {
-            let written = String::from_utf8(written).unwrap();
+            let written = written.text();
             assert!(!written.chars().any(acts_on_terminal), "{written:?}");
             assert_eq!(written.matches(shown).count(), times, "{written:?}");
         }
@@ -273,22 +252,22 @@ mod tests {
         let text = "\x1b[31mred\x1b[0m \x1b[2J\r\n";
         let on_terminal: fn() -> (usize, usize) = || (80, 24);
         for (terminal, expected) in [(None, text), (Some(on_terminal), "\x1b[31mred\x1b[0m \\u{1b}[2J\x1b[0m\n")] {
-            let mut out = Vec::new();
-            Output::to(&mut out, io::sink(), terminal).lines_of_workloads(text).unwrap();
-            assert_eq!(String::from_utf8(out).unwrap(), expected);
+            let out = Written::default();
+            Output::to(out.clone(), io::sink(), terminal).lines_of_workloads(text).unwrap();
+            assert_eq!(out.text(), expected);
         }
     }
 
     #[test]
     fn lines_of_results_are_coloured_in_a_terminal_only() {
         for (colours, expected) in [(true, "\x1b[31m-\\u{1b}old\x1b[0m\nsame\n"), (false, "-\\u{1b}old\nsame\n")] {
-            let mut out = Vec::new();
-            let mut output = Output::to(&mut out, io::sink(), None);
+            let out = Written::default();
+            let mut output = Output::to(out.clone(), io::sink(), None);
             output.result_colours = colours;
             let lines = [("\x1b[31m", "-\x1bold".to_owned()), ("", "same".to_owned())];
             output.coloured_result(lines).unwrap();
             drop(output);
-            assert_eq!(String::from_utf8(out).unwrap(), expected);
+            assert_eq!(out.text(), expected);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Thread: `main`, plain functions.
 
 use super::args::RunArguments;
-use super::error::CliError;
+use super::error::Result;
 use super::session::Update;
 use super::update::check_name;
 use crate::model::complete_state::{Rendering, workload_node};
@@ -14,7 +14,7 @@ use crate::model::workload::Workload;
 ///
 /// # Errors
 /// The name is none that a workload can have.
-pub fn update(arguments: &RunArguments) -> Result<Update, CliError> {
+pub fn update(arguments: &RunArguments) -> Result<Update> {
     let RunArguments { name, runtime, config, agent, tags, ignore_modes } = arguments;
     check_name("workload", name)?;
     let mut workload = Workload::new(agent.as_str(), runtime, config);

@@ -4,7 +4,7 @@
 //! reads nothing cannot delay `main` beyond its timeouts; `cli:signals` waits for signals.
 //! Owns: both threads, and the states received while a response was awaited.
 
-use super::error::CliError;
+use super::error::{CliError, Result};
 use super::output::Output;
 use super::settings::{CliSettings, Waiting};
 use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, EVENTS_RECONNECT_INTERVAL};
@@ -41,26 +41,26 @@ pub struct Accepted {
 /// The server as the commands use it, and the time against which they wait.
 pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
-    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError>;
+    fn complete_state(&mut self, masks: &[&str]) -> Result<Node>;
 
     /// Changes the parts that `masks` name. States received before the server accepted are no next ones: they may be older
     /// than the update.
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError>;
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted>;
 
     /// As [`Self::update_state`], to what was there before a guarded update.
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError>;
+    fn roll_back(&mut self, update: u64) -> Result<Accepted>;
 
     /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
-    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError>;
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node>;
 
     /// Requests logs. Returns the instances whose lines the server will send.
-    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CliError>;
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>>;
 
     /// Returns what comes next, in order; `None` when `until` passed first. A signal is an error, too.
-    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CliError>;
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>>;
 
     /// Returns the next states; `None` when `until` passed first.
-    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>, CliError> {
+    fn next_states(&mut self, until: Option<Instant>) -> Result<Option<Vec<WorkloadState>>> {
         loop {
             match self.next(until)? {
                 Some(Incoming::States(states)) => return Ok(Some(states)),
@@ -74,7 +74,7 @@ pub trait ServerLink {
     fn cancel_logs(&mut self);
 
     /// Drops the connection: after a pause the next request makes a new one.
-    fn reconnect(&mut self) -> Result<(), CliError>;
+    fn reconnect(&mut self) -> Result<()>;
 
     fn now(&self) -> Instant;
 }
@@ -114,9 +114,9 @@ pub struct Update {
 }
 
 /// What commands work with.
-pub struct Context<'c, 'w> {
+pub struct Context<'c> {
     pub link: &'c mut dyn ServerLink,
-    pub output: &'c mut Output<'w>,
+    pub output: &'c mut Output,
     /// Whether and how to wait after an update.
     pub waiting: Waiting,
     /// Workloads with the tag `modes` are sent also to a server without modes.
@@ -161,7 +161,7 @@ impl<'s> Session<'s> {
         Self { settings, connection: None, kept: Vec::new(), stream, signals, interrupts: never(), is_understood }
     }
 
-    fn connect(&mut self, deadline: Instant) -> Result<Connection, CliError> {
+    fn connect(&mut self, deadline: Instant) -> Result<Connection> {
         if let signals @ [_, ..] = std::mem::take(&mut self.signals) {
             self.interrupts =
                 catch(signals).map_err(|error| CliError::start(format_args!("cannot catch signals: {error}"), ""))?;
@@ -192,7 +192,7 @@ impl<'s> Session<'s> {
     }
 
     /// The next of `events`; `None` when `until` passed first.
-    fn next_event(&self, events: &Receiver<Event>, until: Option<Instant>) -> Result<Option<Event>, CliError> {
+    fn next_event(&self, events: &Receiver<Event>, until: Option<Instant>) -> Result<Option<Event>> {
         let late = until.map_or_else(never, at);
         select_biased! { // A message that arrived counts, also after the time.
             recv(self.interrupts) -> _ => Err(CliError::Interrupted),
@@ -203,11 +203,7 @@ impl<'s> Session<'s> {
 
     /// Sends a request and waits for its response; states received meanwhile are kept. A text of the server is the error
     /// that `refused` makes of it.
-    fn request(
-        &mut self,
-        content: RequestContent,
-        refused: fn(String) -> CliError,
-    ) -> Result<ResponseContent, CliError> {
+    fn request(&mut self, content: RequestContent, refused: fn(String) -> CliError) -> Result<ResponseContent> {
         let id = uuid::Uuid::new_v4().to_string();
         self.stream = (String::new(), refused); // Late responses to it are of no use.
         let response_timeout = self.settings.response_timeout;
@@ -236,7 +232,7 @@ impl<'s> Session<'s> {
     }
 
     /// Reads the parts that `masks` select.
-    fn read(&mut self, masks: &[&str], subscribe: bool, refused: fn(String) -> CliError) -> Result<Node, CliError> {
+    fn read(&mut self, masks: &[&str], subscribe: bool, refused: fn(String) -> CliError) -> Result<Node> {
         let read = ReadState { masks: masks.iter().map(ToString::to_string).collect(), subscribe };
         match self.request(RequestContent::CompleteState(read), refused)? {
             ResponseContent::CompleteState { state, .. } => Ok(state),
@@ -245,7 +241,7 @@ impl<'s> Session<'s> {
     }
 
     /// The next message; `None` when `until` passed first.
-    fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>, CliError> {
+    fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>> {
         let Some(connection) = &self.connection else { return Err(CliError::ended(StreamEnd::Closed, false)) };
         match self.next_event(&connection.events, until)? {
             Some(Event::Message(message)) => {
@@ -272,7 +268,7 @@ impl<'s> Session<'s> {
         let _ = threads::join_all(threads, STOP_DEADLINE); // The program ends anyway.
     }
 
-    fn change_state(&mut self, content: RequestContent) -> Result<Accepted, CliError> {
+    fn change_state(&mut self, content: RequestContent) -> Result<Accepted> {
         match self.request(content, CliError::Refused)? {
             ResponseContent::UpdateStateSuccess { added, deleted } => {
                 let earlier = std::mem::take(&mut self.kept);
@@ -284,23 +280,23 @@ impl<'s> Session<'s> {
 }
 
 impl ServerLink for Session<'_> {
-    fn complete_state(&mut self, masks: &[&str]) -> Result<Node, CliError> {
+    fn complete_state(&mut self, masks: &[&str]) -> Result<Node> {
         self.read(masks, false, CliError::Response)
     }
 
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError> {
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted> {
         self.change_state(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new_state)), masks }))
     }
 
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError> {
+    fn roll_back(&mut self, update: u64) -> Result<Accepted> {
         self.change_state(RequestContent::RollBack(update))
     }
 
-    fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError> {
+    fn subscribe(&mut self, masks: &[&str]) -> Result<Node> {
         self.read(masks, true, CliError::Subscription)
     }
 
-    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>, CliError> {
+    fn request_logs(&mut self, request: LogsRequest) -> Result<Vec<InstanceName>> {
         self.kept.clear(); // The state that was read before is newer.
         match self.request(RequestContent::Logs(request), CliError::Response)? {
             ResponseContent::LogsAccepted(instances) => {
@@ -311,7 +307,7 @@ impl ServerLink for Session<'_> {
         }
     }
 
-    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>, CliError> {
+    fn next(&mut self, until: Option<Instant>) -> Result<Option<Incoming>> {
         if !self.kept.is_empty() {
             return Ok(Some(Incoming::States(std::mem::take(&mut self.kept))));
         }
@@ -340,7 +336,7 @@ impl ServerLink for Session<'_> {
         self.connection.iter().for_each(|it| _ = it.requests.try_send(ToServer::Request(request.clone())));
     }
 
-    fn reconnect(&mut self) -> Result<(), CliError> {
+    fn reconnect(&mut self) -> Result<()> {
         self.close(false);
         let pause = Some(deadline_after(EVENTS_RECONNECT_INTERVAL));
         self.next_event(&never(), pause).map(|_| ())
@@ -351,7 +347,7 @@ impl ServerLink for Session<'_> {
     }
 }
 
-fn instances(names: &[String]) -> Result<Vec<InstanceName>, CliError> {
+fn instances(names: &[String]) -> Result<Vec<InstanceName>> {
     let wrong = |name| CliError::unexpected(&format!("Could not parse UpdateStateSuccess message: '{name}'"));
     names.iter().map(|name| InstanceName::parse(name).ok_or_else(|| wrong(name))).collect()
 }

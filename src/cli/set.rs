@@ -3,7 +3,7 @@
 //! Thread: `main`. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
 //! option asks for the deletion.
 
-use super::error::CliError;
+use super::error::{CliError, Result};
 use super::output::Output;
 use super::session::Update;
 use super::state_input;
@@ -19,7 +19,7 @@ const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
 ///
 /// # Errors
 /// The file cannot be read, is no complete state, or lacks what a mask names without `delete_missing`.
-pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Output<'_>) -> Result<Update, CliError> {
+pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Output) -> Result<Update> {
     let (file, masks) = masks_and_file.split_last().map_or(("", masks_and_file), |(file, masks)| (file, masks));
     let text = read_file(file).map_err(|error| {
         let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
@@ -30,13 +30,7 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
 }
 
 /// The update that takes `masks` from `text`, the content of `file`.
-fn update_from(
-    masks: &[String],
-    file: &str,
-    text: &str,
-    delete_missing: bool,
-    output: &mut Output<'_>,
-) -> Result<Update, CliError> {
+fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, output: &mut Output) -> Result<Update> {
     let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
     let Reading { tree: state, unknown, .. } = state_input::read(&name, text)?;
     unknown.iter().for_each(|key| output.warn(key));

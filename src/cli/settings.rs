@@ -3,7 +3,7 @@
 //! Thread: `main`, once at the start. Gives: checked settings, or the error to print; warnings go to the output.
 
 use super::args::Common;
-use super::error::{CliError, meant_or};
+use super::error::{CliError, Result, meant_or};
 use super::output::Output;
 use super::table::one_line;
 use crate::platform::settings::{
@@ -115,7 +115,7 @@ struct FromFile {
 
 impl CliSettings {
     /// Decides all settings; sets the levels of `output`.
-    pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output<'_>) -> Result<Self, CliError> {
+    pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output) -> Result<Self> {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
         let file = read_file(common, output)?;
         let keys = &file.keys;
@@ -150,7 +150,7 @@ fn wanted_context(common: &Common) -> Option<&str> {
 }
 
 /// Warns when the environment leads to another server than the context: a context is chosen for its server.
-fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, output: &mut Output<'_>) {
+fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, output: &mut Output) {
     let (Some(context), Some(used), Some(not_used)) = (wanted_context(common), server_url, &keys.server_url) else {
         return;
     };
@@ -162,7 +162,7 @@ fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, 
 }
 
 /// Reads the first config file that exists, if any.
-fn find_file(common: &Common, output: &mut Output<'_>) -> Result<Option<ConfigFile>, ConfigError> {
+fn find_file(common: &Common, output: &mut Output) -> Result<Option<ConfigFile>, ConfigError> {
     let home = std::env::var_os("HOME");
     let user_file = home.map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(USER_FILE));
     if user_file.is_none() && common.ank_config.is_none() {
@@ -180,7 +180,7 @@ pub fn known_contexts(common: &Common) -> Vec<String> {
     file.and_then(|file| contexts(&file).ok()).unwrap_or_default()
 }
 
-fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliError> {
+fn read_file(common: &Common, output: &mut Output) -> Result<FromFile> {
     let file = find_file(common, output)?;
     let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts)?;
     let context = wanted_context(common);
@@ -224,8 +224,8 @@ fn connection(
     pems: Pems,
     keys: &Keys,
     url_place: &str,
-    output: &mut Output<'_>,
-) -> Result<(ServerUrl, Security), CliError> {
+    output: &mut Output,
+) -> Result<(ServerUrl, Security)> {
     let paths = PemPaths {
         ca: common.ca_pem.as_deref(),
         certificate: common.crt_pem.as_deref(),
@@ -298,6 +298,7 @@ impl From<ConfigError> for CliError {
 mod tests {
     use super::*;
     use crate::cli::args::Arguments;
+    use crate::cli::tests::Written;
     use std::io;
 
     /// Loads the settings for the words after `-x <file with text>`; returns them or the error and its hint, and standard
@@ -309,13 +310,13 @@ mod tests {
         let path = path.to_str().unwrap();
         let words = ["ank", "-x", path].into_iter().chain(words.iter().copied()).chain(["get", "agents"]);
         let arguments = Arguments::read(words).unwrap();
-        let mut err = Vec::new();
-        let mut output = Output::to(io::sink(), &mut err, None);
+        let err = Written::default();
+        let mut output = Output::to(io::sink(), err.clone(), None);
         let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, &mut output);
         let hint = |error: &CliError| error.hint().replace(path, "FILE");
         let settings = settings.map_err(|error| (error.to_string(), hint(&error)));
         drop(output);
-        (settings, String::from_utf8(err).unwrap().replace(path, "FILE"))
+        (settings, err.text().replace(path, "FILE"))
     }
 
     fn load(file: &str, words: &[&str]) -> (Result<CliSettings, String>, String) {

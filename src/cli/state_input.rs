@@ -3,7 +3,7 @@
 //! Thread: `main`, plain functions. Everything is checked here, since the wire format would silently drop what it
 //! has no place for.
 
-use super::error::CliError;
+use super::error::{CliError, Result};
 use crate::model::fields::reader::{self, Reading, Rules};
 use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::manifest::ManifestError;
@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 ///
 /// # Errors
 /// Not YAML, another structure, or a key at the top that no complete state has.
-pub fn read(name: &str, text: &str) -> Result<Reading, CliError> {
+pub fn read(name: &str, text: &str) -> Result<Reading> {
     let wrong = |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
     let document = yaml::read(text, Origin::Own).map_err(|error| {
         wrong(&error.message, &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"))

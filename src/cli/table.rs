@@ -4,12 +4,12 @@
 //! Thread: `main`.
 
 use super::args::Format;
+use super::error::Result;
 use super::output::{Output, UNLIMITED};
 use super::state_output::{document, object};
 use crate::model::shown_text::{acts_on_terminal, printable};
 use serde::Serialize;
 use serde_yaml::Value;
-use std::io;
 use unicode_width::UnicodeWidthChar;
 
 /// Blanks between two columns.
@@ -98,8 +98,8 @@ impl View {
         (key, more): (&str, [(&str, Value); N]),
         too_wide: TooWide,
         frames: Option<&mut LiveFrames>,
-        output: &mut Output<'_>,
-    ) -> io::Result<()> {
+        output: &mut Output,
+    ) -> Result<()> {
         let rows = [(key, Value::Sequence(self.rows))];
         show(self.format, &object(more.into_iter().chain(rows)), &self.table, too_wide, frames, output)
     }
@@ -112,8 +112,8 @@ pub fn show(
     table: &Table,
     too_wide: TooWide,
     frames: Option<&mut LiveFrames>,
-    output: &mut Output<'_>,
-) -> io::Result<()> {
+    output: &mut Output,
+) -> Result<()> {
     match (format, frames) {
         (Format::Json | Format::Yaml, frames) => output.result(&document(data, format, frames.is_some())),
         (_, Some(frames)) => frames.show_table(table, too_wide, output),
@@ -304,7 +304,7 @@ pub struct LiveFrames {
 
 impl LiveFrames {
     /// Shows `table`, as far as the terminal has lines for it.
-    pub fn show_table(&mut self, table: &Table, too_wide: TooWide, output: &mut Output<'_>) -> io::Result<()> {
+    pub fn show_table(&mut self, table: &Table, too_wide: TooWide, output: &mut Output) -> Result<()> {
         let mut lines = table.lines(output.width(), too_wide);
         if let Some((_, height)) = output.terminal() {
             shorten(&mut lines, height.saturating_sub(1)); // The cursor stands below.
@@ -314,7 +314,7 @@ impl LiveFrames {
 
     /// Shows `lines`. In a terminal that can redraw they replace the frame before; elsewhere they are written, followed by
     /// an empty line, when they differ from the frame before.
-    pub fn show(&mut self, lines: Vec<String>, output: &mut Output<'_>) -> io::Result<()> {
+    pub fn show(&mut self, lines: Vec<String>, output: &mut Output) -> Result<()> {
         let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
         if let Some((columns, _)) = output.terminal().filter(|_| output.redraws()) {
             let text = self.redraw(&lines, columns);
@@ -362,6 +362,8 @@ fn shorten(lines: &mut Vec<String>, lines_max: usize) {
 mod tests {
     use super::*;
     use crate::cli::state_output::value;
+    use crate::cli::tests::Written;
+    use std::io;
 
     /// The example of the specification: the columns before the last take 54.
     fn table(info: &str) -> Table {
@@ -485,11 +487,11 @@ web             B                   Removed        \n",
         ] {
             let rows = [fields("one", "i", Some(2)).into(), fields("a\x1b", "j", None).into()];
             let view = View::new(format, &fields("", "", None), rows);
-            let mut out = Vec::new();
-            let mut output = Output::to(&mut out, io::sink(), None);
+            let out = Written::default();
+            let mut output = Output::to(out.clone(), io::sink(), None);
             view.print(("rows", [("at", 7.into())]), TooWide::Drop, None, &mut output).unwrap();
             drop(output);
-            assert_eq!(String::from_utf8(out).unwrap(), expected, "{format:?}");
+            assert_eq!(out.text(), expected, "{format:?}");
         }
     }
 
@@ -541,16 +543,18 @@ web   B   Removed
 #[cfg(test)]
 mod frame_tests {
     use super::*;
+    use crate::cli::tests::Written;
+    use std::io;
 
     fn frames(frames: &[&[&str]], terminal: Option<fn() -> (usize, usize)>) -> String {
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), terminal);
+        let out = Written::default();
+        let mut output = Output::to(out.clone(), io::sink(), terminal);
         let mut live = LiveFrames::default();
         for frame in frames {
             live.show(frame.iter().map(ToString::to_string).collect(), &mut output).unwrap();
         }
         drop(output);
-        String::from_utf8(out).unwrap()
+        out.text()
     }
 
     #[test]
@@ -564,14 +568,14 @@ mod frame_tests {
 
     #[test]
     fn a_terminal_without_cursor_movements_gets_no_escapes() {
-        let mut out = Vec::new();
-        let mut output = Output::to(&mut out, io::sink(), Some(|| (80, 24))).dumb();
+        let out = Written::default();
+        let mut output = Output::to(out.clone(), io::sink(), Some(|| (80, 24))).dumb();
         let mut live = LiveFrames::default();
         for frame in ["a", "a", "b"] {
             live.show(vec![frame.to_owned()], &mut output).unwrap();
         }
         drop(output);
-        assert_eq!(String::from_utf8(out).unwrap(), "a\n\nb\n\n");
+        assert_eq!(out.text(), "a\n\nb\n\n");
     }
 
     #[test]

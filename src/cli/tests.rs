@@ -12,7 +12,10 @@ use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::wire::client::StreamEnd;
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// The next step of the server.
@@ -214,6 +217,26 @@ pub fn let_need(state: &mut Node, part: &str, workload: &str, needs: &[(&str, &s
     *place = Node::map(needs.iter().map(|(name, condition)| (*name, Node::text(*condition))));
 }
 
+/// A stream that is read after it was written.
+#[derive(Clone, Default)]
+pub struct Written(Rc<RefCell<Vec<u8>>>);
+
+impl Written {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.borrow().clone()).unwrap()
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What a command did with a script.
 #[derive(Debug)]
 pub struct Played<T> {
@@ -229,13 +252,12 @@ pub struct Played<T> {
 pub fn play<T>(
     terminal: Option<fn() -> (usize, usize)>,
     steps: impl IntoIterator<Item = Step>,
-    command: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<T, CliError>,
+    command: impl FnOnce(&mut ScriptedServer, &mut Output) -> Result<T, CliError>,
 ) -> Played<T> {
     let mut server = ScriptedServer::new(steps);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let mut output = Output::to(&mut out, &mut err, terminal);
+    let (out, err) = (Written::default(), Written::default());
+    let mut output = Output::to(out.clone(), err.clone(), terminal);
     let result = command(&mut server, &mut output);
     drop(output);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Played { result, out: text(out), err: text(err), server }
+    Played { result, out: out.text(), err: err.text(), server }
 }

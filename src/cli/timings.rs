@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`, plain values. All times are in milliseconds since the start of the server.
 
-use super::error::CliError;
+use super::error::{CliError, Result};
 use super::rows::{Needs, instances, needs, text};
 use super::table::one_line;
 use crate::limits::START_TIME_MAX_MS;
@@ -56,7 +56,7 @@ pub struct Start {
 impl Starts {
     /// The starts in `state`, a complete state as far as [`MASKS`].
     // [impl->swdd~cli-shows-start-times~1]
-    pub fn of(state: &Node) -> Result<Self, CliError> {
+    pub fn of(state: &Node) -> Result<Self> {
         let Some(timings) = state.get(PART) else {
             let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
             return Err(CliError::start("the server keeps no start times", hint));

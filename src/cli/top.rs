@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
 
 use super::args::{TopArguments, WorkloadArguments};
-use super::error::CliError;
+use super::error::{CliError, Result};
 use super::output::Output;
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
@@ -39,8 +39,8 @@ pub fn show(
     arguments: &TopArguments,
     now: fn() -> SystemTime,
     link: &mut dyn ServerLink,
-    output: &mut Output<'_>,
-) -> Result<(), CliError> {
+    output: &mut Output,
+) -> Result<()> {
     let TopArguments { agent, names, watch, interval, .. } = arguments;
     let filter =
         WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() };
@@ -74,7 +74,7 @@ pub fn show(
     }
 }
 
-fn read(filter: &WorkloadArguments, link: &mut dyn ServerLink) -> Result<Node, CliError> {
+fn read(filter: &WorkloadArguments, link: &mut dyn ServerLink) -> Result<Node> {
     // One agent alone need not wait for the others.
     let named = filter.agent.as_ref().filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
     let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
@@ -92,7 +92,7 @@ fn warn_of_missing(
     filter: &WorkloadArguments,
     state: &Node,
     warned: &mut BTreeSet<(String, String)>,
-    output: &mut Output<'_>,
+    output: &mut Output,
 ) -> bool {
     let before = warned.len();
     let missing = entries(state.get("usage"))

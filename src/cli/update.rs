@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, ExitCode, meant, shown};
+use super::error::{CliError, ExitCode, Result, meant, shown};
 use super::modes;
 use super::rows;
 use super::session::{Context, ServerLink, Update};
@@ -19,42 +19,34 @@ use std::io::{self, Read};
 pub mod guarded;
 mod undo;
 
-/// The objects that an update names, as they were before.
-#[derive(Debug)]
-struct Objects {
-    masks: Vec<String>,
-    before: Node,
-}
-
-impl Context<'_, '_> {
+impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
-    pub fn update_and_wait(&mut self, update: Update) -> Result<ExitCode, CliError> {
+    pub fn update_and_wait(&mut self, update: Update) -> Result<ExitCode> {
         if update.checks_modes && !self.ignore_modes {
             modes::check(&update.new_state, self.link, self.output)?;
         }
-        let Update { new_state, mut masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. } = update;
+        let Update { new_state, masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. } = update;
         if masks.is_empty() && rollback_of.is_none() {
             self.output.status("Nothing to update.")?;
             return Ok(ExitCode::Success);
         }
         self.output.debug(format_args!("updating {}", masks.join(", ")));
-        let objects = if rollback { Some(Objects { before: self.read(&masks)?, masks: masks.clone() }) } else { None };
-        if force {
-            masks.extend(guarded::masks_to_forget(self.link, &masks)?);
-        }
+        let old = if rollback { Some(self.read(&masks)?) } else { None };
+        let forgotten = if force { guarded::masks_to_forget(self.link, &masks)? } else { Vec::new() };
+        let sent = masks.iter().cloned().chain(forgotten).collect();
         let send = |link: &mut dyn ServerLink, masks| match rollback_of {
             Some(update) => link.roll_back(update),
             None => link.update_state(new_state, masks),
         };
         if self.waiting.no_wait && !rollback {
-            send(self.link, masks)?;
+            send(self.link, sent)?;
             return Ok(ExitCode::Success);
         }
         let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
         let open = guarded::open_about(&before, &masks);
-        let accepted = send(self.link, masks)?;
+        let accepted = send(self.link, sent)?;
         self.warn_of_unknown(&before, &typed);
         if !text.is_empty() {
             self.output.status(&text)?;
@@ -74,8 +66,8 @@ impl Context<'_, '_> {
         let mut state = WaitState::new(&accepted, &before, &now);
         let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
         drop(now); // It may be large, and waiting may be long.
-        if let (None, Some(objects)) = (&guarded, &objects) {
-            return self.judge(objects, &accepted, &before, state);
+        if let (None, Some(old)) = (&guarded, &old) {
+            return self.judge(&masks, old, &accepted, &before, state);
         }
         drop(before);
         if let Some(update) = guarded {
@@ -92,7 +84,7 @@ impl Context<'_, '_> {
     }
 
     /// Reads the parts of the complete state that `masks` select.
-    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node, CliError> {
+    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
         self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
@@ -145,7 +137,7 @@ impl Context<'_, '_> {
     }
 
     /// Deletes configs by name, and reports which existed.
-    pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode, CliError> {
+    pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
         names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
         // Only for the report: a state that cannot be read must not prevent the deletion.
@@ -169,7 +161,7 @@ impl Context<'_, '_> {
 }
 
 /// Refuses a text that cannot be the name of a `kind`. In a mask a dot would select a part of another object.
-pub fn check_name(kind: &str, name: &str) -> Result<(), CliError> {
+pub fn check_name(kind: &str, name: &str) -> Result<()> {
     if is_name(name) {
         return Ok(());
     }
@@ -195,7 +187,7 @@ pub fn read_file(name: &str) -> io::Result<String> {
 }
 
 /// The update that deletes workloads by name.
-pub fn delete_workloads(names: &[String]) -> Result<Update, CliError> {
+pub fn delete_workloads(names: &[String]) -> Result<Update> {
     names.iter().try_for_each(|name| check_name("workload", name))?;
     let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
     Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, ExitCode};
+use super::error::{CliError, ExitCode, Result};
 use super::output::Output;
 use super::rows::{entries, text};
 use super::session::{Context, ServerLink, Update};
@@ -20,7 +20,7 @@ const NAMES_SHOWN: usize = 3;
 const IN_MEMORY: &str = "MEMORY";
 
 /// Prints the updates, the oldest first.
-pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = read(link)?;
     let updates = updates(&state);
     let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
@@ -50,7 +50,7 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
 }
 
 /// All updates with all their parts.
-fn read(link: &mut dyn ServerLink) -> Result<Node, CliError> {
+fn read(link: &mut dyn ServerLink) -> Result<Node> {
     let state = link.complete_state(&["updates"])?;
     if state.get("updates").is_none() {
         return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
@@ -77,7 +77,7 @@ fn info(update: &Node) -> String {
 }
 
 /// Has the server bring back what was there before update `id`, or before the newest that can be rolled back, and waits.
-pub fn roll_back(id: Option<u64>, context: &mut Context<'_, '_>) -> Result<ExitCode, CliError> {
+pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
     let state = read(context.link)?;
     let updates = updates(&state);
     let (id, update) =
@@ -96,7 +96,7 @@ pub fn roll_back(id: Option<u64>, context: &mut Context<'_, '_>) -> Result<ExitC
 
 /// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
 /// mean that one, and the one before it is none that they expect.
-fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node), CliError> {
+fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
         updates.iter().rev().find(|(_, update)| phase(update).is_some_and(wanted)).copied()

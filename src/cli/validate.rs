@@ -4,7 +4,7 @@
 
 use super::apply;
 use super::args::{ManifestArguments, ValidateArguments};
-use super::error::{CliError, meant, meant_or};
+use super::error::{CliError, Result, meant, meant_or};
 use super::output::Output;
 use crate::model::complete_state::DesiredState;
 use crate::model::cycles::{cycle_text, find_cycle};
@@ -16,7 +16,7 @@ use crate::model::workload::Workload;
 ///
 /// # Errors
 /// Everything that a server or an agent would refuse.
-pub fn check(arguments: &ValidateArguments, output: &mut Output<'_>) -> Result<(), CliError> {
+pub fn check(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
     let ValidateArguments { agent, manifests } = arguments.clone();
     let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true };
     let state = apply::desired_state(&input, output)?;

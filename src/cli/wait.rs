@@ -4,7 +4,7 @@
 //! Without a terminal a frame is written only when a state changed.
 
 use super::args::Format;
-use super::error::CliError;
+use super::error::Result;
 use super::rows::{self, Reasons, Row};
 use super::session::{Accepted, Context, ServerLink};
 use super::table::{LiveFrames, Table, TooWide, shortened};
@@ -25,7 +25,7 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 pub type Progress = ControlFlow<(), Option<Instant>>;
 
 /// The goal that nothing is outstanding.
-pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]) -> Result<Progress, CliError> {
+pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]) -> Result<Progress> {
     Ok(if wait.is_settled() { Progress::Break(()) } else { Progress::Continue(None) })
 }
 
@@ -267,10 +267,10 @@ fn ends_start(phase: Phase) -> bool {
 /// whether the goal was reached.
 pub fn wait(
     state: &mut WaitState,
-    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress, CliError>,
+    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
     limit: Option<Duration>,
-    Context { link, output, .. }: &mut Context<'_, '_>,
-) -> Result<bool, CliError> {
+    Context { link, output, .. }: &mut Context<'_>,
+) -> Result<bool> {
     let give_up = limit.and_then(|limit| link.now().checked_add(limit));
     let animated = output.redraws() && !output.is_quiet();
     let mut frames = LiveFrames::default();

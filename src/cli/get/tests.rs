@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::tests::{ScriptedServer, Step, instance, let_need, play, reported, state};
 
 /// Standard output of a command that ends well and plays the whole script.
-fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output<'_>) -> Result<(), CliError>) -> String {
+fn written(steps: Vec<Step>, get: impl FnOnce(&mut ScriptedServer, &mut Output) -> Result<()>) -> String {
     let played = play(None, steps, |server, output| {
         output.set_level(true, false); // Results are printed although it is quiet.
         get(server, output)

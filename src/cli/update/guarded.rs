@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`.
 
-use crate::cli::error::{CliError, ExitCode, shown};
+use crate::cli::error::{CliError, ExitCode, Result, shown};
 use crate::cli::rows::{entries, text};
 use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::table::one_line;
@@ -68,7 +68,7 @@ pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
-pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>, CliError> {
+pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
     let state = link.complete_state(&UNDONE_MASKS)?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
     Ok(undone.map(|id| format!("updates.{id}")).collect())
@@ -103,7 +103,7 @@ impl Guarded {
     }
 
     /// Reads how far it is, or the one that replaced it.
-    fn read(&mut self, link: &mut dyn ServerLink) -> Result<(), CliError> {
+    fn read(&mut self, link: &mut dyn ServerLink) -> Result<()> {
         loop {
             let fields = ["phase", "reason", "waitsFor", "replacedBy"];
             let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
@@ -120,7 +120,7 @@ impl Guarded {
         }
     }
 
-    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress, CliError> {
+    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress> {
         let now = link.now();
         if now >= self.next {
             match self.read(link) {
@@ -147,9 +147,9 @@ impl Guarded {
     }
 }
 
-impl Context<'_, '_> {
+impl Context<'_> {
     /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
-    pub(super) fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode, CliError> {
+    pub(super) fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let limit = self.waiting.limit;
@@ -171,7 +171,7 @@ impl Context<'_, '_> {
     }
 
     /// Reports how a guarded update ended and decides the exit code.
-    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode, CliError> {
+    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode> {
         let id = update.id;
         let reason = text(&update.update, &["reason"]);
         let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };

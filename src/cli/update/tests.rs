@@ -9,7 +9,7 @@ use std::time::Duration;
 fn run(
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+    job: impl FnOnce(&mut Context<'_>) -> Result<ExitCode, CliError>,
 ) -> Played<ExitCode> {
     run_in(None, steps, waiting, job)
 }
@@ -18,7 +18,7 @@ fn run_in(
     terminal: Option<fn() -> (usize, usize)>,
     steps: Vec<Step>,
     waiting: Waiting,
-    job: impl FnOnce(&mut Context<'_, '_>) -> Result<ExitCode, CliError>,
+    job: impl FnOnce(&mut Context<'_>) -> Result<ExitCode, CliError>,
 ) -> Played<ExitCode> {
     play(terminal, steps, |link, output| job(&mut Context { link, output, waiting, ignore_modes: false }))
 }

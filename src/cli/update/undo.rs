@@ -2,8 +2,7 @@
 //!
 //! Thread: `main`.
 
-use super::Objects;
-use crate::cli::error::{CliError, ExitCode};
+use crate::cli::error::{CliError, ExitCode, Result};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::wait::trial::{ClientTrial, effective_mask};
@@ -12,18 +11,19 @@ use crate::model::field_path::parts;
 use crate::model::node::Node;
 use std::time::Duration;
 
-impl Context<'_, '_> {
-    /// Judges an accepted update of `objects`, which came to the complete state `before`. Undoes it when it fails.
+impl Context<'_> {
+    /// Judges an accepted update of what `masks` name, which was `old` and came to the complete state `before`. Undoes it
+    /// when it fails.
     pub(super) fn judge(
         &mut self,
-        objects: &Objects,
+        masks: &[String],
+        old: &Node,
         accepted: &Accepted,
         before: &Node,
         mut state: WaitState,
-    ) -> Result<ExitCode, CliError> {
+    ) -> Result<ExitCode> {
         let effective = ClientTrial::names(accepted, before).into_iter().map(|name| effective_mask(&name));
-        let masks: Vec<String> = objects.masks.iter().cloned().chain(effective).collect();
-        let sent = self.read(&masks)?;
+        let sent = self.read(&masks.iter().cloned().chain(effective).collect::<Vec<_>>())?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
         let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
         let reached = wait::wait(&mut state, goal, self.waiting.limit, self).inspect_err(|_| {
@@ -31,7 +31,7 @@ impl Context<'_, '_> {
         })?;
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
-            return self.undo(objects, &sent, trial.longest_deadline);
+            return self.undo(masks, old, &sent, trial.longest_deadline);
         }
         for why in &trial.kept {
             self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
@@ -47,15 +47,15 @@ impl Context<'_, '_> {
         Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
     }
 
-    /// Sends what `objects` were, but for those that are not as they were `sent`, and waits at most for `limit`.
-    fn undo(&mut self, objects: &Objects, sent: &Node, limit: Duration) -> Result<ExitCode, CliError> {
+    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits at most for `limit`.
+    fn undo(&mut self, masks: &[String], old: &Node, sent: &Node, limit: Duration) -> Result<ExitCode> {
         let before = self.read(&rows::MASKS)?;
-        let now = self.read(&objects.masks)?;
+        let now = self.read(masks)?;
         let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
-        let (ours, others): (Vec<String>, Vec<String>) = objects.masks.iter().cloned().partition(is_as_sent);
+        let (ours, others): (Vec<String>, Vec<String>) = masks.iter().cloned().partition(is_as_sent);
         self.output.status("Putting back what was there before.\n")?;
         if !ours.is_empty() {
-            let accepted = match self.link.update_state(objects.before.clone(), ours) {
+            let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(text)) => {
                     let text = format!("the update failed and cannot be undone: '{text}'");
                     self.output.error(text, "the update stays in force; see 'ank get workloads'");

@@ -285,7 +285,7 @@ fn what_was_deleted_stands_above_what_replaced_it() {
 }
 
 /// Plays `steps` and gives how the wait ended and what was written.
-fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<bool, CliError>, String) {
+fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
     run_in(None, state, steps)
 }
 
@@ -293,7 +293,7 @@ fn run_in(
     terminal: Option<fn() -> (usize, usize)>,
     state: &mut WaitState,
     steps: Vec<Step>,
-) -> (Result<bool, CliError>, String) {
+) -> (Result<bool>, String) {
     let played = play(terminal, steps, |link, output| {
         wait(
             state,

@@ -3,7 +3,7 @@
 //! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
 
 use super::{Progress, WaitState};
-use crate::cli::error::CliError;
+use crate::cli::error::Result;
 use crate::cli::rows;
 use crate::cli::session::{Accepted, ServerLink};
 use crate::limits::UPDATE_LOSSES;
@@ -113,7 +113,7 @@ impl ClientTrial {
         wait: &mut WaitState,
         link: &mut dyn ServerLink,
         states: &[WorkloadState],
-    ) -> Result<Progress, CliError> {
+    ) -> Result<Progress> {
         let now = link.now();
         let missed = self.trial.tick(now); // What was due before these states.
         self.take(missed, wait);
