@@ -4,7 +4,7 @@
 //! unified diff or JSON; nothing is changed.
 
 use super::args::Format;
-use super::error::{ExitCode, Result};
+use super::error::{ExitCode, Result, counted};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Update};
@@ -113,16 +113,15 @@ impl Differences {
         if self.objects.is_empty() {
             return vec!["No differences.".to_owned()];
         }
-        let counted = |action: &'static str| {
+        let counts = |action: &'static str| {
             let count = |part: &'static str| {
                 let number = self.objects.iter().filter(|it| it.part == part && it.action() == action).count();
-                let kind = if number == 1 { part.trim_end_matches('s') } else { part };
-                (number > 0).then(|| format!("{number} {kind}"))
+                (number > 0).then(|| counted(number, part.trim_end_matches('s')))
             };
             let counts: Vec<String> = ["workloads", "configs"].into_iter().filter_map(count).collect();
             (!counts.is_empty()).then(|| format!("{} to {action}", counts.join(" and ")))
         };
-        let counts = ["add", "change", "delete"].into_iter().filter_map(counted);
+        let counts = ["add", "change", "delete"].into_iter().filter_map(counts);
         let mut lines = vec![format!("{}.", counts.collect::<Vec<_>>().join(", "))];
         lines.extend(self.users.iter().map(|(workload, used)| {
             let (used, plural) = (used.iter().cloned().collect::<Vec<_>>(), if used.len() == 1 { "" } else { "s" });

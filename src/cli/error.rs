@@ -82,6 +82,11 @@ pub fn shown(limit: Duration) -> String {
     if limit.is_zero() { "0s".to_owned() } else { format!("{limit:?}") }
 }
 
+/// A number of things, in the plural but for one.
+pub fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// `, did you mean '...'?` where one of `known` is similar to `name`.
 pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))

@@ -15,7 +15,6 @@ pub mod logs;
 pub mod modes;
 pub mod output;
 pub mod rows;
-pub mod run;
 pub mod session;
 pub mod set;
 pub mod settings;
@@ -81,7 +80,7 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
     }
     let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
     if is_endless(verb) {
-        output.set_level(false, output.is_verbose()); // `quiet` of a config file would suppress all their output.
+        output.quiet = false; // `quiet` of a config file would suppress all their output.
     }
     let signals = signals(verb);
     let mut session = Session::new(&settings, signals);
@@ -137,7 +136,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         }
         Verb::Delete(Delete::Workload { names }) => return context.update_and_wait(update::delete_workloads(names)?),
         Verb::Delete(Delete::Config { names }) => return context.delete_configs(names),
-        Verb::Run(Run::Workload(arguments)) => return context.update_and_wait(run::update(arguments)?),
+        Verb::Run(Run::Workload(arguments)) => return context.update_and_wait(update::run_workload(arguments)?),
         Verb::Apply(ApplyArguments { input, dry_run: true, output: format, .. })
         | Verb::Diff(DiffArguments { input, output: format }) => {
             return diff::print(&apply::update(input, output)?, *format, link, output);

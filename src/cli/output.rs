@@ -29,7 +29,9 @@ pub struct Output {
     colours: bool,
     /// Whether results have colours.
     result_colours: bool,
-    quiet: bool,
+    /// Progress is not written.
+    pub quiet: bool,
+    /// Debug messages are written.
     verbose: bool,
 }
 
@@ -60,16 +62,6 @@ impl Output {
     pub fn set_level(&mut self, quiet: bool, verbose: bool) {
         self.quiet = quiet;
         self.verbose = verbose && !quiet;
-    }
-
-    /// Whether progress is not written.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet
-    }
-
-    /// Whether debug messages are written.
-    pub fn is_verbose(&self) -> bool {
-        self.verbose
     }
 
     /// Columns and lines of the terminal; `None` when standard output is none.

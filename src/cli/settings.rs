@@ -123,7 +123,7 @@ impl CliSettings {
         let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
         warn_of_other_server(server_url, common, keys, output);
-        let (url, security) = connection(server_url, common, file.pems, keys, &file.url_place, output)?;
+        let (url, security) = connection(server_url, common, &file, output)?;
         let response_timeout = common
             .response_timeout
             .or(keys.response_timeout.map(|timeout| timeout.0))
@@ -221,9 +221,7 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
 fn connection(
     server_url: Option<&str>,
     common: &Common,
-    pems: Pems,
-    keys: &Keys,
-    url_place: &str,
+    FromFile { keys, pems, url_place }: &FromFile,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {
     let paths = PemPaths {
@@ -232,6 +230,7 @@ fn connection(
         key: common.key_pem.as_deref(),
     };
     let pems = pems
+        .clone()
         .overridden_by(paths)
         .map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);

@@ -2,15 +2,18 @@
 //!
 //! Thread: `main`.
 
-use super::error::{CliError, ExitCode, Result, meant, shown};
+use super::args::RunArguments;
+use super::error::{CliError, ExitCode, Result, counted, meant, shown};
 use super::modes;
 use super::rows;
 use super::session::{Context, ServerLink, Update};
 use super::table::{TooWide, one_line};
 use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
+use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::names::is_name;
 use crate::model::node::Node;
+use crate::model::workload::Workload;
 use guarded::Guarded;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -75,7 +78,7 @@ impl Context<'_> {
         }
         let end = wait::wait(&mut state, settled, self.waiting.limit, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
-            let left = counted(state.outstanding().len());
+            let left = counted(state.outstanding().len(), "workload");
             self.output.warn(format_args!(
                 "{left} did not reach the desired state yet; the update stays in force, 'ank get workloads -w' follows it"
             ));
@@ -109,13 +112,13 @@ impl Context<'_> {
         let mut code = ExitCode::Success;
         if !reached {
             let limit = shown(self.waiting.limit.unwrap_or_default());
-            let counted = counted(outstanding);
+            let counted = counted(outstanding, "workload");
             let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
             self.output.error(text, "the update stays in force; follow it with 'ank get workloads -w'");
             code = ExitCode::GaveUp;
         }
         if self.waiting.fail_on_error && !failures.is_empty() {
-            let text = format!("the update was accepted, but {} failed", counted(failures.len()));
+            let text = format!("the update was accepted, but {} failed", counted(failures.len(), "workload"));
             let logs = state.failure_with_logs().map(|instance| format!(", and 'ank logs {}'", instance.workload));
             self.output.error(text, &format!("see the additional info above{}", logs.unwrap_or_default()));
             code = ExitCode::WorkloadFailed;
@@ -129,7 +132,7 @@ impl Context<'_> {
         let outstanding = if reached { Vec::new() } else { state.outstanding() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
         if !missed.is_empty() {
-            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len())));
+            self.output.warn(format_args!("{} did not reach the desired state:", counted(missed.len(), "workload")));
             let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
@@ -193,8 +196,16 @@ pub fn delete_workloads(names: &[String]) -> Result<Update> {
     Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })
 }
 
-fn counted(workloads: usize) -> String {
-    if workloads == 1 { "1 workload".to_owned() } else { format!("{workloads} workloads") }
+/// The update that creates or replaces the workload.
+pub fn run_workload(arguments: &RunArguments) -> Result<Update> {
+    let RunArguments { name, runtime, config, agent, tags, ignore_modes } = arguments;
+    check_name("workload", name)?;
+    let mut workload = Workload::new(agent.as_str(), runtime, config);
+    workload.tags = tags.iter().cloned().collect(); // Of repeated keys the last one counts.
+    let workloads = Node::map([(name.as_str(), workload_node(&workload, Rendering::Sparse))]);
+    let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
+    let masks = vec![format!("desiredState.workloads.{name}")];
+    Ok(Update { new_state: state, masks, checks_modes: !ignore_modes, ..Update::default() })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use super::apply;
 use super::args::{ManifestArguments, ValidateArguments};
-use super::error::{CliError, Result, meant, meant_or};
+use super::error::{CliError, Result, counted, meant, meant_or};
 use super::output::Output;
 use crate::model::complete_state::DesiredState;
 use crate::model::cycles::{cycle_text, find_cycle};
@@ -28,7 +28,6 @@ pub fn check(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
         let text = format!("Invalid manifest data provided:\n{}", errors.join("\n"));
         return Err(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
     }
-    let counted = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let (workloads, configs) = (counted(state.workloads.len(), "workload"), counted(state.configs.len(), "config"));
     output.status(&format!("Valid: {workloads}, {configs}."))?;
     Ok(())

@@ -272,7 +272,7 @@ pub fn wait(
     Context { link, output, .. }: &mut Context<'_>,
 ) -> Result<bool> {
     let give_up = limit.and_then(|limit| link.now().checked_add(limit));
-    let animated = output.redraws() && !output.is_quiet();
+    let animated = output.redraws() && !output.quiet;
     let mut frames = LiveFrames::default();
     let (mut turn, mut next_turn) = (0, link.now() + SPINNER_INTERVAL);
     let mut next_frame = link.now();

@@ -229,3 +229,29 @@ fn an_agent_that_is_not_connected_leads_to_a_warning() {
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.err, "warn: agent 'B' is not connected; when it connects, it starts 'w'\n");
 }
+
+fn named(name: &str) -> RunArguments {
+    let [name, runtime, config, agent] = [name, "podman", "image: x\n", "A"].map(str::to_owned);
+    let tags = [("a", "1"), ("b", ""), ("a", "2")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    RunArguments { name, runtime, config, agent, tags, ignore_modes: false }
+}
+
+#[test]
+fn the_update_holds_one_workload_and_names_it() {
+    let Update { new_state: state, masks, .. } = run_workload(&named("w")).unwrap();
+    assert_eq!(masks, ["desiredState.workloads.w"]);
+    let workload = state.at(&["desiredState", "workloads", "w"]).unwrap();
+    let text = |key: &str| workload.get(key).and_then(Node::as_text);
+    assert_eq!((text("agent"), text("runtime"), text("runtimeConfig")), (Some("A"), Some("podman"), Some("image: x")));
+    assert_eq!(workload.at(&["tags", "a"]).and_then(Node::as_text), Some("2"));
+    assert_eq!(workload.at(&["tags", "b"]).and_then(Node::as_text), Some(""));
+    assert_eq!(state.at(&["desiredState", "apiVersion"]), None, "what is sent without it is not checked");
+}
+
+#[test]
+fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
+    for name in ["web.agent", "a b", "", "ä"] {
+        let error = run_workload(&named(name)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")), "{error}");
+    }
+}

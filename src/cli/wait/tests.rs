@@ -289,11 +289,7 @@ fn run(state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
     run_in(None, state, steps)
 }
 
-fn run_in(
-    terminal: Option<fn() -> (usize, usize)>,
-    state: &mut WaitState,
-    steps: Vec<Step>,
-) -> (Result<bool>, String) {
+fn run_in(terminal: Option<fn() -> (usize, usize)>, state: &mut WaitState, steps: Vec<Step>) -> (Result<bool>, String) {
     let played = play(terminal, steps, |link, output| {
         wait(
             state,
