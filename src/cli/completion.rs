@@ -6,7 +6,7 @@
 
 use super::args::{self, Common};
 use super::error::Result;
-use super::modes::{self, ServerModes, named};
+use super::modes::{self, named, of_server};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
@@ -93,8 +93,8 @@ impl Candidates {
             (_, "state") => (&[], |_| Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect()),
             (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
             (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
-                let known = ServerModes::in_state(state).map(|modes| modes.known).unwrap_or_default();
-                known.into_iter().chain(named(state, "desiredState").map(|(_, mode)| mode.to_owned())).collect()
+                let known = of_server(state).map_or_else(Vec::new, |(_, known)| known).into_iter();
+                known.chain(named(state, "desiredState").map(|(_, mode)| mode)).map(str::to_owned).collect()
             }),
             (_, "context") => (&[], |_| {
                 let typed = typed(words_of_command_line());

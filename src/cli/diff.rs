@@ -8,13 +8,14 @@ use super::error::{ExitCode, Result, counted};
 use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Update};
-use super::state_output::{Ordered, all_lines, document, value};
+use super::state_output::{Ordered, all_lines, document, object, value};
 use super::table::one_line;
 use crate::model::field_path::parts;
 use crate::model::fields::table::WORKLOAD;
 use crate::model::fields::{Kind, omit_empty};
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
+use serde_yaml::Value;
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -91,16 +92,15 @@ impl Differences {
         Self { objects, users }
     }
 
-    fn json(&self) -> Node {
+    fn json(&self) -> Value {
         let objects = |part| {
             let of_part = self.objects.iter().filter(move |object| object.part == part);
-            Node::map(of_part.map(|object| (object.name.as_str(), object.json())))
+            object(of_part.map(|object| (object.name.as_str(), object.json())).collect::<BTreeMap<_, _>>())
         };
-        let users = self.users.iter().map(|(name, used)| (name, Node::List(used.iter().map(Node::text).collect())));
-        Node::map([
-            ("workloads", objects("workloads")),
+        object([
+            ("configUsers", value(Some(&self.users))),
             ("configs", objects("configs")),
-            ("configUsers", Node::map(users)),
+            ("workloads", objects("workloads")),
         ])
     }
 
@@ -158,22 +158,17 @@ impl Difference {
         }
     }
 
-    fn json(&self) -> Node {
+    fn json(&self) -> Value {
+        let sides = |old: Option<&Node>, new: Option<&Node>| [("new", value(new)), ("old", value(old))];
         let (old, new) = (self.old.as_ref(), self.new.as_ref());
-        let mut object = if self.part == "configs" {
-            both(old, new)
-        } else {
-            let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
-            let value = |side: Option<&'_ Node>, name: &str| side.and_then(|node| node.get(name)).cloned();
-            let changed = names.into_iter().map(|name| (name, value(old, name), value(new, name)));
-            let changed = changed.filter(|(_, old, new)| old != new);
-            let fields = changed.map(|(name, old, new)| (name, both(old.as_ref(), new.as_ref())));
-            Node::map([("fields", Node::map(fields))])
-        };
-        if let Some(entries) = object.as_map_mut() {
-            entries.insert("action", Node::text(self.action()));
+        let action = ("action", self.action().into());
+        if self.part == "configs" {
+            return object([action].into_iter().chain(sides(old, new)));
         }
-        object
+        let names: BTreeSet<&str> = entries(old).chain(entries(new)).map(|(name, _)| name).collect();
+        let of_both = |name| (name, old.and_then(|node| node.get(name)), new.and_then(|node| node.get(name)));
+        let changed = names.into_iter().map(of_both).filter(|(_, old, new)| old != new);
+        object([action, ("fields", object(changed.map(|(name, old, new)| (name, object(sides(old, new))))))])
     }
 
     /// The lines of the unified diff with their colours.
@@ -206,11 +201,6 @@ impl Difference {
         }
         shown
     }
-}
-
-/// `{old, new}`, each as far as it is there.
-fn both(old: Option<&Node>, new: Option<&Node>) -> Node {
-    Node::map([("old", old), ("new", new)].into_iter().filter_map(|(side, node)| Some((side, node?.clone()))))
 }
 
 /// The field that begins above line `at` and goes on there.

@@ -6,7 +6,7 @@
 use super::args::Format;
 use super::error::{CliError, Result, meant, meant_or};
 use super::output::Output;
-use super::rows::entries;
+use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
 use super::table::{self, Table, TooWide, one_line};
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
@@ -17,40 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The part of the complete state with the modes of the server.
 pub const PART: &str = "modes";
 
-/// The modes that a server has.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerModes {
-    /// Key of the config item that holds the current mode.
-    pub item: String,
-    /// The current mode; `None` while the config item does not exist.
-    pub current: Option<String>,
-    /// The current mode, the one for failures and those that workloads name; sorted.
-    pub known: Vec<String>,
-    /// The mode that a failed essential workload leads to.
-    pub on_failure: Option<String>,
-    /// Why the server switched by itself, until a client switches.
-    pub cause: Option<String>,
-}
-
-impl ServerModes {
-    /// The modes in `state`, a complete state that was read with [`PART`]; `None` when the server has none.
-    pub fn in_state(state: &Node) -> Option<Self> {
-        let modes = state.get(PART)?;
-        let text = |key| modes.get(key).and_then(Node::as_text).map(str::to_owned);
-        let known = modes.get("known").and_then(Node::as_list).unwrap_or_default();
-        Some(Self {
-            item: text("configItem")?,
-            current: text("current"),
-            known: known.iter().filter_map(Node::as_text).map(str::to_owned).collect(),
-            on_failure: text("onFailure"),
-            cause: text("cause"),
-        })
-    }
-
-    /// Whether `mode` is one of the known ones.
-    pub fn knows(&self, mode: &str) -> bool {
-        self.known.iter().any(|known| known == mode)
-    }
+/// The modes of the server in `state`, a complete state that was read with [`PART`], and which are known: the current one,
+/// the one for failures and those that workloads name, sorted. `None` when the server has no modes.
+pub fn of_server(state: &Node) -> Option<(&Node, Vec<&str>)> {
+    let modes = state.get(PART).filter(|modes| modes.get("configItem").is_some())?;
+    let known = modes.get("known").and_then(Node::as_list).unwrap_or_default();
+    Some((modes, known.iter().filter_map(Node::as_text).collect()))
 }
 
 fn no_modes() -> CliError {
@@ -59,55 +31,52 @@ fn no_modes() -> CliError {
 
 /// The modes in the tags of the workloads in `part` of a complete state, with each workload that names them.
 pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, &'s str)> {
-    entries(state.at(&[part, "workloads"])).flat_map(|(name, workload)| {
-        let tag = workload.at(&["tags", MODES_TAG]).and_then(Node::as_text).unwrap_or_default();
-        mode_names(tag).map(move |mode| (name, mode))
-    })
+    entries(state.at(&[part, "workloads"]))
+        .flat_map(|(name, workload)| mode_names(text(workload, &["tags", MODES_TAG])).map(move |mode| (name, mode)))
 }
 
 /// Prints the modes of the server, which one is current, and how many workloads name each.
 pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
-    let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
-    if let Some(cause) = &modes.cause {
-        output.warn(one_line(cause));
+    let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
+    if let Some(cause) = modes.get("cause") {
+        output.warn(one_line(text(cause, &[])));
     }
-    let count = |mode: &String| {
+    let count = |mode: &str| {
         let mut workloads: Vec<&str> =
-            named(&state, "effectiveState").filter(|(_, named)| named == mode).map(|(name, _)| name).collect();
+            named(&state, "effectiveState").filter(|(_, named)| *named == mode).map(|(name, _)| name).collect();
         workloads.dedup(); // One that names it twice.
         workloads.len()
     };
-    let mut data = state.get(PART).cloned().unwrap_or_default();
-    let counts = modes.known.iter().map(|mode| (mode.as_str(), Node::Number(count(mode) as u64)));
+    let mut data = modes.clone();
+    let counts = known.iter().map(|mode| (*mode, Node::Number(count(mode) as u64)));
     data.as_map_mut().map(|map| map.insert("workloads", Node::map(counts)));
-    let row = |mode: &String| {
-        let is_current = if modes.current.as_ref() == Some(mode) { "yes" } else { "" };
+    let row = |mode: &&str| {
+        let is_current = if text(modes, &["current"]) == *mode { "yes" } else { "" };
         vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
-    let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: modes.known.iter().map(row).collect() };
+    let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: known.iter().map(row).collect() };
     table::show(format, &data, &table, TooWide::Drop, None, output)
 }
 
 /// The update that switches to a mode.
 pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result<Update> {
     let state = link.complete_state(&[PART])?;
-    let modes = ServerModes::in_state(&state).ok_or_else(no_modes)?;
-    if !may_be_new && !modes.knows(mode) {
-        let known = format!("the known ones are '{}'", modes.known.join("', '"));
+    let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
+    if !may_be_new && !known.contains(&mode) {
         let why = if is_name(mode) { "'--new' switches to it all the same" } else { "no mode can have this name" };
-        let otherwise = format!("{why}; {known}");
-        let hint = meant_or(mode, modes.known.iter().map(String::as_str), &otherwise);
+        let otherwise = format!("{why}; the known ones are '{}'", known.join("', '"));
+        let hint = meant_or(mode, known, &otherwise);
         return Err(CliError::input(format!("Mode '{mode}' is not known."), hint));
     }
-    let accepted = match &modes.current {
-        Some(current) if current == mode => format!("Mode '{mode}' is set already."),
-        Some(current) => format!("Switched from mode '{current}' to '{mode}'."),
-        None => format!("Switched to mode '{mode}'."),
+    let accepted = match text(modes, &["current"]) {
+        "" => format!("Switched to mode '{mode}'."),
+        current if current == mode => format!("Mode '{mode}' is set already."),
+        current => format!("Switched from mode '{current}' to '{mode}'."),
     };
-    let configs = Node::map([(modes.item.as_str(), Node::text(mode))]);
-    let new_state = Node::map([("desiredState", Node::map([("configs", configs)]))]);
-    let masks = vec![format!("desiredState.configs.{}", modes.item)];
+    let item = text(modes, &["configItem"]);
+    let new_state = Node::map([("desiredState", Node::map([("configs", Node::map([(item, Node::text(mode))]))]))]);
+    let masks = vec![format!("desiredState.configs.{item}")];
     Ok(Update { new_state, masks, accepted, ..Update::default() })
 }
 
@@ -133,17 +102,17 @@ pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output) -
         return Ok(());
     }
     let state = link.complete_state(&CHECK_MASKS)?;
-    let Some(modes) = ServerModes::in_state(&state) else {
+    let Some((modes, known)) = of_server(&state) else {
         let names = tagged.join("', '");
         let text = format!("Workloads with the tag 'modes' ('{names}') would all run: this server has no modes.");
         return Err(CliError::input(text, "'--ignore-modes' sends them all the same"));
     };
-    let mut warnings = unknown_modes(&modes, new_state);
-    warnings.extend(unmet_needs(&modes, &state, &sent));
+    let mut warnings = unknown_modes(modes, &known, new_state);
+    warnings.extend(unmet_needs(&known, &state, &sent));
     let more = warnings.len().saturating_sub(WARNINGS_SHOWN);
     warnings.truncate(WARNINGS_SHOWN);
     warnings.extend((more > 0).then(|| format!("and {more} more of these")));
-    if let (Some(name), None) = (with_tag(ESSENTIAL_TAG).first(), &modes.on_failure) {
+    if let (Some(name), None) = (with_tag(ESSENTIAL_TAG).first(), modes.get("onFailure")) {
         warnings.push(format!(
             "the tag 'essential' of workload '{name}' does nothing: this server has no mode for failures"
         ));
@@ -153,13 +122,13 @@ pub fn check(new_state: &Node, link: &mut dyn ServerLink, output: &mut Output) -
 }
 
 /// A mode that only one workload names, although it resembles another one, is probably misspelt.
-fn unknown_modes(modes: &ServerModes, new_state: &Node) -> Vec<String> {
+fn unknown_modes(modes: &Node, known: &[&str], new_state: &Node) -> Vec<String> {
     let sent = || named(new_state, "desiredState");
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     sent().for_each(|(_, mode)| *times.entry(mode).or_default() += 1);
     let often = times.iter().filter(|(_, times)| **times > 1).map(|(mode, _)| *mode);
-    let switched_to = new_state.at(&["desiredState", "configs", &modes.item]).and_then(Node::as_text);
-    let known: BTreeSet<&str> = modes.known.iter().map(String::as_str).chain(switched_to).chain(often).collect();
+    let switched_to = new_state.at(&["desiredState", "configs", text(modes, &["configItem"])]).and_then(Node::as_text);
+    let known: BTreeSet<&str> = known.iter().copied().chain(switched_to).chain(often).collect();
     let unknown = sent().filter(|(_, mode)| !known.contains(mode));
     let misspelt = unknown.filter_map(|(name, mode)| {
         let meant = meant(mode, known.iter().copied());
@@ -174,10 +143,10 @@ fn modes_of(workload: &Node) -> Option<BTreeSet<&str>> {
 }
 
 /// Each sent workload that is in a mode in which a workload that it needs is not, and each other one that needs a sent one.
-fn unmet_needs(modes: &ServerModes, state: &Node, sent: &Workloads<'_>) -> Vec<String> {
+fn unmet_needs(known: &[&str], state: &Node, sent: &Workloads<'_>) -> Vec<String> {
     let all: Workloads<'_> = entries(state.at(&["desiredState", "workloads"])).chain(sent.clone()).collect();
     let named = all.values().filter_map(|workload| modes_of(workload)).flatten();
-    let every: BTreeSet<&str> = modes.known.iter().map(String::as_str).chain(named).collect();
+    let every: BTreeSet<&str> = known.iter().copied().chain(named).collect();
     let mut warnings = Vec::new();
     for (name, workload) in &all {
         for (needed, _) in entries(workload.get("dependencies")) {
