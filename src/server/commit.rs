@@ -35,7 +35,7 @@ impl ServerLoop {
         if let Some(before_hooks) = &mut workloads.before_hooks {
             rendered.carry_out(before_hooks);
         }
-        if !stays || self.guarded.is_unsaved() {
+        if !stays || self.guarded.is_unsaved {
             self.store_state();
         }
         self.put_failed(failed);

@@ -161,7 +161,7 @@ impl ServerLoop {
     /// From now on each accepted desired state is given to `store`. To be called after the start.
     pub fn set_store(&mut self, store: StateStore) {
         self.store = Some(store);
-        self.guarded.keep_on_disk();
+        self.guarded.is_kept_on_disk = true;
     }
 
     /// From now on clients that read the part `warning` receive this.
@@ -171,7 +171,7 @@ impl ServerLoop {
 
     /// From now on this follows from a failed update of workloads that do not say it.
     pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
-        self.guarded.set_on_failure(on_failure);
+        self.guarded.on_failure = on_failure;
     }
 
     /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was

@@ -115,14 +115,6 @@ impl Difference {
         deleted.chain(self.added.iter().map(|added| (&added.instance.workload, Some(added)))).collect()
     }
 
-    /// The part that is about some workloads.
-    #[must_use]
-    pub fn of_names(mut self, is_wanted: impl Fn(&Name) -> bool) -> Self {
-        self.added.retain(|added| is_wanted(&added.instance.workload));
-        self.deleted.retain(|instance| is_wanted(&instance.workload));
-        self
-    }
-
     fn of(&self, workload: &str) -> Option<&AddedWorkload> {
         let index = self.added.binary_search_by(|added| (*added.instance.workload).cmp(workload)).ok()?;
         self.added.get(index)

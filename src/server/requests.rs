@@ -202,7 +202,7 @@ impl ServerLoop {
         match (prepared, &self.hooks, plan) {
             (Ok(prepared), Some(hooks), Some(plan)) => {
                 hooks.start_plan(plan);
-                self.guarded.hooks_begin();
+                self.guarded.has_changed = false;
                 self.waiting.begin(requester.clone(), key.clone(), prepared);
             }
             (prepared, ..) => {
@@ -233,7 +233,7 @@ impl ServerLoop {
             return;
         };
         let _source = log_source(self.peers.source_of(&requester));
-        let is_outdated = self.guarded.has_changed();
+        let is_outdated = self.guarded.has_changed;
         let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
         let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
         self.update_done(&key, result);

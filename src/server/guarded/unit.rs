@@ -5,12 +5,14 @@
 
 use crate::model::complete_state::{Rendering, StateError, config_node, workload_from_node, workload_node};
 use crate::model::guarded_update::definition_hash;
-use crate::model::messages::AddedWorkload;
+use crate::model::lifecycle::OnFailure;
+use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{ConfigItem, Workload};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Not;
 use std::sync::Arc;
 
@@ -47,10 +49,23 @@ impl Form {
     }
 }
 
+/// How a new instance is prepared by its agent before the update is carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    /// Up to which level.
+    pub level: PrepareLevel,
+    /// Whether the update is carried out under a condition of it only.
+    pub has_condition: bool,
+    /// What follows when it cannot be staged.
+    pub on_failure: OnFailure,
+    /// What its agent reported last, on its present connection.
+    pub report: Option<PreparedInstance>,
+}
+
 /// A workload that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TouchedWorkload {
+pub struct Touched {
     /// The way back: as it was before the first update that is not decided yet. Of one that has ended only the desired
     /// form, which may be gone for want of room.
     pub before: Form,
@@ -69,9 +84,38 @@ pub struct TouchedWorkload {
     /// The old instance was running when the update was carried out, so the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
-    /// What runs while the new form is staged.
+    /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<Form>,
+    /// As the update makes it; nothing once that is carried out.
+    #[serde(skip)]
+    pub made: Form,
+    /// Only of one that waits and is prepared.
+    #[serde(skip)]
+    pub stage: Option<Stage>,
+}
+
+impl Touched {
+    /// A request makes `made` of a workload.
+    pub fn new(before: Form, made: Form, stage: Option<Stage>) -> Self {
+        let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
+        Self {
+            old: before.instance().cloned(),
+            new: made.instance().cloned(),
+            after: desired_hash(made.desired.as_ref()),
+            print: made.print(),
+            in_force: is_changed.then(|| Form { desired: None, ..before.clone() }),
+            stage: stage.filter(|_| is_changed),
+            ran: false,
+            before,
+            made,
+        }
+    }
+
+    /// The new instance that waits, as its agent gets it.
+    pub fn added(&self) -> Option<&AddedWorkload> {
+        self.made.effective.as_ref().filter(|added| self.in_force.is_some() && !added.instance.agent.is_empty())
+    }
 }
 
 /// A config that an update touches.
@@ -85,21 +129,13 @@ pub struct TouchedConfig {
     pub after: Option<String>,
 }
 
-/// What one request does to the workloads and configs that it touches: before and after.
-#[derive(Debug, Default)]
-pub struct Touch {
-    /// Workloads, also those that stay as they are although a config of an open update that they use has changed.
-    pub workloads: BTreeMap<Name, (Form, Form)>,
-    /// Configs.
-    pub configs: BTreeMap<String, (Option<ConfigItem>, Option<ConfigItem>)>,
-}
-
-/// All that one update changes.
+/// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
-    /// Workloads by name.
+    /// Workloads by name. Of a request also those that stay as they are although a config of an open update that they use
+    /// has changed.
     #[serde(default, with = "by_name")]
-    pub workloads: BTreeMap<Name, TouchedWorkload>,
+    pub workloads: BTreeMap<Name, Touched>,
     /// Configs by key.
     #[serde(default)]
     pub configs: BTreeMap<String, TouchedConfig>,
@@ -126,49 +162,39 @@ impl Unit {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether `touch` has a name of this update, or a workload that refers to a config of it.
-    pub fn is_touched_by(&self, touch: &Touch) -> bool {
-        let refers = |(_, after): &(Form, Form)| {
-            let mut keys = after.desired.iter().flat_map(|desired| desired.configs.values());
-            keys.any(|key| self.configs.contains_key(key))
-        };
-        touch.workloads.iter().any(|(name, forms)| self.workloads.contains_key(name) || refers(forms))
-            || touch.configs.keys().any(|key| self.configs.contains_key(key))
+    /// Whether `request` has a name of this update, or a workload that refers to a config of it.
+    pub fn is_touched_by(&self, request: &Self) -> bool {
+        let has_config = |key: &String| self.configs.contains_key(key);
+        let refers = |it: &Touched| it.made.desired.iter().flat_map(|desired| desired.configs.values()).any(has_config);
+        request.workloads.iter().any(|(name, touched)| self.workloads.contains_key(name) || refers(touched))
+            || request.configs.keys().any(has_config)
     }
 
-    /// Takes the names of another update, which has none of these.
-    pub fn absorb(&mut self, other: Self) {
-        self.workloads.extend(other.workloads);
-        self.configs.extend(other.configs);
-    }
-
-    /// A request touches these. A name that it sets back to what was before, or that a later request deletes, leaves: it
-    /// is not brought back. Returns the workloads that have left.
-    pub fn touch(&mut self, touch: &Touch) -> BTreeSet<Name> {
-        let mut left = BTreeSet::new();
-        for (name, (before, after)) in &touch.workloads {
-            let known = self.workloads.get(name);
-            if known.is_some_and(|known| after.desired.is_none() || after.is_like(&known.before)) {
-                self.workloads.remove(name);
-                left.insert(name.clone());
-                continue;
+    /// Becomes one with a later request: of each name the oldest way back and the newest form. A name that is set back to
+    /// what was before, or deleted, leaves: it is not brought back. Returns the workloads that have left, as they are to be.
+    pub fn join(&mut self, request: Self) -> BTreeMap<Name, Form> {
+        let mut left = BTreeMap::new();
+        for (name, mut touched) in request.workloads {
+            if let Some(known) = self.workloads.remove(&name) {
+                if touched.made.desired.is_none() || touched.made.is_like(&known.before) {
+                    left.insert(name, touched.made);
+                    continue;
+                }
+                if let Some(stage) = &mut touched.stage
+                    && touched.made.effective == known.made.effective
+                {
+                    stage.report = known.stage.and_then(|stage| stage.report); // Its agent is not sent the same again.
+                }
+                touched = Touched { before: known.before, old: known.old, ran: known.ran, ..touched };
             }
-            let touched = self.workloads.entry(name.clone()).or_insert_with(|| TouchedWorkload {
-                old: before.instance().cloned(),
-                before: before.clone(),
-                ..TouchedWorkload::default()
-            });
-            touched.new = after.instance().cloned();
-            (touched.after, touched.print) = (desired_hash(after.desired.as_ref()), after.print());
+            self.workloads.insert(name, touched);
         }
-        for (key, (before, after)) in &touch.configs {
-            let known = self.configs.get(key);
-            if known.is_some_and(|known| after.is_none() || *after == known.before) {
-                self.configs.remove(key);
-                continue;
+        for (key, touched) in request.configs {
+            match self.configs.remove(&key) {
+                Some(known) if touched.after.is_none() || touched.after == known.before.as_ref().map(config_hash) => {}
+                Some(known) => _ = self.configs.insert(key, TouchedConfig { before: known.before, ..touched }),
+                None => _ = self.configs.insert(key, touched),
             }
-            let before = || TouchedConfig { before: before.clone(), after: None };
-            self.configs.entry(key.clone()).or_insert_with(before).after = after.as_ref().map(config_hash);
         }
         left
     }
@@ -176,7 +202,7 @@ impl Unit {
     /// The hash of what leads from the way back to what the update makes of it: the same for the same update.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
-        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+        let workload = |(name, touched): (&Name, &Touched)| {
             (name.to_string(), Node::text(format!("{} {}", touched.before.print(), touched.print)))
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
@@ -191,7 +217,7 @@ impl Unit {
 
     /// The desired way back, as a state; `None` when it is gone.
     pub fn before_node(&self) -> Node {
-        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+        let workload = |(name, touched): (&Name, &Touched)| {
             Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))
         };
         let config =
