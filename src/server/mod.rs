@@ -200,9 +200,10 @@ impl ServerLoop {
     fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
         let mut prepared = self.workloads.prepare(StateChange::between(&self.workloads.desired, desired), occasion)?;
         if let Some(hooks) = &self.hooks
-            && let Some(plan) = prepared.for_hooks()
+            && !prepared.forms.is_empty()
         {
-            prepared = self.workloads.hooked(prepared, hooks.run(plan), false)?;
+            let plan = self.workloads.difference(&prepared.forms).message();
+            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
         }
         self.commit(prepared);
         Ok(())
@@ -287,6 +288,7 @@ impl ServerLoop {
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         self.begun = (self.cpu.0)();
+        self.workloads.states.observe(self.is_observed());
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);

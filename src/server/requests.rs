@@ -198,14 +198,12 @@ impl ServerLoop {
         let _source = log_source(self.peers.source_of(requester));
         let prepared = change
             .and_then(|change| Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? }));
-        let plan = prepared.as_ref().ok().filter(|_| self.hooks.is_some()).and_then(PreparedUpdate::for_hooks);
-        match (prepared, &self.hooks, plan) {
-            (Ok(prepared), Some(hooks), Some(plan)) => {
-                hooks.start_plan(plan);
-                self.guarded.has_changed = false;
+        match (prepared, &self.hooks) {
+            (Ok(prepared), Some(hooks)) if !prepared.forms.is_empty() => {
+                hooks.start_plan(self.workloads.difference(&prepared.forms).message());
                 self.waiting.begin(requester.clone(), key.clone(), prepared);
             }
-            (prepared, ..) => {
+            (prepared, _) => {
                 let result = prepared.and_then(|prepared| self.accept(prepared, requester));
                 self.update_done(key, result);
             }
@@ -233,8 +231,7 @@ impl ServerLoop {
             return;
         };
         let _source = log_source(self.peers.source_of(&requester));
-        let is_outdated = self.guarded.has_changed;
-        let hooked = self.workloads.hooked(prepared, outcome, is_outdated);
+        let hooked = self.workloads.hooked(prepared, outcome);
         let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
         self.update_done(&key, result);
         self.waiting.charge(&requester, begin, self.now());
@@ -246,7 +243,7 @@ impl ServerLoop {
         match result {
             Ok((success, unpublished)) => {
                 self.peers.respond(key, success);
-                self.publish(&unpublished);
+                self.publish(unpublished);
             }
             Err(error) => {
                 let text = error.answer();

@@ -212,6 +212,9 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     }
     // So the next write keeps it as the one before.
     rename(used, &newest);
+    if warning.is_some() {
+        save(folder, &state); // So there are two of it again.
+    }
     Ok(Some(Found { state, warning }))
 }
 
@@ -455,6 +458,9 @@ mod tests {
             let path = folder.path().join(FILE).display().to_string();
             assert!(warning.is_some_and(|text| text.contains(&path)));
             assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
+            let [newest, kept] =
+                [FILE, PREVIOUS_FILE].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
+            assert_eq!((&newest, &kept), (&before, &before), "there are two again");
             // As if it had been stored last: the next write keeps it.
             write(folder.path(), &state("c")).unwrap();
             assert_eq!(open(folder.path()).unwrap(), Some(Found { state: state("c"), warning: None }));

@@ -16,6 +16,10 @@ pub const NEVER_WANTED: usize = 1_000;
 /// Those of one workload among them: containers of a few earlier forms may be left. Each is compared with all known
 /// deletes.
 pub const NEVER_WANTED_OF_WORKLOAD: usize = 16;
+/// Those of all agents together, and what they take, in bytes of their names and the longest infos: every client that reads
+/// the state gets them, and programs of other implementations take 4 MiB.
+const NEVER_WANTED_IN_ALL: usize = 4 * NEVER_WANTED;
+const NEVER_WANTED_BYTES: usize = 1024 * 1024;
 /// Longest name of one, in bytes of memory; no manifest can have a longer one.
 const NAME_BYTES_MAX: usize = 512;
 /// Instances of one agent that are being deleted, in bytes of their names, their infos and [`STATE_BYTES`] each: 5,000
@@ -30,6 +34,7 @@ pub const DELETED_OF_WORKLOAD: usize = 256;
 #[derive(Debug, Default)]
 pub struct UnwantedInstances {
     never_wanted: BTreeMap<Name, BTreeSet<InstanceName>>,
+    never_wanted_bytes: usize,
     deleted: BTreeMap<Name, Deleted>,
 }
 
@@ -45,6 +50,10 @@ fn has_place<'i>(sorted: impl Iterator<Item = &'i InstanceName>, instance: &Inst
     sorted.take_while(|other| other.workload == instance.workload).take(most).count() < most
 }
 
+fn never_wanted_bytes(instance: &InstanceName) -> usize {
+    instance.bytes() + UNWANTED_INFO_MAX
+}
+
 fn first_of_workload(instance: &InstanceName) -> InstanceName {
     InstanceName::with_id(&instance.workload, "", "")
 }
@@ -56,15 +65,19 @@ impl UnwantedInstances {
         if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.instances.contains_key(instance)) {
             return true;
         }
+        let in_all: usize = self.never_wanted.values().map(BTreeSet::len).sum();
+        let bytes = self.never_wanted_bytes + never_wanted_bytes(instance);
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
-        let has_room = own.contains(instance)
-            || own.len() < NEVER_WANTED
-                && instance.bytes() <= NAME_BYTES_MAX
-                && has_place(own.range(first_of_workload(instance)..), instance, NEVER_WANTED_OF_WORKLOAD);
-        if has_room {
-            own.insert(instance.clone());
+        let is_known = own.contains(instance);
+        let has_room = own.len() < NEVER_WANTED
+            && in_all < NEVER_WANTED_IN_ALL
+            && bytes <= NEVER_WANTED_BYTES
+            && instance.bytes() <= NAME_BYTES_MAX
+            && has_place(own.range(first_of_workload(instance)..), instance, NEVER_WANTED_OF_WORKLOAD);
+        if has_room && own.insert(instance.clone()) {
+            self.never_wanted_bytes = bytes;
         }
-        has_room
+        is_known || has_room
     }
 
     /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
@@ -83,11 +96,11 @@ impl UnwantedInstances {
 
     /// The instance has no state any more, or is wanted now.
     pub fn remove(&mut self, instance: &InstanceName) {
-        if let Some(own) = self.never_wanted.get_mut(&instance.agent)
-            && own.remove(instance)
-            && own.is_empty()
-        {
-            self.never_wanted.remove(&instance.agent);
+        if let Some(own) = self.never_wanted.get_mut(&instance.agent) {
+            self.never_wanted_bytes -= if own.remove(instance) { never_wanted_bytes(instance) } else { 0 };
+            if own.is_empty() {
+                self.never_wanted.remove(&instance.agent);
+            }
         }
         if let Some(own) = self.deleted.get_mut(&instance.agent) {
             own.bytes -= own.instances.remove(instance).unwrap_or_default();
@@ -100,7 +113,9 @@ impl UnwantedInstances {
     /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and it reports them again
     /// when it comes back.
     pub fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
-        self.never_wanted.remove(name).unwrap_or_default()
+        let gone = self.never_wanted.remove(name).unwrap_or_default();
+        self.never_wanted_bytes -= gone.iter().map(never_wanted_bytes).sum::<usize>();
+        gone
     }
 
     /// All of them; sums that do not agree with the entries end the test.
@@ -109,6 +124,8 @@ impl UnwantedInstances {
         for (name, own) in &self.deleted {
             assert_eq!(own.bytes, own.instances.values().sum::<usize>(), "{name}");
         }
+        let never_wanted = self.never_wanted.values().flatten().map(never_wanted_bytes);
+        assert_eq!(self.never_wanted_bytes, never_wanted.sum::<usize>());
         let deleted = self.deleted.values().flat_map(|own| own.instances.keys());
         self.never_wanted.values().flatten().chain(deleted).collect()
     }

@@ -4,11 +4,11 @@
 
 use super::dependencies::{Users, needed_running};
 use super::modes::Modes;
-use super::plan::Difference;
+use super::plan::{Difference, Form};
 use super::templates::Templates;
 use super::unwanted::UnwantedInstances;
 use crate::model::complete_state::{DesiredState, WorkloadStates};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +30,8 @@ pub struct Workloads {
     pub modes: Option<Modes>,
     /// What runs.
     pub states: WorkloadStates,
+    /// Instances that are staged and whose state is the server's own: no agent knows of them.
+    pub placeholders: BTreeSet<InstanceName>,
     /// Which of these states are of instances that are not wanted.
     pub unwanted: UnwantedInstances,
     /// Renders desired workloads.
@@ -40,6 +42,26 @@ impl Workloads {
     /// Whether an agent has to run this instance.
     pub fn is_wanted(&self, instance: &InstanceName) -> bool {
         self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// Whether an instance is one that its agent has although it shall not.
+    pub fn is_unwanted(&self, instance: &InstanceName) -> bool {
+        !self.is_wanted(instance) && !self.placeholders.contains(instance)
+    }
+
+    /// All states that agents know.
+    pub fn reported_states(&self) -> Vec<WorkloadState> {
+        let mut states = self.states.reports();
+        states.retain(|state| !self.placeholders.contains(&state.instance));
+        states
+    }
+
+    /// The states of a lost agent become unknown. Returns the instances.
+    pub fn agent_disconnected(&mut self, agent: &Name) -> Vec<InstanceName> {
+        let lost = self.states.of_agent(agent).map(|(instance, _)| instance);
+        let lost: Vec<InstanceName> = lost.filter(|one| !self.placeholders.contains(one)).collect();
+        lost.iter().for_each(|one| self.states.set(one, ExecutionState::plain(Phase::AgentDisconnected)));
+        lost
     }
 
     /// Whether the agent has to run a workload of this name.
@@ -70,12 +92,35 @@ impl Workloads {
         self.modes.as_ref().map_or_else(|| added.clone(), |modes| modes.in_mode(added))
     }
 
-    /// What `difference`, which is about workloads with their own agents, would change in the present mode.
-    pub fn seen_in_mode(&self, difference: &Difference) -> Difference {
-        let new = difference.by_name();
-        let new = new.into_iter().map(|(name, added)| (name.clone(), added.map(|added| self.seen(added))));
-        let new: BTreeMap<Name, Option<AddedWorkload>> = new.collect();
-        Difference::to(&self.effective, new.iter().map(|(name, added)| (name, added.as_ref())))
+    /// What these forms would change in the present mode.
+    pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+        let seen = forms.iter().map(|(name, form)| (name.clone(), form.effective.as_ref().map(|it| self.seen(it))));
+        Difference::to(&self.effective, seen)
+    }
+
+    /// A workload as it is by now.
+    pub fn form(&self, name: &Name) -> Form {
+        let [rendered, effective] = [self.before_hooks(), self.before_modes()].map(|all| all.get(name).cloned());
+        Form { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
+    }
+
+    /// What leads to these forms, about workloads with their own agents.
+    pub fn difference(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+        Difference::to(self.before_modes(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
+    }
+
+    /// These are the rendered forms now. Returns what leads to them, about workloads with their own agents.
+    pub fn render(&mut self, forms: BTreeMap<Name, Form>) -> Difference {
+        let difference = self.difference(&forms);
+        if let Some(before_hooks) = &mut self.before_hooks {
+            for (name, Form { rendered, .. }) in forms {
+                match rendered {
+                    Some(rendered) => _ = before_hooks.insert(name, rendered),
+                    None => _ = before_hooks.remove(&name),
+                }
+            }
+        }
+        difference
     }
 
     /// The state of an instance that no agent has reported yet.
@@ -87,21 +132,14 @@ impl Workloads {
         }
     }
 
-    /// Makes the infos of those among `names` that are not scheduled those of the present mode. Returns the instances that
-    /// had another one, with their states before.
-    pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let mut refreshed = Vec::new();
-        for name in names {
-            let Some(AddedWorkload { instance, .. }) = self.effective.get(name) else { continue };
-            let is_unscheduled = |state: &&ExecutionState| state.phase == Phase::NotScheduled;
-            let Some(old) = self.states.get(instance).filter(is_unscheduled) else { continue };
-            let new = self.first_state(instance);
-            if *old != new {
-                let old = self.states.set(instance, new);
-                refreshed.push((instance.clone(), old));
+    /// Makes the infos of those among `names` that are not scheduled those of the present mode.
+    pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
+        for AddedWorkload { instance, .. } in names.iter().filter_map(|name| self.effective.get(name)) {
+            if self.states.get(instance).is_some_and(|state| state.phase == Phase::NotScheduled) {
+                let state = self.first_state(instance);
+                self.states.set(instance, state);
             }
         }
-        refreshed
     }
 
     /// Makes a workload effective.

@@ -4,7 +4,7 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::trial::Candidate;
-use super::unit::{Form, Touched, TouchedConfig, Unit, config_hash};
+use super::unit::{Touched, TouchedConfig, Unit, config_hash};
 use super::{Open, Record, block_of};
 use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::execution_state::Phase;
@@ -17,7 +17,7 @@ use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
 use crate::server::modes::Modes;
-use crate::server::plan::Difference;
+use crate::server::plan::{Difference, Form};
 use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
 use crate::server::update::{StateChange, UpdateError};
@@ -46,7 +46,8 @@ impl ServerLoop {
         prepared: PreparedUpdate,
         requester: &Requester,
     ) -> Result<(ResponseContent, Changes), UpdateError> {
-        let asks_for_guard = self.asks_for_guard(&prepared.for_agents);
+        let for_agents = self.workloads.difference(&prepared.forms);
+        let asks_for_guard = self.asks_for_guard(&for_agents);
         if self.guarded.is_idle() && !asks_for_guard {
             return Ok(self.commit(prepared));
         }
@@ -66,13 +67,13 @@ impl ServerLoop {
         }
         let left = unit.join(request);
         let forgotten = &prepared.change.forgotten_updates;
-        if self.guarded.remembers_any() && (!prepared.for_agents.is_empty() || !joined.is_empty()) {
+        if self.guarded.remembers_any() && (!for_agents.is_empty() || !joined.is_empty()) {
             self.guarded.check_new(&unit, forgotten)?;
         }
         let mut is_guarded = asks_for_guard || !joined.is_empty();
         if is_guarded && !unit.is_empty() {
             let room = self.make_room(&joined, requester);
-            if room.is_err() && joined.is_empty() && prepared.for_agents.added.is_empty() {
+            if room.is_err() && joined.is_empty() && for_agents.added.is_empty() {
                 is_guarded = false; // Whoever fills all places can be deleted.
             } else {
                 room?;
@@ -90,7 +91,7 @@ impl ServerLoop {
         }
         left.keys().for_each(|name| open.trial.remove(name));
         self.ask_agents(&mut open);
-        let (number, answered) = (open.record.number, self.workloads.seen_in_mode(&prepared.for_agents));
+        let (number, answered) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
         let (at_once, changes) = self.carry_out_update(open, prepared, left);
         let is_staging = self.guarded.open.get(&number).is_some_and(Open::is_staging);
         Ok((if is_staging { answer(&answered, at_once) } else { at_once }, changes))
@@ -113,7 +114,7 @@ impl ServerLoop {
     /// What a request does to each workload and config that it touches. A workload that only uses a changed config is one
     /// of them when an open update has it: what waits of it may not be right any more.
     fn changes(&self, prepared: &PreparedUpdate) -> Unit {
-        let PreparedUpdate { change, rendered, for_agents, .. } = prepared;
+        let PreparedUpdate { change, forms, .. } = prepared;
         let workloads = &self.workloads;
         let is_open =
             |name: &&Name| self.guarded.open.values().any(|open| open.record.unit.workloads.contains_key(*name));
@@ -121,19 +122,11 @@ impl ServerLoop {
         let mode_item = workloads.modes.as_ref().map(Modes::item);
         let configs = || change.configs.keys().filter(|key| mode_item != Some(key.as_str()));
         let users = configs().flat_map(|key| workloads.config_users.of(key)).filter(is_open);
-        let names: BTreeSet<&Name> =
-            change.workloads.keys().chain(rendered.names()).chain(for_agents.names()).chain(users).collect();
-        let (rendered, for_agents) = (rendered.by_name(), for_agents.by_name());
+        let names: BTreeSet<&Name> = change.workloads.keys().chain(forms.keys()).chain(users).collect();
         let touched = |name: &Name| {
-            let before = Form {
-                desired: workloads.desired.workloads.get(name).cloned(),
-                ..self.form_in_force(name)
-            };
-            let made = Form {
-                desired: change.workload(&workloads.desired, name).cloned(),
-                rendered: rendered.get(name).map_or_else(|| before.rendered.clone(), |new| new.cloned()),
-                effective: for_agents.get(name).map_or_else(|| before.effective.clone(), |new| new.cloned()),
-            };
+            let before = workloads.form(name);
+            let as_it_is = || Form { desired: change.workload(&workloads.desired, name).cloned(), ..before.clone() };
+            let made = forms.get(name).cloned().unwrap_or_else(as_it_is);
             let stage = self.stage_of(made.effective.as_ref());
             (name.clone(), Touched::new(before, made, stage))
         };
@@ -208,7 +201,8 @@ impl ServerLoop {
         mut forms: BTreeMap<Name, Form>,
     ) -> (ResponseContent, Changes) {
         let (number, was_staging) = (open.record.number, open.is_staging());
-        let is_ready = open.cannot_be_staged().is_none() && open.awaited(&self.guarded.away, self.now()).next().is_none();
+        let is_ready =
+            open.cannot_be_staged().is_none() && open.awaited(&self.guarded.away, self.now()).next().is_none();
         // Whether an instance goes on as it is, and what follows when one fails, of what is carried out.
         let mut carried_out: BTreeMap<Name, bool> = BTreeMap::new();
         let mut failing: BTreeMap<Name, OnFailure> = BTreeMap::new();
@@ -238,8 +232,7 @@ impl ServerLoop {
         if is_ready && was_staging {
             self.store_and_wait(); // Before an agent receives anything of it.
         }
-        let (rendered, for_agents) = self.differences(&forms);
-        let result = self.commit(PreparedUpdate { rendered, for_agents, ..prepared });
+        let result = self.commit(PreparedUpdate { forms, ..prepared });
         if is_ready {
             self.begin_trial(number, &carried_out, &dependents);
         }
@@ -271,12 +264,7 @@ impl ServerLoop {
     }
 
     /// Judges what an update has changed, and what needs that.
-    fn begin_trial(
-        &mut self,
-        number: u64,
-        carried_out: &BTreeMap<Name, bool>,
-        dependents: &BTreeMap<Name, OnFailure>,
-    ) {
+    fn begin_trial(&mut self, number: u64, carried_out: &BTreeMap<Name, bool>, dependents: &BTreeMap<Name, OnFailure>) {
         let now = self.now();
         let Some(mut open) = self.guarded.open.remove(&number) else { return };
         for (name, goes_on) in carried_out {
@@ -334,7 +322,6 @@ impl ServerLoop {
         let change = StateChange { api_version, ..StateChange::default() };
         let prepared = PreparedUpdate { change, ..PreparedUpdate::default() };
         let (_, changes) = self.carry_out_update(open, prepared, BTreeMap::new());
-        self.publish(&changes);
-        self.guarded.has_changed = true;
+        self.publish(changes);
     }
 }

@@ -14,14 +14,14 @@ use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
 use crate::model::lifecycle::{self, OnFailure};
 use crate::model::mask_tree::Wanted;
 use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::Name;
 use crate::model::node::{Entries, Node};
 use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
-use crate::server::plan::Difference;
+use crate::server::plan::Form;
 use crate::server::state_store::Stored;
 use crate::server::state_view::entries;
 use crate::server::update::UpdateError;
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use unit::{Form, Unit};
+use unit::Unit;
 
 /// What of a stored update is read beside what it waits for and what was before.
 const SHOWN: [&str; 8] = ["phase", "reason", "accepted", "ended", "losses", "workloads", "configs", "replacedBy"];
@@ -154,8 +154,6 @@ pub struct GuardedUpdates {
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// Instances that are staged and whose state is the server's own.
-    placeholders: BTreeSet<InstanceName>,
     /// What each connected agent was sent to prepare; without empty lists.
     lists: BTreeMap<Name, Vec<AddedWorkload>>,
     /// Agents that have to prepare something and are away, and since when.
@@ -170,8 +168,6 @@ pub struct GuardedUpdates {
     show_at: Option<Instant>,
     /// Until then it is not shown again because of reports; `None` when it is not shown as it is staged.
     shown_until: Option<Instant>,
-    /// An update was carried out or undone since hooks began to work on a request, which was prepared for another state.
-    pub has_changed: bool,
     /// The server keeps its state over restarts.
     pub is_kept_on_disk: bool,
 }
@@ -208,6 +204,13 @@ impl GuardedUpdates {
     /// What is staged is another than before: it is shown at once.
     fn changed(&mut self) {
         (self.is_outdated, self.shown_until) = (true, None);
+    }
+
+    /// An instance `was_staged` and is not any more: its agent receives it, or it is gone.
+    pub fn changed_if(&mut self, was_staged: bool) {
+        if was_staged {
+            self.changed();
+        }
     }
 
     /// Takes an open update away, to be ended or to become a part of another one.
@@ -356,15 +359,15 @@ impl ServerLoop {
         let mut in_force = BTreeMap::new();
         for (name, touched) in &mut record.unit.workloads {
             let Some(before) = touched.in_force.clone() else { continue };
-            let desired = self.workloads.desired.workloads.get(name).cloned();
-            touched.made = Form { desired, ..self.form_in_force(name) };
+            touched.made = self.workloads.form(name);
             touched.stage = self.stage_of(touched.made.effective.as_ref());
             if let Some(agent) = touched.stage.as_ref().and_then(|_| touched.added()) {
                 self.guarded.away.insert(agent.instance.agent.clone(), now);
             }
             in_force.insert(name.clone(), before);
         }
-        self.put_in_force(&in_force);
+        let difference = self.workloads.render(in_force);
+        self.carry_out_in_mode(difference, Changes::default());
         let mut open = Open::new(record, now);
         let Record { unit, dependents, was_switched, was_sent, .. } = &open.record;
         // What this start could not take over has no agent, so nothing is judged of it.
@@ -380,30 +383,6 @@ impl ServerLoop {
         }
         self.guarded.changed();
         self.guarded.open.insert(number, open);
-    }
-
-    /// Makes these the forms that are rendered and in force, at a start.
-    fn put_in_force(&mut self, forms: &BTreeMap<Name, Form>) {
-        let (rendered, for_agents) = self.differences(forms);
-        if let Some(before_hooks) = &mut self.workloads.before_hooks {
-            rendered.carry_out(before_hooks);
-        }
-        self.carry_out_in_mode(for_agents, Changes::default());
-    }
-
-    /// What leads to these forms from what is rendered, and from what is in force.
-    fn differences(&self, forms: &BTreeMap<Name, Form>) -> (Difference, Difference) {
-        let rendered = forms.iter().map(|(name, form)| (name, form.rendered.as_ref()));
-        let effective = forms.iter().map(|(name, form)| (name, form.effective.as_ref()));
-        let workloads = &self.workloads;
-        (Difference::to(workloads.before_hooks(), rendered), Difference::to(workloads.before_modes(), effective))
-    }
-
-    /// What is rendered and in force of a workload.
-    fn form_in_force(&self, name: &Name) -> Form {
-        let workloads = &self.workloads;
-        let [rendered, effective] = [workloads.before_hooks(), workloads.before_modes()].map(|all| all.get(name).cloned());
-        Form { desired: None, rendered, effective }
     }
 }
 

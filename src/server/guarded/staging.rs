@@ -14,7 +14,7 @@ use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::server::ServerLoop;
-use crate::server::connections::removed;
+use crate::server::events::Changes;
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -141,11 +141,13 @@ impl Open {
     fn infos(&self, away: &BTreeMap<Name, Instant>, now: Instant) -> Vec<(InstanceName, String)> {
         let (there, age) = (|agent: &Name| !away.contains_key(agent), now.saturating_duration_since(self.begun));
         let awaited: Vec<(&Name, &Name)> = self.awaited(away, now).collect();
-        let workloads: Vec<&Name> = awaited.iter().filter(|(_, agent)| there(agent)).map(|(name, _)| *name).take(2).collect();
+        let workloads: Vec<&Name> =
+            awaited.iter().filter(|(_, agent)| there(agent)).map(|(name, _)| *name).take(2).collect();
         let agent = awaited.iter().map(|(_, agent)| *agent).filter(|agent| !there(agent)).min();
         let info = |(name, added, stage): (&Name, &AddedWorkload, Option<&Stage>)| {
             let own = stage.filter(|stage| !stage.is_ready()).map(|stage| stage.info(age));
-            let other = workloads.iter().find(|other| **other != name).map(|other| format!("update: waits for {other}"));
+            let other =
+                workloads.iter().find(|other| **other != name).map(|other| format!("update: waits for {other}"));
             let text = own.or(other).or_else(|| agent.map(|agent| format!("update: waits for agent {agent}")));
             (added.instance.clone(), text.unwrap_or_else(|| "update: is staged".to_owned()))
         };
@@ -197,35 +199,14 @@ impl GuardedUpdates {
         own.map(|(_, added, _)| added.clone()).collect()
     }
 
-    /// Whether the state of this instance is the server's own.
-    pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
-        self.placeholders.contains(instance)
-    }
-
     /// An agent has reported a state of this instance: it knows it, or does not have it any more.
-    pub fn reported(&mut self, instance: &InstanceName) {
+    pub fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
         // One that is staged may be in force as well, or an earlier one still stops.
         let waits = |open: &Open| {
             let touched = open.record.unit.workloads.get(&instance.workload).and_then(|touched| touched.added());
             touched.is_some_and(|added| added.instance == *instance)
         };
-        self.is_outdated |= self.placeholders.remove(instance) || self.open.values().any(waits);
-    }
-
-    /// The instance is sent to its agent, which reports its state from now on, or has no state any more. Returns whether
-    /// that was the server's own.
-    pub fn end_placeholder(&mut self, instance: &InstanceName) -> bool {
-        let was_own = self.placeholders.remove(instance);
-        if was_own {
-            self.changed();
-        }
-        was_own
-    }
-
-    /// These states without those that no agent knows.
-    pub fn as_reported(&self, mut states: Vec<WorkloadState>) -> Vec<WorkloadState> {
-        states.retain(|state| !self.placeholders.contains(&state.instance));
-        states
+        self.is_outdated |= was_staged || self.open.values().any(waits);
     }
 }
 
@@ -246,7 +227,8 @@ impl ServerLoop {
     pub(super) fn ask_agents(&mut self, open: &mut Open) {
         let now = self.now();
         for Touched { new, stage, .. } in open.record.unit.workloads.values_mut() {
-            let (Some(InstanceName { agent, .. }), Some(has_condition)) = (new, stage.as_ref().map(|it| it.has_condition))
+            let (Some(InstanceName { agent, .. }), Some(has_condition)) =
+                (new, stage.as_ref().map(|it| it.has_condition))
             else {
                 continue;
             };
@@ -311,17 +293,6 @@ impl ServerLoop {
 
     // --------------------------------------------------------------- what is shown
 
-    /// The states of a lost agent have become unknown: those that are not its states are as they were.
-    pub(in crate::server) fn keep_placeholders(&mut self, lost: &mut Vec<(InstanceName, ExecutionState)>) {
-        lost.retain(|(instance, before)| {
-            let is_own = self.guarded.placeholders.contains(instance);
-            if is_own {
-                self.workloads.states.set(instance, before.clone());
-            }
-            !is_own
-        });
-    }
-
     /// Shows how far all staged instances are, and those that are not staged any more as they are. If nothing but reports
     /// makes that necessary, not always at once.
     pub(super) fn show(&mut self, is_due: bool) {
@@ -333,54 +304,40 @@ impl ServerLoop {
         let infos: BTreeMap<InstanceName, String> =
             guarded.staging().flat_map(|open| open.infos(&guarded.away, now)).collect();
         let gone = guarded.away.values().map(|since| *since + UPDATE_AGENT_AWAY).filter(|at| *at > now);
-        let ages = guarded.staging().filter(|open| open.staged().any(|(_, _, stage)| stage.report.is_none())).map(|open| {
-            let steps = now.saturating_duration_since(open.begun).as_millis() / CREATE_AGE_INTERVAL.as_millis().max(1) + 1;
-            open.begun + CREATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
-        });
+        let ages =
+            guarded.staging().filter(|open| open.staged().any(|(_, _, stage)| stage.report.is_none())).map(|open| {
+                let steps =
+                    now.saturating_duration_since(open.begun).as_millis() / CREATE_AGE_INTERVAL.as_millis().max(1) + 1;
+                open.begun + CREATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+            });
         let show_at = gone.chain(ages).min();
         guarded.show_at = show_at;
         guarded.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
-        let mut old = self.end_placeholders(|placeholder| !infos.contains_key(placeholder));
-        for (instance, text) in infos {
-            let known = self.workloads.states.get(&instance).cloned();
+        let mut shown = Vec::new();
+        for (instance, text) in &infos {
+            let (known, state) =
+                (self.workloads.states.get(instance), ExecutionState::with_info(Phase::PendingInitial, &**text));
             // What an agent reports is shown as it is: an instance of the same name is in force, or an earlier one still stops.
-            let is_of_agent = known.is_some() || self.workloads.is_wanted(&instance);
-            if is_of_agent && !self.guarded.is_placeholder(&instance) {
-                continue;
-            }
-            self.guarded.placeholders.insert(instance.clone());
-            let state = ExecutionState::with_info(Phase::PendingInitial, text);
-            if known.as_ref() != Some(&state) {
-                old.push((instance.clone(), self.workloads.states.set(&instance, state)));
+            let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
+            if known != Some(&state) && (!is_of_agent || self.workloads.placeholders.contains(instance)) {
+                self.workloads.placeholders.insert(instance.clone());
+                shown.push(WorkloadState::new(instance.clone(), state));
             }
         }
-        let now = old.iter().filter_map(|(instance, _)| {
-            let state = self.workloads.states.get(instance)?;
-            Some(WorkloadState::new(instance.clone(), state.clone()))
-        });
-        let now: Vec<WorkloadState> = now.collect();
-        self.peers.broadcast_to_clis(&now);
-        self.publish_states(old);
-    }
-
-    /// An instance that is not staged any more and that no agent has is finished. Returns the states before.
-    fn end_placeholders(
-        &mut self,
-        is_over: impl Fn(&InstanceName) -> bool,
-    ) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let over: Vec<InstanceName> = self.guarded.placeholders.extract_if(.., |one| is_over(one)).collect();
-        let (mut old, mut finished) = (Vec::new(), Vec::new());
+        // What is not staged any more and no agent has is finished.
+        let over: Vec<InstanceName> =
+            self.workloads.placeholders.extract_if(.., |one| !infos.contains_key(one)).collect();
         for instance in over {
             let is_wanted = self.workloads.is_wanted(&instance);
-            finished.extend((!is_wanted).then(|| removed(instance.clone())));
             let phase = if is_wanted { Phase::PendingInitial } else { Phase::Removed };
-            old.push((instance.clone(), self.workloads.states.set(&instance, ExecutionState::plain(phase))));
+            shown.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
         }
-        for removed in &finished {
+        shown.iter().for_each(|WorkloadState { instance, state }| self.workloads.states.set(instance, state.clone()));
+        for removed in shown.iter().filter(|shown| shown.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance);
         }
-        self.peers.broadcast_to_clis(&finished);
-        old
+        self.peers.broadcast_to_clis(&shown);
+        self.publish(Changes::default());
     }
 }
 

@@ -64,7 +64,7 @@ impl ServerLoop {
 
     /// All states as agents know them.
     pub fn reported_states(&self) -> Vec<WorkloadState> {
-        self.guarded.as_reported(self.workloads.states.reports())
+        self.workloads.reported_states()
     }
 }
 

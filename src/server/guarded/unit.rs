@@ -3,7 +3,7 @@
 //!
 //! Thread: `server`; plain values.
 
-use crate::model::complete_state::{Rendering, StateError, config_node, workload_from_node, workload_node};
+use crate::model::complete_state::{Rendering, config_node, workload_node};
 use crate::model::guarded_update::definition_hash;
 use crate::model::lifecycle::OnFailure;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
@@ -11,43 +11,11 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{ConfigItem, Workload};
+use crate::server::plan::Form;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Not;
 use std::sync::Arc;
-
-/// A workload at one time; nothing where it did not exist.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "StoredForm", into = "StoredForm")]
-pub struct Form {
-    /// As users asked for it.
-    pub desired: Option<Arc<Workload>>,
-    /// As templates made it.
-    pub rendered: Option<AddedWorkload>,
-    /// As its agent gets it, after hooks.
-    pub effective: Option<AddedWorkload>,
-}
-
-impl Form {
-    /// Its instance.
-    pub fn instance(&self) -> Option<&InstanceName> {
-        self.effective.as_ref().map(|added| &added.instance)
-    }
-
-    /// The hash of all that decides what runs.
-    fn print(&self) -> String {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let desired = self.desired.as_ref().map(|desired| ("desired", node(desired)));
-        let effective = self.effective.as_ref().map(|added| ("effective", node(&added.workload)));
-        let instance = self.instance().map(|instance| ("instance", Node::text(instance.to_string())));
-        definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
-    }
-
-    /// Whether users, and the agent, get the same.
-    fn is_like(&self, other: &Self) -> bool {
-        self.desired == other.desired && self.effective == other.effective
-    }
-}
 
 /// How a new instance is prepared by its agent before the update is carried out.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,10 +68,10 @@ impl Touched {
     pub fn new(before: Form, made: Form, stage: Option<Stage>) -> Self {
         let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
         Self {
-            old: before.instance().cloned(),
-            new: made.instance().cloned(),
+            old: instance(&before),
+            new: instance(&made),
             after: desired_hash(made.desired.as_ref()),
-            print: made.print(),
+            print: print(&made),
             in_force: is_changed.then(|| Form { desired: None, ..before.clone() }),
             stage: stage.filter(|_| is_changed),
             ran: false,
@@ -141,6 +109,24 @@ pub struct Unit {
     pub configs: BTreeMap<String, TouchedConfig>,
 }
 
+fn instance(form: &Form) -> Option<InstanceName> {
+    form.effective.as_ref().map(|added| added.instance.clone())
+}
+
+/// Whether users, and the agent, get the same.
+fn is_like(form: &Form, other: &Form) -> bool {
+    form.desired == other.desired && form.effective == other.effective
+}
+
+/// The hash of all that decides what runs.
+fn print(form: &Form) -> String {
+    let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+    let desired = form.desired.as_ref().map(|desired| ("desired", node(desired)));
+    let effective = form.effective.as_ref().map(|added| ("effective", node(&added.workload)));
+    let instance = instance(form).map(|instance| ("instance", Node::text(instance.to_string())));
+    definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
+}
+
 /// The hash by which the definition of a workload is recognised; `None` when there is none.
 pub(super) fn desired_hash(desired: Option<&Arc<Workload>>) -> Option<String> {
     desired.map(|desired| definition_hash(&workload_node(desired, Rendering::Sparse)))
@@ -176,7 +162,7 @@ impl Unit {
         let mut left = BTreeMap::new();
         for (name, mut touched) in request.workloads {
             if let Some(known) = self.workloads.remove(&name) {
-                if touched.made.desired.is_none() || touched.made.is_like(&known.before) {
+                if touched.made.desired.is_none() || is_like(&touched.made, &known.before) {
                     left.insert(name, touched.made);
                     continue;
                 }
@@ -203,7 +189,7 @@ impl Unit {
     // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
         let workload = |(name, touched): (&Name, &Touched)| {
-            (name.to_string(), Node::text(format!("{} {}", touched.before.print(), touched.print)))
+            (name.to_string(), Node::text(format!("{} {}", print(&touched.before), touched.print)))
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
             let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
@@ -230,57 +216,6 @@ impl Unit {
 }
 
 // ------------------------------------------------------------------ on disk
-
-/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
-#[derive(Serialize, Deserialize)]
-pub struct StoredForm {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    desired: Option<Node>,
-    /// None when it is the effective one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rendered: Option<StoredWorkload>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    effective: Option<StoredWorkload>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredWorkload {
-    instance: InstanceName,
-    /// None when it is the desired one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workload: Option<Node>,
-}
-
-impl From<Form> for StoredForm {
-    fn from(Form { desired, rendered, effective }: Form) -> Self {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
-        let [rendered, effective] = [rendered, effective].map(|added| {
-            let AddedWorkload { instance, workload } = added?;
-            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
-            Some(StoredWorkload { instance, workload })
-        });
-        Self { desired: desired.as_ref().map(node), rendered, effective }
-    }
-}
-
-impl TryFrom<StoredForm> for Form {
-    type Error = StateError;
-
-    /// An error ends the reading of the update: what would be put back is not known then.
-    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
-        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
-        let desired = desired.map(workload).transpose()?;
-        let part = |stored: Option<StoredWorkload>| {
-            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
-            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
-            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
-            Ok(Some(AddedWorkload { instance, workload }))
-        };
-        let effective = part(effective)?;
-        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
-    }
-}
 
 /// A flag is there or not.
 pub mod flag {

@@ -112,7 +112,8 @@ impl ServerLoop {
         guarded.agent_came(agent, prepares);
         for open in guarded.open.values_mut() {
             // It may start something of it from now on.
-            guarded.is_unsaved |= open.trial.agent_came(agent, now) && !std::mem::replace(&mut open.record.was_sent, true);
+            guarded.is_unsaved |=
+                open.trial.agent_came(agent, now) && !std::mem::replace(&mut open.record.was_sent, true);
             (guarded.is_outdated, guarded.shown_until) = (true, None);
         }
     }
@@ -221,11 +222,9 @@ impl ServerLoop {
         let ends = self.undone_states(&unit, &why);
         self.peers.broadcast_to_clis(&ends);
         self.show(true);
-        let before = unit.workloads.into_iter().map(|(name, touched)| (name, touched.before));
-        let (rendered, for_agents) = self.differences(&before.collect());
-        let (_, changes) = self.commit(PreparedUpdate { change, rendered, for_agents, ..PreparedUpdate::default() });
-        self.guarded.has_changed = true;
-        self.publish(&changes);
+        let forms = unit.workloads.into_iter().map(|(name, touched)| (name, touched.before)).collect();
+        let (_, changes) = self.commit(PreparedUpdate { change, forms, ..PreparedUpdate::default() });
+        self.publish(changes);
         self.send_lists();
     }
 
@@ -324,7 +323,7 @@ impl ServerLoop {
             }
         }
         for instance in touched.filter_map(|it| it.old.as_ref()) {
-            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_placeholder(instance)) {
+            if let Some(state) = states.get(instance).filter(|_| !self.workloads.placeholders.contains(instance)) {
                 ends.push(removed(instance.clone()));
                 ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }
