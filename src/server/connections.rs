@@ -6,7 +6,7 @@ use super::ServerLoop;
 use super::events::Changes;
 use super::lasting::Kind;
 use super::peers::{Agent, Peer, PeerClass};
-use super::unwanted::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};

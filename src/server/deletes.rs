@@ -2,8 +2,7 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::dependencies::{Users, needed_running};
-use super::workloads::Workloads;
+use super::workloads::{Users, Workloads, needed_running};
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};

@@ -58,14 +58,6 @@ enum Told {
     Event(Arc<Encoded>),
 }
 
-/// Subscriptions with the same masks, which get the same events.
-#[derive(Debug)]
-struct SameMasks {
-    masks: Option<Arc<MaskTree>>,
-    /// Each with the requester whose budget its events are charged to.
-    subscriptions: Vec<(RequestKey, Requester)>,
-}
-
 // --------------------------------------------------------------------- cost
 
 /// CPU time that the thread of the server has used; stands still until it is said where that comes from.
@@ -390,21 +382,6 @@ impl ServerLoop {
         self.lasting.add(Kind::Events, key, lasting)
     }
 
-    /// All subscriptions, those with the same masks together, in the order of the first of them.
-    fn by_masks(&self) -> Vec<SameMasks> {
-        let mut all: Vec<SameMasks> = Vec::new();
-        let mut index = BTreeMap::new();
-        for (key, lasting) in self.lasting.of(Kind::Events) {
-            let masks = lasting.masks();
-            let place = *index.entry(masks.map(Arc::as_ptr)).or_insert(all.len());
-            if place == all.len() {
-                all.push(SameMasks { masks: masks.cloned(), subscriptions: Vec::new() });
-            }
-            all[place].subscriptions.push((key.clone(), lasting.requester.clone()));
-        }
-        all
-    }
-
     /// Notifies subscribers of `changes` and of all states that have changed, each in one message with the new values. Events must not cost an agent its
     /// connection: a subscriber that does not take them in time gets an error, and its subscription ends.
     pub(super) fn publish(&mut self, mut changes: Changes) {
@@ -413,27 +390,31 @@ impl ServerLoop {
         if changes.is_empty() || !self.is_observed() {
             return;
         }
-        let groups = self.by_masks();
-        let all = || groups.iter().flat_map(|group| &group.subscriptions);
+        let subscriptions = || self.lasting.of(Kind::Events);
         if changes.are_too_many() {
-            let keys: Vec<RequestKey> = all().map(|(key, _)| key.clone()).collect();
+            let keys: Vec<RequestKey> = subscriptions().map(|(key, _)| key.clone()).collect();
             return keys.iter().for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
         }
-        let requesters = all().map(|(_, requester)| requester).collect::<BTreeSet<_>>().len();
+        let requesters = subscriptions().map(|(_, lasting)| &lasting.requester).collect::<BTreeSet<_>>().len();
+        // Those with the same masks get the same events.
+        let (mut groups, mut places): (Vec<Vec<(RequestKey, Requester)>>, BTreeMap<_, usize>) = Default::default();
+        for (key, lasting) in subscriptions() {
+            let place = *places.entry(lasting.masks().map(Arc::as_ptr)).or_insert(groups.len());
+            groups.resize_with(groups.len().max(place + 1), Vec::new);
+            groups[place].push((key.clone(), lasting.requester.clone()));
+        }
         let cpu = std::mem::take(&mut self.cpu);
         let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
         // One after the other: the events of all groups together could fill the memory.
-        for group in groups {
-            self.send_event(group, &changes, &mut budget);
-        }
+        groups.into_iter().for_each(|group| self.send_event(group, &changes, &mut budget));
         self.cpu = cpu;
     }
 
     /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
     /// them that can pay for that.
-    fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut Budget<'_>) {
+    fn send_event(&mut self, group: Vec<(RequestKey, Requester)>, changes: &Changes, budget: &mut Budget<'_>) {
         let mut event: Option<Arc<Encoded>> = None;
-        for (key, requester) in group.subscriptions {
+        for (key, requester) in group {
             let Some(peer) = self.peers.get(key.peer) else { continue };
             let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
             let has_room = !is_busy && peer.outbox.has_room_for_event();
@@ -441,7 +422,8 @@ impl ServerLoop {
                 Some(event) if has_room => Some(Told::Event(event.clone())),
                 Some(_) => Some(Told::Lost),
                 None => {
-                    let altered = changes.matching(group.masks.as_deref(), meter)?;
+                    let masks = self.lasting.get(Kind::Events, &key).and_then(Lasting::masks);
+                    let altered = changes.matching(masks.map(|masks| &**masks), meter)?;
                     if altered.is_empty() {
                         return Some(Told::Nothing);
                     }

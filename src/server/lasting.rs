@@ -174,6 +174,10 @@ impl LastingRequests {
         fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
     }
 
+    pub fn get(&self, kind: Kind, key: &RequestKey) -> Option<&Lasting> {
+        self.0.get(&(kind, key.clone()))
+    }
+
     pub fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Lasting> {
         self.0.get_mut(&(kind, key.clone()))
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::{AGENT_TAGS_BYTES, STATE_INFO_MAX};
-use crate::server::unwanted::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use crate::server::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 
 const MANIFEST: &str = "
 apiVersion: v1
