@@ -362,14 +362,6 @@ impl Trial {
         let agents: BTreeSet<&Name> = agents.collect();
         workloads.chain(agents.into_iter().map(|agent| format!("{AGENT_PREFIX}{agent}"))).collect()
     }
-
-    /// Entries that do not agree with each other end the test.
-    #[cfg(test)]
-    pub fn check(&self) {
-        let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
-        assert_eq!(alarms.collect::<BTreeSet<_>>(), self.alarms);
-        assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm.is_some()));
-    }
 }
 
 #[cfg(test)]

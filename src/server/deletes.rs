@@ -104,13 +104,6 @@ impl Deletes {
         self.sent.names.get(instance).cloned().unwrap_or_default()
     }
 
-    /// Number of stopping instances and of deletes with conditions.
-    #[cfg(test)]
-    pub fn len(&self) -> [usize; 2] {
-        assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
-        [self.stopping.names.len(), self.sent.names.len()]
-    }
-
     /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
     ///
     /// These are effective ones, as they were before the update, and stopping ones that still have a state. A stopped
@@ -220,6 +213,14 @@ mod tests {
     use crate::model::execution_state::GONE_PREFIX;
     use crate::model::workload::{AddCondition, Workload};
     use std::sync::Arc;
+
+    impl Deletes {
+        /// Number of stopping instances and of deletes with conditions.
+        pub fn len(&self) -> [usize; 2] {
+            assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
+            [self.stopping.names.len(), self.sent.names.len()]
+        }
+    }
 
     fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
         let mut workload = Workload::new("A", "r", "c");

@@ -38,12 +38,6 @@ pub struct Peer {
     pub outbox: Outbox,
 }
 
-impl Peer {
-    fn receives_broadcasts(&self) -> bool {
-        self.class != PeerClass::Commander
-    }
-}
-
 /// A connected agent.
 #[derive(Debug)]
 pub struct Agent {
@@ -89,8 +83,6 @@ impl Agent {
 pub struct Peers {
     /// Streams by their number.
     pub streams: BTreeMap<PeerId, Peer>,
-    /// Streams by their name, which stands before the ids of requests that are passed on.
-    pub ids: BTreeMap<Name, PeerId>,
     /// Connected agents by name.
     pub agents: BTreeMap<Name, Agent>,
     /// Streams that did not take a message; closed at the end of the event.
@@ -101,6 +93,11 @@ impl Peers {
     /// The stream `id`.
     pub fn get(&self, id: PeerId) -> Option<&Peer> {
         self.streams.get(&id)
+    }
+
+    /// The stream of this name, which stands before the ids of requests that are passed on.
+    pub fn named(&self, name: &str) -> Option<PeerId> {
+        self.streams.iter().find(|(_, peer)| *peer.name == *name).map(|(id, _)| *id)
     }
 
     /// The stream of a connected agent.
@@ -140,17 +137,12 @@ impl Peers {
 
     /// A stream was opened.
     pub fn add(&mut self, id: PeerId, peer: Peer) {
-        self.ids.insert(peer.name.clone(), id);
         self.streams.insert(id, peer);
     }
 
     /// Removes a stream. Dropping its outbox ends it with status OK.
     pub fn remove(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.streams.remove(&id)?;
-        if self.ids.get(&peer.name) == Some(&id) {
-            self.ids.remove(&peer.name);
-        }
-        Some(peer)
+        self.streams.remove(&id)
     }
 
     /// A stream that did not take a message, once for each.
@@ -204,7 +196,7 @@ impl Peers {
 
     /// Sends `states` to every stream that receives broadcasts, except to `except`, and to no agent its own.
     pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
-        self.broadcast(states, |id, peer| Some(id) != except && peer.receives_broadcasts());
+        self.broadcast(states, |id, peer| Some(id) != except && peer.class != PeerClass::Commander);
     }
 
     /// Sends `states` to command lines of an earlier version only.
@@ -231,7 +223,7 @@ impl Peers {
     /// with agents times states; a receiver that is busy gets the newest of it only.
     pub fn broadcast_all(&mut self, states: &[WorkloadState], newcomer: PeerId, name: &Name) {
         let states = StatesOfAgent::all(states);
-        let receivers = self.streams.iter().filter(|(_, peer)| peer.receives_broadcasts());
+        let receivers = self.streams.iter().filter(|(_, peer)| peer.class != PeerClass::Commander);
         let put = |(id, peer): (&PeerId, &Peer)| {
             (*id, peer.outbox.put_all_states(&states, &peer.name, name, *id == newcomer))
         };

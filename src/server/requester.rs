@@ -156,14 +156,20 @@ impl Rights {
         };
         Ok(Some((workload, self.authorizer(agent, workload)?)))
     }
-
-    /// Number of workloads that are remembered although they are not effective.
-    #[cfg(test)]
-    pub fn ending(&self, workloads: &Workloads) -> usize {
-        self.by_workload.keys().filter(|(agent, workload)| !workloads.is_on(agent, workload)).count()
-    }
 }
 
 pub fn denied(workload: &str, denial: &Denial) -> Denied {
     Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Rights {
+        /// Number of workloads that are remembered although they are not effective.
+        pub fn ending(&self, workloads: &Workloads) -> usize {
+            self.by_workload.keys().filter(|(agent, workload)| !workloads.is_on(agent, workload)).count()
+        }
+    }
 }

@@ -118,13 +118,6 @@ impl StateStore {
         self.put(StateWrite { state, tried: None });
     }
 
-    /// Without a writer that ever takes a state, as while the disk hangs.
-    #[cfg(test)]
-    pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
-        let (store, states) = Self::unattended();
-        (Self { is_attended: true, ..store }, states)
-    }
-
     /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait by now.
     pub fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
@@ -380,6 +373,14 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::model::workload::ConfigItem;
+
+    impl StateStore {
+        /// Without a writer that ever takes a state, as while the disk hangs.
+        pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
+            let (store, states) = Self::unattended();
+            (Self { is_attended: true, ..store }, states)
+        }
+    }
 
     fn state(name: &str) -> Stored {
         let yaml = format!(

@@ -32,12 +32,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What tests and the simulation inspect.
 impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states, rights that outlast their workload.
-    pub fn sizes(&self) -> [usize; 6] {
+    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered, workload states, rights
+    /// that outlast their workload.
+    pub fn sizes(&self) -> [usize; 5] {
         let [stopping, deletes] = self.deletes.len();
-        let (streams, ids) = (self.peers.streams.len(), self.peers.ids.len());
-        [streams, ids, stopping, deletes, self.workloads.states.iter().count(), self.rights.ending(&self.workloads)]
+        let (streams, states) = (self.peers.streams.len(), self.workloads.states.iter().count());
+        [streams, stopping, deletes, states, self.rights.ending(&self.workloads)]
     }
 
     /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.

@@ -219,12 +219,6 @@ impl<T: Ord + Clone> Users<T> {
     pub fn of(&self, name: &str) -> impl Iterator<Item = &T> {
         self.0.get(name).into_iter().flatten()
     }
-
-    /// Whether nothing is used.
-    #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 // ------------------------------------------------------ unwanted instances
@@ -320,16 +314,28 @@ impl UnwantedInstances {
         self.never_wanted_bytes -= gone.iter().map(never_wanted_bytes).sum::<usize>();
         gone
     }
+}
 
-    /// All of them; sums that do not agree with the entries end the test.
-    #[cfg(test)]
-    pub fn instances(&self) -> BTreeSet<&InstanceName> {
-        for (name, own) in &self.deleted {
-            assert_eq!(own.bytes, own.instances.values().sum::<usize>(), "{name}");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl<T> Users<T> {
+        pub fn is_empty(&self) -> bool {
+            self.0.is_empty()
         }
-        let never_wanted = self.never_wanted.values().flatten().map(never_wanted_bytes);
-        assert_eq!(self.never_wanted_bytes, never_wanted.sum::<usize>());
-        let deleted = self.deleted.values().flat_map(|own| own.instances.keys());
-        self.never_wanted.values().flatten().chain(deleted).collect()
+    }
+
+    impl UnwantedInstances {
+        /// All of them; sums that do not agree with the entries end the test.
+        pub fn instances(&self) -> BTreeSet<&InstanceName> {
+            for (name, own) in &self.deleted {
+                assert_eq!(own.bytes, own.instances.values().sum::<usize>(), "{name}");
+            }
+            let never_wanted = self.never_wanted.values().flatten().map(never_wanted_bytes);
+            assert_eq!(self.never_wanted_bytes, never_wanted.sum::<usize>());
+            let deleted = self.deleted.values().flat_map(|own| own.instances.keys());
+            self.never_wanted.values().flatten().chain(deleted).collect()
+        }
     }
 }

@@ -24,17 +24,6 @@ use crate::server::update::{StateChange, UpdateError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-/// The response to an update with this difference, of which a part was carried out at once with this response.
-fn answer(difference: &Difference, at_once: ResponseContent) -> ResponseContent {
-    let mut added: BTreeSet<String> = difference.added.iter().map(|added| added.instance.to_string()).collect();
-    let mut deleted: BTreeSet<String> = difference.deleted.iter().map(ToString::to_string).collect();
-    if let ResponseContent::UpdateStateSuccess { added: begun, deleted: ended } = at_once {
-        added.extend(begun);
-        deleted.extend(ended);
-    }
-    ResponseContent::UpdateStateSuccess { added: added.into_iter().collect(), deleted: deleted.into_iter().collect() }
-}
-
 impl ServerLoop {
     /// Carries out a checked update of a request, now or once everything of it is staged.
     ///
@@ -91,10 +80,20 @@ impl ServerLoop {
         }
         left.keys().for_each(|name| open.trial.remove(name));
         self.ask_agents(&mut open);
-        let (number, answered) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
-        let (at_once, changes) = self.carry_out_update(open, prepared, left);
+        let (number, waiting) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
+        let (mut response, changes) = self.carry_out_update(open, prepared, left);
         let is_staging = self.guarded.open.get(&number).is_some_and(Open::is_staging);
-        Ok((if is_staging { answer(&answered, at_once) } else { at_once }, changes))
+        if let ResponseContent::UpdateStateSuccess { added, deleted } = &mut response
+            && is_staging
+        {
+            added.extend(waiting.added.iter().map(|added| added.instance.to_string()));
+            deleted.extend(waiting.deleted.iter().map(ToString::to_string));
+            for names in [added, deleted] {
+                names.sort_unstable();
+                names.dedup();
+            }
+        }
+        Ok((response, changes))
     }
 
     /// Whether `requester` may write all that `unit` is about.
