@@ -61,6 +61,8 @@ pub enum Rendering {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadStates {
     entries: BTreeMap<(Name, Name, Name), ExecutionState>,
+    /// What has changed and was not taken yet, as it was before; `None` as long as nobody is told of it.
+    changed: Option<BTreeMap<(Name, Name, Name), Option<ExecutionState>>>,
 }
 
 fn key(instance: &InstanceName) -> (Name, Name, Name) {
@@ -83,38 +85,32 @@ impl WorkloadStates {
         self.entries.get(&key(instance))
     }
 
-    /// Stores a state; `Removed` deletes the entry. Returns the state before.
-    pub fn set(&mut self, instance: &InstanceName, state: ExecutionState) -> Option<ExecutionState> {
-        if state.phase == Phase::Removed {
-            self.entries.remove(&key(instance))
-        } else {
-            self.entries.insert(key(instance), state)
+    /// Stores a state; `Removed` deletes the entry.
+    pub fn set(&mut self, instance: &InstanceName, state: ExecutionState) {
+        let key = key(instance);
+        let old = match state.phase {
+            Phase::Removed => self.entries.remove(&key),
+            _ => self.entries.insert(key.clone(), state),
+        };
+        if let Some(changed) = &mut self.changed {
+            changed.entry(key).or_insert(old); // What changes twice was what it was at first.
         }
     }
 
-    /// Stores `state` unless the instance has a state already. Returns whether it was stored.
-    pub fn set_initial(&mut self, instance: &InstanceName, state: ExecutionState) -> bool {
-        let mut stored = false;
-        self.entries.entry(key(instance)).or_insert_with(|| {
-            stored = true;
-            state
-        });
-        stored
-    }
-
-    /// Marks the instances of `agent` as disconnected. Returns them with the states before.
-    pub fn set_agent_disconnected(&mut self, agent: &str) -> Vec<(InstanceName, ExecutionState)> {
-        let of_agent = self.entries.range_mut(first(agent, "")..).take_while(|(key, _)| &*key.0 == agent);
-        of_agent
-            .map(|(key, state)| {
-                (instance(key), std::mem::replace(state, ExecutionState::plain(Phase::AgentDisconnected)))
-            })
-            .collect()
-    }
-
     /// Deletes the entry of `instance`.
-    pub fn remove(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
-        self.entries.remove(&key(instance))
+    pub fn remove(&mut self, instance: &InstanceName) {
+        self.set(instance, ExecutionState::plain(Phase::Removed));
+    }
+
+    /// From now on what changes is kept until it is taken, or is not.
+    pub fn observe(&mut self, is_observed: bool) {
+        self.changed = self.changed.take().filter(|_| is_observed).or_else(|| is_observed.then(BTreeMap::new));
+    }
+
+    /// The instances that have changed since that was taken last, with their states before, sorted by agent and workload.
+    pub fn take_changed(&mut self) -> Vec<(InstanceName, Option<ExecutionState>)> {
+        let changed = self.changed.as_mut().map(std::mem::take).unwrap_or_default();
+        changed.into_iter().map(|(key, old)| (instance(&key), old)).collect()
     }
 
     /// Number of entries.
@@ -465,20 +461,27 @@ mod tests {
         }
     }
 
-    // [utest->swdd~api-state-map-for-workload-execution-states~1]
     #[test]
-    fn a_lost_agent_makes_its_states_unknown_and_an_initial_state_overwrites_nothing() {
-        let mut states = WorkloadStates::default();
-        let (mine, other) = (InstanceName::new("w", "c", "A"), InstanceName::new("w", "c", "A2"));
+    fn what_changes_is_told_once_as_it_was_at_first_and_only_while_somebody_asks() {
+        let (mut states, instance) = (WorkloadStates::default(), InstanceName::new("w", "c", "A"));
         let running = ExecutionState::with_info(Phase::Running, "info");
-        assert!(states.set_initial(&mine, running.clone()));
-        assert!(!states.set_initial(&mine, ExecutionState::plain(Phase::PendingInitial)));
-        assert_eq!(states.get(&mine), Some(&running));
-        states.set(&other, running.clone());
-        assert_eq!(states.set_agent_disconnected("A"), [(mine.clone(), running.clone())]);
-        assert_eq!(states.get(&mine), Some(&ExecutionState::plain(Phase::AgentDisconnected)));
-        assert_eq!(states.get(&other), Some(&running));
-        assert!(states.set_agent_disconnected("nobody").is_empty());
+        states.set(&instance, running.clone());
+        assert!(states.take_changed().is_empty());
+        states.observe(true);
+        for phase in [Phase::AgentDisconnected, Phase::Removed] {
+            states.set(&instance, ExecutionState::plain(phase));
+            states.observe(true);
+        }
+        assert_eq!(
+            (states.take_changed(), states.get(&instance)),
+            (vec![(instance.clone(), Some(running.clone()))], None)
+        );
+        states.set(&instance, running);
+        assert_eq!(states.take_changed(), [(instance.clone(), None)]);
+        states.remove(&instance);
+        states.observe(false);
+        states.observe(true);
+        assert!(states.take_changed().is_empty());
     }
 
     // [utest->swdd~api-state-map-for-workload-execution-states~1]

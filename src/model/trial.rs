@@ -71,15 +71,13 @@ struct Judged {
     state: ExecutionState,
     /// It was started since the judging began.
     is_started: bool,
-    /// It has succeeded, and is only started again since.
-    has_succeeded: bool,
     healthy_since: Option<Instant>,
-    is_healthy: bool,
     has_failed: bool,
     standing: Standing,
     /// What its clock showed when it was stopped last.
     spent: Duration,
     runs_since: Option<Instant>,
+    /// When something changes by itself: of each that waits, and of no other.
     alarm: Option<Instant>,
 }
 
@@ -91,35 +89,27 @@ impl Judged {
         may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self, now: Instant) -> Standing {
         match () {
             () if self.has_failed => Standing::Kept,
             () if !self.candidate.is_present => Standing::Away,
             () if self.is_excused() => Standing::Excused,
-            () if self.is_healthy => Standing::Healthy,
+            () if self.is_healthy(now) => Standing::Healthy,
             () => Standing::Waits,
         }
     }
 
     fn take(&mut self, state: &ExecutionState, now: Instant) {
-        self.state = state.clone();
+        let before = std::mem::replace(&mut self.state, state.clone());
         self.is_started |= match state.phase {
             Phase::PendingStarting | Phase::PendingStartingFailed | Phase::Running | Phase::Succeeded => true,
             phase => phase.state() == "Failed",
         };
         match state.phase {
-            Phase::Running | Phase::Succeeded => {
-                self.has_succeeded = state.phase == Phase::Succeeded;
-                self.healthy_since.get_or_insert(now);
-            }
-            Phase::PendingStarting if self.has_succeeded => {} // It is only started again.
-            _ => self.is_not_well(),
+            Phase::Running | Phase::Succeeded => _ = self.healthy_since.get_or_insert(now),
+            Phase::PendingStarting if before.phase != Phase::Running => {} // After success it is only started again.
+            _ => self.healthy_since = None,
         }
-        self.is_healthy |= self.healthy_at().is_some_and(|at| at <= now);
-    }
-
-    fn is_not_well(&mut self) {
-        (self.healthy_since, self.is_healthy, self.has_succeeded) = (None, false, false);
     }
 
     fn clock(&self, now: Instant) -> Duration {
@@ -128,6 +118,10 @@ impl Judged {
 
     fn healthy_at(&self) -> Option<Instant> {
         self.healthy_since.map(|since| since + self.candidate.terms.healthy)
+    }
+
+    fn is_healthy(&self, now: Instant) -> bool {
+        self.healthy_at().is_some_and(|at| at <= now)
     }
 
     fn deadline_at(&self) -> Option<Instant> {
@@ -161,10 +155,8 @@ pub struct Trial {
     judged: BTreeMap<Name, Judged>,
     /// What the clocks of those showed that are not judged at present.
     clocks: BTreeMap<Name, Duration>,
-    /// When something changes by itself.
+    /// When something changes by itself, of all that wait.
     alarms: BTreeSet<(Instant, Name)>,
-    /// How many stand how.
-    counts: [usize; 5],
     /// Whether one has become healthy since that was asked last.
     has_improved: bool,
 }
@@ -179,9 +171,7 @@ impl Trial {
             counts: !candidate.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
             is_started: false,
-            has_succeeded: false,
             healthy_since: None,
-            is_healthy: false,
             has_failed: false,
             standing: Standing::Excused,
             spent,
@@ -192,7 +182,6 @@ impl Trial {
         if let Some(state) = judged.candidate.state.take() {
             judged.take(&state, now);
         }
-        self.counts[judged.standing as usize] += 1;
         self.judged.insert(name.clone(), judged);
         self.refresh(&name, now);
     }
@@ -201,7 +190,6 @@ impl Trial {
     pub fn absorb(&mut self, other: Self) {
         for (name, judged) in other.judged {
             drop(self.forget(&name));
-            self.counts[judged.standing as usize] += 1;
             self.alarms.extend(judged.alarm.map(|at| (at, name.clone())));
             self.judged.insert(name, judged);
         }
@@ -210,7 +198,6 @@ impl Trial {
 
     fn forget(&mut self, name: &Name) -> Option<Judged> {
         let judged = self.judged.remove(name)?;
-        self.counts[judged.standing as usize] -= 1;
         if let Some(at) = judged.alarm {
             self.alarms.remove(&(at, name.clone()));
         }
@@ -244,7 +231,7 @@ impl Trial {
     /// Sets what follows from what is known of one, by how it stands.
     fn refresh(&mut self, name: &Name, now: Instant) {
         let Some(judged) = self.judged.get_mut(name) else { return };
-        let standing = judged.standing();
+        let standing = judged.standing(now);
         if standing == Standing::Waits {
             judged.runs_since.get_or_insert(now);
         } else if let Some(since) = judged.runs_since.take() {
@@ -254,8 +241,6 @@ impl Trial {
             judged.spent = Duration::ZERO;
             self.has_improved |= judged.standing != Standing::Healthy;
         }
-        self.counts[judged.standing as usize] -= 1;
-        self.counts[standing as usize] += 1;
         judged.standing = standing;
         let alarm = [judged.healthy_at(), judged.deadline_at()].into_iter().flatten().min();
         let alarm = alarm.filter(|_| standing == Standing::Waits);
@@ -272,7 +257,7 @@ impl Trial {
         let judged = self.judged.get_mut(&instance.workload).filter(|judged| judged.candidate.instance == *instance)?;
         let failure = if state.phase == Phase::Removed {
             judged.counts = true; // What comes now is of the new one.
-            judged.is_not_well();
+            judged.healthy_since = None;
             None
         } else if judged.counts {
             judged.take(state, now);
@@ -311,7 +296,7 @@ impl Trial {
                 is_loss |= judged.is_started;
                 judged.candidate.is_present = false;
                 judged.state = ExecutionState::plain(Phase::AgentDisconnected);
-                judged.is_not_well();
+                judged.healthy_since = None;
             }
             self.refresh(&name, now);
         }
@@ -344,9 +329,7 @@ impl Trial {
             self.alarms.remove(&(at, name.clone()));
             let Some(judged) = self.judged.get_mut(&name) else { continue };
             judged.alarm = None;
-            if judged.healthy_at().is_some_and(|at| at <= now) {
-                judged.is_healthy = true;
-            } else if judged.deadline_at().is_some_and(|at| at <= now) {
+            if !judged.is_healthy(now) && judged.deadline_at().is_some_and(|at| at <= now) {
                 let seconds = judged.candidate.terms.deadline.as_secs_f64();
                 let why = format!("{LATE} {seconds} s: {}", judged.state);
                 failures.extend(judged.fail(why));
@@ -356,18 +339,14 @@ impl Trial {
         failures
     }
 
-    fn count(&self, standing: Standing) -> usize {
-        self.counts[standing as usize]
-    }
-
     /// Whether nobody who is there is waited for.
     pub fn is_quiet(&self) -> bool {
-        self.count(Standing::Waits) == 0
+        self.alarms.is_empty()
     }
 
     /// Whether nobody is waited for at all.
     pub fn is_over(&self) -> bool {
-        self.is_quiet() && self.count(Standing::Away) == 0
+        self.is_quiet() && self.judged.values().all(|judged| judged.standing != Standing::Away)
     }
 
     /// Whether one has become healthy since the last call, and all others that are there are.
@@ -382,15 +361,6 @@ impl Trial {
         let agents = standing(Standing::Away).map(|(_, judged)| &judged.candidate.instance.agent);
         let agents: BTreeSet<&Name> = agents.collect();
         workloads.chain(agents.into_iter().map(|agent| format!("{AGENT_PREFIX}{agent}"))).collect()
-    }
-
-    /// Entries that do not agree with each other end the test.
-    #[cfg(test)]
-    pub fn check(&self) {
-        let mut counts = [0; 5];
-        self.judged.values().for_each(|judged| counts[judged.standing as usize] += 1);
-        let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
-        assert_eq!((counts, alarms.collect::<BTreeSet<_>>()), (self.counts, self.alarms.clone()));
     }
 }
 

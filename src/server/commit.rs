@@ -22,7 +22,7 @@ impl ServerLoop {
     /// When workloads changed, subscribers have been notified before the agents; otherwise the changes are returned, to
     /// be published after the response.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (ResponseContent, Changes) {
-        let PreparedUpdate { mut change, rendered, for_agents, failed, writes_mode } = prepared;
+        let PreparedUpdate { mut change, forms, failed, writes_mode } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
         let stays = change.keeps(&workloads.desired);
@@ -32,10 +32,8 @@ impl ServerLoop {
             workloads.config_users.remove(name, old.iter().flat_map(|old| old.configs.values()));
             workloads.config_users.add(name, new.into_iter().flat_map(|new| new.configs.values()));
         }
-        if let Some(before_hooks) = &mut workloads.before_hooks {
-            rendered.carry_out(before_hooks);
-        }
-        if !stays || self.guarded.is_unsaved() {
+        let for_agents = workloads.render(forms);
+        if !stays || self.guarded.is_unsaved {
             self.store_state();
         }
         self.put_failed(failed);
@@ -59,17 +57,10 @@ impl ServerLoop {
 
     /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode. Returns
     /// what [`Self::commit`] returns.
-    pub(super) fn carry_out_in_mode(
-        &mut self,
-        difference: Difference,
-        mut changes: Changes,
-    ) -> (ResponseContent, Changes) {
+    pub(super) fn carry_out_in_mode(&mut self, difference: Difference, changes: Changes) -> (ResponseContent, Changes) {
         let (for_agents, infos) = self.workloads.in_mode(difference);
         if for_agents.is_empty() {
-            let refreshed = self.workloads.refresh_infos(&infos);
-            if self.is_observed() {
-                changes.states(refreshed, &self.workloads.states);
-            }
+            self.workloads.refresh_infos(&infos);
             return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
         }
         (self.carry_out(for_agents, &infos, changes), Changes::default())
@@ -104,21 +95,16 @@ impl ServerLoop {
         let Difference { added, deleted } = difference;
         let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
         let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
-        let new_instances = self.replace_effective(&added, &deleted, &mut changes);
+        self.replace_effective(&added, &deleted, &mut changes);
         deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
         // One that comes back to an agent keeps its subscriptions there until the older instance has stopped.
         for instance in deleted.iter().chain(&begun) {
             self.end_denied_subscriptions(instance);
         }
         let (finished, for_agents) = self.split_finished(deletes);
-        let refreshed = self.workloads.refresh_infos(infos);
-        let reports: Vec<WorkloadState> = finished.iter().map(|(instance, _)| removed(instance.clone())).collect();
-        if self.is_observed() {
-            let finished = finished.into_iter().map(|(name, state)| (name, Some(state)));
-            changes
-                .states(new_instances.into_iter().chain(finished).chain(refreshed).collect(), &self.workloads.states);
-            self.publish(&changes);
-        }
+        self.workloads.refresh_infos(infos);
+        self.publish(changes);
+        let reports: Vec<WorkloadState> = finished.into_iter().map(removed).collect();
         self.peers.broadcast_states(&reports, None);
         for (agent, plan) in per_agent(&added, for_agents) {
             if let Some(peer) = self.peers.of_agent(&agent) {
@@ -134,21 +120,15 @@ impl ServerLoop {
         ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
     }
 
-    /// Replaces the effective workloads and gives new instances their first state. Returns these instances, with the state
-    /// that was shown of those that were staged.
-    fn replace_effective(
-        &mut self,
-        added: &[AddedWorkload],
-        deleted: &[InstanceName],
-        changes: &mut Changes,
-    ) -> Vec<(InstanceName, Option<ExecutionState>)> {
+    /// Replaces the effective workloads and gives new instances their first state.
+    fn replace_effective(&mut self, added: &[AddedWorkload], deleted: &[InstanceName], changes: &mut Changes) {
         let now = self.now();
         let observed = self.is_observed();
         let Self { workloads, deletes, rights, peers, timings, guarded, .. } = self;
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
-            rights.end(&stopped.instance, workloads, |instance| guarded.is_placeholder(instance));
+            rights.end(&stopped.instance, workloads);
             guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
             // Without a state it has stopped already, and its end would never be reported.
@@ -158,7 +138,6 @@ impl ServerLoop {
                 timings.remove(&stopped.instance);
             }
         }
-        let mut new_instances = Vec::new();
         for entry in added {
             let AddedWorkload { instance, workload } = entry;
             let old = before.remove(&instance.workload);
@@ -173,27 +152,22 @@ impl ServerLoop {
                 agent.unconfirmed.remove(instance); // It receives the workload, so it will report it.
             }
             let state = workloads.first_state(instance);
-            if guarded.end_placeholder(instance) {
-                new_instances.push((instance.clone(), workloads.states.set(instance, state)));
-            } else if workloads.states.set_initial(instance, state) {
-                new_instances.push((instance.clone(), None));
+            let was_staged = workloads.placeholders.remove(instance);
+            guarded.changed_if(was_staged);
+            if was_staged || workloads.states.get(instance).is_none() {
+                workloads.states.set(instance, state);
             }
         }
         for (name, old) in before.iter().filter(|_| observed) {
             changes.workload("effectiveState", name, Some(old), None);
         }
-        new_instances
     }
 
-    /// Removes the states of deleted instances that no agent was ever sent, and returns these with their states, and what
-    /// agents have to delete.
+    /// Removes the states of deleted instances that no agent was ever sent, and returns these, and what agents have to delete.
     ///
     /// No agent was sent what has no agent, or an agent that is away and never reported a state. What would be too much of
     /// an agent that reports no ends is removed as well. An instance that continues in another form keeps its entry.
-    fn split_finished(
-        &mut self,
-        deleted: Vec<DeletedWorkload>,
-    ) -> (Vec<(InstanceName, ExecutionState)>, Vec<DeletedWorkload>) {
+    fn split_finished(&mut self, deleted: Vec<DeletedWorkload>) -> (Vec<InstanceName>, Vec<DeletedWorkload>) {
         let (mut finished, mut for_agents) = (Vec::new(), Vec::new());
         for entry in deleted {
             let instance = entry.instance.clone();
@@ -208,11 +182,13 @@ impl ServerLoop {
                 }
             }
             self.deletes.forget_stopping(&instance);
-            if let Some(state) = self.workloads.states.remove(&instance) {
+            if self.workloads.states.get(&instance).is_some() {
+                self.workloads.states.remove(&instance);
                 self.timings.remove(&instance);
-                self.rights.end(&instance, &self.workloads, |instance| self.guarded.is_placeholder(instance));
-                self.guarded.end_placeholder(&instance);
-                finished.push((instance, state));
+                let was_staged = self.workloads.placeholders.remove(&instance);
+                self.guarded.changed_if(was_staged);
+                self.rights.end(&instance, &self.workloads);
+                finished.push(instance);
             }
         }
         (finished, for_agents)

@@ -6,7 +6,7 @@ use super::ServerLoop;
 use super::events::Changes;
 use super::lasting::Kind;
 use super::peers::{Agent, Peer, PeerClass};
-use super::unwanted::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
@@ -59,7 +59,7 @@ impl ServerLoop {
         }
         self.peers.add(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
         log::info!("Agent '{name}' connected.");
-        let states = self.guarded.as_reported(self.workloads.states.reports());
+        let states = self.workloads.reported_states();
         self.peers.broadcast_all(&states, id, &name);
         self.deletes.forget_agent(&name);
         self.send_first_list(&name, id, capabilities.prepares);
@@ -69,11 +69,10 @@ impl ServerLoop {
         let mut changes = Changes::default();
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
-        let is_unwanted = |one: &InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_placeholder(one);
-        let unwanted: BTreeSet<InstanceName> = states.filter(is_unwanted).collect();
+        let unwanted: BTreeSet<InstanceName> = states.filter(|one| self.workloads.is_unwanted(one)).collect();
         self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
         self.judge_connected(&name, capabilities.prepares);
-        self.publish(&changes);
+        self.publish(changes);
     }
 
     /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states become unknown.
@@ -90,8 +89,7 @@ impl ServerLoop {
         let _source = log_source(name.clone());
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
-        let mut lost = self.workloads.states.set_agent_disconnected(name);
-        self.keep_placeholders(&mut lost);
+        let lost = self.workloads.agent_disconnected(name);
         self.judge_lost(name);
         let never_wanted = self.workloads.unwanted.agent_gone(name);
         for instance in &never_wanted {
@@ -100,19 +98,15 @@ impl ServerLoop {
             self.deletes.forget_stopping(instance);
             self.deletes.forget_sent(instance);
         }
-        let report = |(instance, _): &(InstanceName, ExecutionState)| {
+        let report = |instance: &InstanceName| {
             let is_gone = never_wanted.contains(instance);
             let phase = if is_gone { Phase::Removed } else { Phase::AgentDisconnected };
             WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
         };
         let reports: Vec<WorkloadState> = lost.iter().map(report).collect();
-        if self.is_observed() {
-            let mut changes = Changes::default();
-            changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
-            let lost = lost.into_iter().map(|(instance, state)| (instance, Some(state)));
-            changes.states(lost.collect(), &self.workloads.states);
-            self.publish(&changes);
-        }
+        let mut changes = Changes::default();
+        changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
+        self.publish(changes);
         never_wanted.iter().for_each(|instance| self.end_requests_of_gone(instance));
         self.peers.broadcast_states(&reports, None);
         // Nothing waits for what is not known to run.
@@ -205,13 +199,13 @@ impl ServerLoop {
 
     /// Stores states that the agent with the stream `from` may report, and passes them on.
     fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
-        let mut old = Vec::new();
         let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
             self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
-            self.guarded.reported(instance);
-            old.push((instance.clone(), self.workloads.states.set(instance, state.clone())));
+            let was_staged = self.workloads.placeholders.remove(instance);
+            self.guarded.reported(instance, was_staged);
+            self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
                 // For a wanted instance this may be the end of an earlier form; the present one waits for what was sent last.
@@ -221,7 +215,7 @@ impl ServerLoop {
             }
         }
         self.judge(&states);
-        self.publish_states(old);
+        self.publish(Changes::default());
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
@@ -271,11 +265,8 @@ impl ServerLoop {
         };
         let before = agent.attributes.clone();
         agent.attributes.load = Some((load.cpu_usage, load.free_memory));
-        let after = agent.attributes.clone();
-        if self.is_observed() {
-            let mut changes = Changes::default();
-            changes.agent(name, Some(&before), Some(&after));
-            self.publish(&changes);
-        }
+        let mut changes = Changes::default();
+        changes.agent(name, Some(&before), Some(&agent.attributes));
+        self.publish(changes);
     }
 }

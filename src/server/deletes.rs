@@ -2,8 +2,7 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::dependencies::{Users, needed_running};
-use super::workloads::Workloads;
+use super::workloads::{Users, Workloads, needed_running};
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
@@ -103,13 +102,6 @@ impl Deletes {
     /// What the delete of `instance` waits for, as it was sent last.
     pub fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.sent.names.get(instance).cloned().unwrap_or_default()
-    }
-
-    /// Number of stopping instances and of deletes with conditions.
-    #[cfg(test)]
-    pub fn len(&self) -> [usize; 2] {
-        assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
-        [self.stopping.names.len(), self.sent.names.len()]
     }
 
     /// Adds to each of `deleted` what it must wait for: the workloads that need it running.
@@ -221,6 +213,14 @@ mod tests {
     use crate::model::execution_state::GONE_PREFIX;
     use crate::model::workload::{AddCondition, Workload};
     use std::sync::Arc;
+
+    impl Deletes {
+        /// Number of stopping instances and of deletes with conditions.
+        pub fn len(&self) -> [usize; 2] {
+            assert!(!self.sent.names.is_empty() || self.sent.instances.is_empty());
+            [self.stopping.names.len(), self.sent.names.len()]
+        }
+    }
 
     fn added(name: &str, needs: &[(&str, AddCondition)]) -> AddedWorkload {
         let mut workload = Workload::new("A", "r", "c");

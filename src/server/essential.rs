@@ -92,7 +92,7 @@ impl ServerLoop {
         match self.workloads.prepare(change, Occasion::Update) {
             Ok(prepared) => {
                 let (_, unpublished) = self.commit(prepared);
-                self.publish(&unpublished);
+                self.publish(unpublished);
             }
             Err(error) => log::error!("The mode cannot be written: {error}"),
         }

@@ -8,6 +8,7 @@ use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting, TooMany};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
+use super::state_view::put_instance;
 use super::update::StateChange;
 use crate::model::complete_state::{
     AgentAttributes, DesiredState, Rendering, WorkloadStates, agent_node, config_node, execution_state_node,
@@ -55,14 +56,6 @@ enum Told {
     /// It does, but there is no room.
     Lost,
     Event(Arc<Encoded>),
-}
-
-/// Subscriptions with the same masks, which get the same events.
-#[derive(Debug)]
-struct SameMasks {
-    masks: Option<Arc<MaskTree>>,
-    /// Each with the requester whose budget its events are charged to.
-    subscriptions: Vec<(RequestKey, Requester)>,
 }
 
 // --------------------------------------------------------------------- cost
@@ -172,9 +165,6 @@ impl Altered {
 
 // ------------------------------------------------------------------ changes
 
-/// States that the instances of one workload had, by id.
-type StatesById = BTreeMap<Name, Option<ExecutionState>>;
-
 /// What one trigger changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -239,47 +229,27 @@ impl Changes {
         self.node(&mut path(&["agents", name]), node(old).as_ref(), node(new).as_ref());
     }
 
-    /// Entries of the map at `way` changed. The first one adds the map itself and the last one removes it, unless the map
-    /// has other entries.
-    fn entries(&mut self, way: &mut Path, old: Entries, new: Entries, has_others: bool) {
-        if has_others {
-            self.each_entry(way, &old, &new);
-        } else {
-            self.node(way, filled(old).as_ref(), filled(new).as_ref());
-        }
-    }
-
-    /// States of instances changed: `old` are the states that they had before, `states` all as they are now.
+    /// States of instances changed: `old` are those that they had before, `states` all as they are now.
     ///
     /// A new agent or workload is one addition, however many instances came with it.
-    pub fn states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>, states: &WorkloadStates) {
-        // By agent, workload and id. What changed twice has the oldest state as its old one.
-        let mut before: BTreeMap<Name, BTreeMap<Name, StatesById>> = BTreeMap::new();
-        for (InstanceName { workload, id, agent }, state) in old {
-            before.entry(agent).or_default().entry(workload).or_default().entry(id).or_insert(state);
-        }
-        for (agent, workloads) in &before {
-            let is_touched = |instance: &InstanceName| {
-                workloads.get(&instance.workload).is_some_and(|ids| ids.contains_key(&instance.id))
-            };
-            let has_others = states.of_agent(agent).any(|(instance, _)| !is_touched(&instance));
-            let mut way = path(&["workloadStates", agent]);
-            let (mut all_old, mut all_new) = (Entries::default(), Entries::default());
-            for (workload, ids) in workloads {
-                let (old, new) = old_and_new(states, agent, workload, ids);
-                if has_others {
-                    let mut ids_now = states.of_agent_workload(agent, workload);
-                    let has_other_ids = ids_now.any(|(instance, _)| !ids.contains_key(&instance.id));
-                    way.push(workload.to_string());
-                    self.entries(&mut way, old, new, has_other_ids);
-                    way.pop();
-                } else {
-                    all_old.extend(filled(old).map(|ids| (workload.to_string(), ids)));
-                    all_new.extend(filled(new).map(|ids| (workload.to_string(), ids)));
-                }
+    fn states(&mut self, old: &[(InstanceName, Option<ExecutionState>)], states: &WorkloadStates) {
+        let (mut before, mut now) = (Entries::default(), Entries::default());
+        let mut put = |instance: &InstanceName, old: Option<&ExecutionState>, new: Option<&ExecutionState>| {
+            for (tree, state) in [(&mut before, old), (&mut now, new)] {
+                state.into_iter().for_each(|state| put_instance(tree, instance, execution_state_node(state)));
             }
-            self.entries(&mut way, all_old, all_new, has_others);
-        }
+        };
+        let changed: BTreeSet<&InstanceName> = old.iter().map(|(instance, _)| instance).collect();
+        old.iter().for_each(|(instance, old)| put(instance, old.as_ref(), states.get(instance)));
+        // Another one that stays as it is keeps its agent, or workload, where it is.
+        let agents: BTreeSet<&Name> = changed.iter().map(|instance| &instance.agent).collect();
+        let workloads: BTreeSet<_> = changed.iter().map(|instance| (&instance.agent, &instance.workload)).collect();
+        let stays = |(other, _): &(InstanceName, &ExecutionState)| !changed.contains(other);
+        let of_agents = agents.into_iter().filter_map(|agent| states.of_agent(agent).find(stays));
+        let of_workloads = workloads.into_iter();
+        let of_workloads = of_workloads.filter_map(|(agent, name)| states.of_agent_workload(agent, name).find(stays));
+        of_agents.chain(of_workloads).for_each(|(other, state)| put(&other, Some(state), Some(state)));
+        self.each_entry(&mut path(&["workloadStates"]), &before, &now);
     }
 
     /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
@@ -295,8 +265,11 @@ impl Changes {
         let old = before.configs.iter().filter_map(|(key, item)| Some((key.clone(), config_node(item.as_ref()?))));
         let new = before.configs.keys().filter_map(|key| Some((key.clone(), config_node(now.configs.get(key)?))));
         let (old, new): (Entries, Entries) = (old.collect(), new.collect());
-        let has_others = now.configs.len() > new.len();
-        self.entries(&mut path(&["desiredState", "configs"]), old, new, has_others);
+        // The first one adds the map itself and the last one removes it, unless the map has other entries.
+        let (has_others, way) = (now.configs.len() > new.len(), &mut path(&["desiredState", "configs"]));
+        let filled =
+            |entries: Entries| Some(Node::Map(entries)).filter(|node| has_others || !node.is_empty_container());
+        self.node(way, filled(old).as_ref(), filled(new).as_ref());
     }
 
     /// A workload of the desired or effective state, named by `part`, came, went or changed.
@@ -324,22 +297,6 @@ impl Changes {
         }
         Some(Altered { added, updated, removed })
     }
-}
-
-/// The changed instances of one workload before and now, by id.
-fn old_and_new(states: &WorkloadStates, agent: &Name, workload: &Name, ids: &StatesById) -> (Entries, Entries) {
-    let before = ids.iter().filter_map(|(id, state)| Some((id.to_string(), execution_state_node(state.as_ref()?))));
-    let now = ids.keys().filter_map(|id| Some((id.to_string(), current(states, agent, workload, id)?)));
-    (before.collect(), now.collect())
-}
-
-fn filled(entries: Entries) -> Option<Node> {
-    (!entries.is_empty()).then_some(Node::Map(entries))
-}
-
-fn current(states: &WorkloadStates, agent: &Name, workload: &Name, id: &Name) -> Option<Node> {
-    let instance = InstanceName { workload: workload.clone(), id: id.clone(), agent: agent.clone() };
-    states.get(&instance).map(execution_state_node)
 }
 
 /// The paths of an event for the new or removed `node` at `path`.
@@ -421,60 +378,43 @@ impl ServerLoop {
         });
         let owner = self.rights.owner(requester);
         let lasting = Lasting { requester: requester.clone(), owner, content: Content::Events(masks) };
+        self.workloads.states.observe(true);
         self.lasting.add(Kind::Events, key, lasting)
     }
 
-    /// All subscriptions, those with the same masks together, in the order of the first of them.
-    fn by_masks(&self) -> Vec<SameMasks> {
-        let mut all: Vec<SameMasks> = Vec::new();
-        let mut index = BTreeMap::new();
-        for (key, lasting) in self.lasting.of(Kind::Events) {
-            let masks = lasting.masks();
-            let place = *index.entry(masks.map(Arc::as_ptr)).or_insert(all.len());
-            if place == all.len() {
-                all.push(SameMasks { masks: masks.cloned(), subscriptions: Vec::new() });
-            }
-            all[place].subscriptions.push((key.clone(), lasting.requester.clone()));
-        }
-        all
-    }
-
-    /// Notifies subscribers of states of instances that have changed; `old` are those that they had before.
-    pub(super) fn publish_states(&mut self, old: Vec<(InstanceName, Option<ExecutionState>)>) {
-        if self.is_observed() {
-            let mut changes = Changes::default();
-            changes.states(old, &self.workloads.states);
-            self.publish(&changes);
-        }
-    }
-
-    /// Notifies subscribers of what changed, each in one message with the new values. Events must not cost an agent its
+    /// Notifies subscribers of `changes` and of all states that have changed, each in one message with the new values. Events must not cost an agent its
     /// connection: a subscriber that does not take them in time gets an error, and its subscription ends.
-    pub(super) fn publish(&mut self, changes: &Changes) {
-        if changes.is_empty() {
+    pub(super) fn publish(&mut self, mut changes: Changes) {
+        let states = &mut self.workloads.states;
+        changes.states(&states.take_changed(), states);
+        if changes.is_empty() || !self.is_observed() {
             return;
         }
-        let groups = self.by_masks();
-        let all = || groups.iter().flat_map(|group| &group.subscriptions);
+        let subscriptions = || self.lasting.of(Kind::Events);
         if changes.are_too_many() {
-            let keys: Vec<RequestKey> = all().map(|(key, _)| key.clone()).collect();
+            let keys: Vec<RequestKey> = subscriptions().map(|(key, _)| key.clone()).collect();
             return keys.iter().for_each(|key| self.end_subscription(key, TOO_MANY_FIELDS));
         }
-        let requesters = all().map(|(_, requester)| requester).collect::<BTreeSet<_>>().len();
+        let requesters = subscriptions().map(|(_, lasting)| &lasting.requester).collect::<BTreeSet<_>>().len();
+        // Those with the same masks get the same events.
+        let (mut groups, mut places): (Vec<Vec<(RequestKey, Requester)>>, BTreeMap<_, usize>) = Default::default();
+        for (key, lasting) in subscriptions() {
+            let place = *places.entry(lasting.masks().map(Arc::as_ptr)).or_insert(groups.len());
+            groups.resize_with(groups.len().max(place + 1), Vec::new);
+            groups[place].push((key.clone(), lasting.requester.clone()));
+        }
         let cpu = std::mem::take(&mut self.cpu);
         let mut budget = Budget::new(&cpu, (cpu.0)().saturating_sub(self.begun), requesters);
         // One after the other: the events of all groups together could fill the memory.
-        for group in groups {
-            self.send_event(group, changes, &mut budget);
-        }
+        groups.into_iter().for_each(|group| self.send_event(group, &changes, &mut budget));
         self.cpu = cpu;
     }
 
     /// Notifies subscriptions with the same masks. The event is found, read and encoded once, at the cost of the first of
     /// them that can pay for that.
-    fn send_event(&mut self, group: SameMasks, changes: &Changes, budget: &mut Budget<'_>) {
+    fn send_event(&mut self, group: Vec<(RequestKey, Requester)>, changes: &Changes, budget: &mut Budget<'_>) {
         let mut event: Option<Arc<Encoded>> = None;
-        for (key, requester) in group.subscriptions {
+        for (key, requester) in group {
             let Some(peer) = self.peers.get(key.peer) else { continue };
             let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
             let has_room = !is_busy && peer.outbox.has_room_for_event();
@@ -482,7 +422,8 @@ impl ServerLoop {
                 Some(event) if has_room => Some(Told::Event(event.clone())),
                 Some(_) => Some(Told::Lost),
                 None => {
-                    let altered = changes.matching(group.masks.as_deref(), meter)?;
+                    let masks = self.lasting.get(Kind::Events, &key).and_then(Lasting::masks);
+                    let altered = changes.matching(masks.map(|masks| &**masks), meter)?;
                     if altered.is_empty() {
                         return Some(Told::Nothing);
                     }

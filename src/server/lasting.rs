@@ -174,6 +174,10 @@ impl LastingRequests {
         fits(&|_| true, "this connection", stream_max, BYTES_OF_STREAM)
     }
 
+    pub fn get(&self, kind: Kind, key: &RequestKey) -> Option<&Lasting> {
+        self.0.get(&(kind, key.clone()))
+    }
+
     pub fn get_mut(&mut self, kind: Kind, key: &RequestKey) -> Option<&mut Lasting> {
         self.0.get_mut(&(kind, key.clone()))
     }
@@ -224,7 +228,7 @@ impl ServerLoop {
     /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
     /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {
-        self.rights.end(gone, &self.workloads, |instance| self.guarded.is_placeholder(instance));
+        self.rights.end(gone, &self.workloads);
         self.end_lasting(|_, _, lasting| lasting.owner.as_ref() == Some(gone));
         if self.rights.of(&gone.agent, &gone.workload).is_none() {
             self.end_denied_subscriptions(gone);

@@ -143,7 +143,7 @@ impl ServerLoop {
     /// The request with this full id. The id of the requester may contain the separator itself.
     fn log_request(&self, full_id: &str) -> Option<RequestKey> {
         let found = full_id.split_once('@').and_then(|(name, id)| {
-            let peer = *self.peers.ids.get(name)?;
+            let peer = self.peers.named(name)?;
             Some(RequestKey { peer, id: id.to_owned() })
         });
         if found.is_none() {

@@ -9,7 +9,6 @@
 mod commit;
 mod connections;
 mod deletes;
-mod dependencies;
 mod essential;
 mod events;
 mod guarded;
@@ -18,7 +17,6 @@ mod logs;
 pub mod metrics;
 mod modes;
 pub mod mutating_hooks;
-mod parts_on_request;
 mod peers;
 mod plan;
 mod prepare;
@@ -29,7 +27,6 @@ pub mod state_store;
 pub mod state_view;
 mod templates;
 mod timings;
-mod unwanted;
 mod update;
 mod usage;
 mod waiting_requests;
@@ -161,7 +158,7 @@ impl ServerLoop {
     /// From now on each accepted desired state is given to `store`. To be called after the start.
     pub fn set_store(&mut self, store: StateStore) {
         self.store = Some(store);
-        self.guarded.keep_on_disk();
+        self.guarded.is_kept_on_disk = true;
     }
 
     /// From now on clients that read the part `warning` receive this.
@@ -171,7 +168,7 @@ impl ServerLoop {
 
     /// From now on this follows from a failed update of workloads that do not say it.
     pub fn set_update_on_failure(&mut self, on_failure: OnFailure) {
-        self.guarded.set_on_failure(on_failure);
+        self.guarded.on_failure = on_failure;
     }
 
     /// Takes over a startup manifest; waits for the hooks, since there is nothing else to do yet. A workload that was
@@ -200,9 +197,10 @@ impl ServerLoop {
     fn start(&mut self, desired: DesiredState, occasion: Occasion) -> Result<(), UpdateError> {
         let mut prepared = self.workloads.prepare(StateChange::between(&self.workloads.desired, desired), occasion)?;
         if let Some(hooks) = &self.hooks
-            && let Some(plan) = prepared.for_hooks()
+            && !prepared.forms.is_empty()
         {
-            prepared = self.workloads.hooked(prepared, hooks.run(plan), false)?;
+            let plan = self.workloads.difference(&prepared.forms).message();
+            prepared = self.workloads.hooked(prepared, hooks.run(plan))?;
         }
         self.commit(prepared);
         Ok(())
@@ -287,6 +285,7 @@ impl ServerLoop {
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         self.begun = (self.cpu.0)();
+        self.workloads.states.observe(self.is_observed());
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);

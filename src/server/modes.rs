@@ -2,7 +2,7 @@
 //! workload outside of the current mode is effective without an agent.
 //!
 //! Thread: `server`; a plain value, part of [`super::workloads::Workloads`]; there is none unless the settings name the
-//! config item. A switch costs what it changes: workloads are kept by the set of modes that they name.
+//! config item. A switch looks at each workload with the tag.
 
 use super::plan::Difference;
 use super::settings::ModeSettings;
@@ -73,8 +73,6 @@ pub struct Modes {
     info: Arc<str>,
     /// All workloads as they are in their modes, with their own agents.
     workloads: BTreeMap<Name, AddedWorkload>,
-    /// Those of them that are not in every mode, by their modes.
-    by_modes: BTreeMap<BTreeSet<String>, BTreeSet<Name>>,
     /// Essential instances whose final failure was seen.
     failed: BTreeSet<InstanceName>,
     /// Why the server switched by itself, until a client writes the config item.
@@ -92,11 +90,6 @@ pub struct SwitchCounts {
     pub failure: u64,
 }
 
-/// The modes that a workload names; `None` for one that is in every mode.
-fn modes_of(workload: &Workload) -> Option<BTreeSet<String>> {
-    workload.tags.get(MODES_TAG).map(|value| mode_names(value).map(str::to_owned).collect())
-}
-
 fn text(item: Option<&ConfigItem>) -> Option<&str> {
     if let Some(ConfigItem::Text(text)) = item { Some(text) } else { None }
 }
@@ -109,7 +102,6 @@ impl Modes {
             current: None,
             info: "".into(),
             workloads: BTreeMap::new(),
-            by_modes: BTreeMap::new(),
             failed: BTreeSet::new(),
             cause: None,
             switches: SwitchCounts::default(),
@@ -133,7 +125,7 @@ impl Modes {
 
     /// The modes of all workloads, the current one and the one for failures.
     pub fn known(&self) -> BTreeSet<&str> {
-        let named = self.by_modes.keys().flatten().map(String::as_str);
+        let named = self.tagged().flat_map(|(_, modes)| mode_names(modes));
         named.chain(self.current()).chain(self.on_failure()).collect()
     }
 
@@ -149,6 +141,11 @@ impl Modes {
             text("cause", self.cause.as_deref()),
         ];
         Node::map(entries.into_iter().flatten())
+    }
+
+    /// The workloads that are not in every mode, with the texts of their tags.
+    fn tagged(&self) -> impl Iterator<Item = (&Name, &String)> {
+        self.workloads.iter().filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
     }
 
     /// All workloads with their own agents, in the current mode or not.
@@ -217,8 +214,8 @@ impl Modes {
     /// # Errors
     /// [`ModeError::NoItem`].
     pub fn check_hooked(&self, stays: impl Fn(&Name) -> bool) -> Result<(), ModeError> {
-        match self.by_modes.values().flatten().find(|name| stays(name)) {
-            Some(name) => Err(ModeError::NoItem { workload: name.clone(), item: self.item().to_owned() }),
+        match self.tagged().find(|(name, _)| stays(name)) {
+            Some((name, _)) => Err(ModeError::NoItem { workload: name.clone(), item: self.item().to_owned() }),
             None => Ok(()),
         }
     }
@@ -227,8 +224,7 @@ impl Modes {
 
     /// Adds a workload that has no agent because it failed at the start.
     pub fn add_failed(&mut self, added: &AddedWorkload) {
-        let failed = Difference { added: vec![added.clone()], deleted: vec![] };
-        self.change(&failed);
+        self.workloads.insert(added.instance.workload.clone(), added.clone());
     }
 
     /// Carries out `difference`, which is about workloads with their own agents, and the present config item. Returns what
@@ -240,8 +236,10 @@ impl Modes {
         item: Option<&ConfigItem>,
         effective: &BTreeMap<Name, AddedWorkload>,
     ) -> (Difference, BTreeSet<Name>) {
-        let mut touched = self.change(difference);
-        let mut infos = BTreeSet::new();
+        let Difference { added, deleted } = difference;
+        let names = added.iter().map(|added| &added.instance).chain(deleted).map(|instance| instance.workload.clone());
+        let mut touched: BTreeSet<Name> = names.collect();
+        difference.carry_out(&mut self.workloads);
         let mode = text(item);
         if mode != self.current() {
             let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
@@ -251,15 +249,7 @@ impl Modes {
                 let SwitchCounts { client, failure } = &mut self.switches;
                 *(if self.cause.is_some() { failure } else { client }) += 1;
             }
-            for (modes, names) in &self.by_modes {
-                let [was_in, is_in] =
-                    [old.as_ref(), self.current.as_ref()].map(|mode| mode.is_none_or(|mode| modes.contains(mode)));
-                if was_in != is_in {
-                    touched.extend(names.iter().cloned());
-                } else if !is_in {
-                    infos.extend(names.iter().cloned());
-                }
-            }
+            touched.extend(self.tagged().map(|(name, _)| name.clone()));
         }
         let mut difference = Difference::default();
         for name in &touched {
@@ -275,31 +265,7 @@ impl Modes {
             }
             difference.added.extend(new);
         }
-        infos.append(&mut touched);
-        (difference, infos)
-    }
-
-    /// Changes the workloads with their own agents. Returns their names.
-    fn change(&mut self, difference: &Difference) -> BTreeSet<Name> {
-        let Difference { added, deleted } = difference;
-        let names = added.iter().map(|added| &added.instance).chain(deleted).map(|instance| instance.workload.clone());
-        let touched: BTreeSet<Name> = names.collect();
-        for name in &touched {
-            let Some(modes) = self.workloads.get(name).and_then(|added| modes_of(&added.workload)) else { continue };
-            if let Some(names) = self.by_modes.get_mut(&modes) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.by_modes.remove(&modes);
-                }
-            }
-        }
-        difference.carry_out(&mut self.workloads);
-        for AddedWorkload { instance, workload } in added {
-            if let Some(modes) = modes_of(workload) {
-                self.by_modes.entry(modes).or_default().insert(instance.workload.clone());
-            }
-        }
-        touched
+        (difference, touched)
     }
 
     fn log_switch(&self, old: Option<&str>) {
@@ -308,7 +274,7 @@ impl Modes {
             Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
             None => log::info!("The mode is '{mode}'."),
         }
-        if !self.by_modes.keys().any(|modes| modes.contains(mode)) {
+        if !self.tagged().any(|(_, modes)| mode_names(modes).any(|name| name == mode)) {
             log::warn!("No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run.");
         }
     }

@@ -82,21 +82,6 @@ impl MutatingHooks {
         Ok((hooks, taken, put, watched))
     }
 
-    /// Hooks whose outcomes a test gives.
-    #[cfg(test)]
-    pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
-        let (hooks, plans, ..) = Self::without_thread().unwrap();
-        (hooks, plans)
-    }
-
-    /// Hooks whose outcome is there at once.
-    #[cfg(test)]
-    pub fn answering(decide: Decide) -> Self {
-        let (mut hooks, _, outcomes, _) = Self::without_thread().unwrap();
-        hooks.decides = Some((decide, outcomes));
-        hooks
-    }
-
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
     pub fn start_plan(&self, plan: WorkloadPlan) {
         #[cfg(test)]
@@ -162,7 +147,7 @@ fn run_one(entry: &HookEntry, output_max: usize, input: &[u8], cancel: Cancel<'_
         arguments: vec![],
         variables: vec![],
         input,
-        limit: Some(Duration::from_secs(entry.timeout_s.into())),
+        limit: Some(Duration::from_secs(entry.timeout_s.0)),
         bounds: OutputBounds { output_max, error_max: HOOK_ERROR_MAX, end_when_exceeded: true },
         kill_grace: HOOK_KILL_GRACE,
     };

@@ -38,12 +38,6 @@ pub struct Peer {
     pub outbox: Outbox,
 }
 
-impl Peer {
-    fn receives_broadcasts(&self) -> bool {
-        self.class != PeerClass::Commander
-    }
-}
-
 /// A connected agent.
 #[derive(Debug)]
 pub struct Agent {
@@ -89,8 +83,6 @@ impl Agent {
 pub struct Peers {
     /// Streams by their number.
     pub streams: BTreeMap<PeerId, Peer>,
-    /// Streams by their name, which stands before the ids of requests that are passed on.
-    pub ids: BTreeMap<Name, PeerId>,
     /// Connected agents by name.
     pub agents: BTreeMap<Name, Agent>,
     /// Streams that did not take a message; closed at the end of the event.
@@ -101,6 +93,11 @@ impl Peers {
     /// The stream `id`.
     pub fn get(&self, id: PeerId) -> Option<&Peer> {
         self.streams.get(&id)
+    }
+
+    /// The stream of this name, which stands before the ids of requests that are passed on.
+    pub fn named(&self, name: &str) -> Option<PeerId> {
+        self.streams.iter().find(|(_, peer)| *peer.name == *name).map(|(id, _)| *id)
     }
 
     /// The stream of a connected agent.
@@ -140,17 +137,12 @@ impl Peers {
 
     /// A stream was opened.
     pub fn add(&mut self, id: PeerId, peer: Peer) {
-        self.ids.insert(peer.name.clone(), id);
         self.streams.insert(id, peer);
     }
 
     /// Removes a stream. Dropping its outbox ends it with status OK.
     pub fn remove(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.streams.remove(&id)?;
-        if self.ids.get(&peer.name) == Some(&id) {
-            self.ids.remove(&peer.name);
-        }
-        Some(peer)
+        self.streams.remove(&id)
     }
 
     /// A stream that did not take a message, once for each.
@@ -204,31 +196,26 @@ impl Peers {
 
     /// Sends `states` to every stream that receives broadcasts, except to `except`, and to no agent its own.
     pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
-        let receivers = self.streams.iter().filter(|(id, peer)| Some(**id) != except && peer.receives_broadcasts());
-        let receivers: Vec<(PeerId, Name)> = receivers.map(|(id, peer)| (*id, peer.name.clone())).collect();
-        let states = encoded(states, receivers.is_empty());
-        for (id, name) in receivers {
-            let foreign = states.iter().filter(|state| state.instance.agent != name);
-            self.send_states(id, foreign.cloned().collect());
-        }
+        self.broadcast(states, |id, peer| Some(id) != except && peer.class != PeerClass::Commander);
     }
 
     /// Sends `states` to command lines of an earlier version only.
     pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
-        let clis = self.streams.iter().filter(|(_, peer)| peer.class == PeerClass::Cli && !states.is_empty());
-        let clis: Vec<PeerId> = clis.map(|(id, _)| *id).collect();
-        let states = encoded(states, clis.is_empty());
-        for id in clis {
-            self.send_states(id, states.clone());
-        }
+        self.broadcast(states, |_, peer| peer.class == PeerClass::Cli);
     }
 
-    /// As [`Self::send`], for states, if there are any.
-    fn send_states(&mut self, id: PeerId, states: Vec<StateEntry>) {
-        if !states.is_empty() {
-            let result = self.get(id).map_or(Ok(()), |peer| peer.outbox.put_states(states));
-            self.check(id, result);
-        }
+    /// Each state is encoded once for all who are told of it, unless there are none.
+    fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(PeerId, &Peer) -> bool) {
+        let mut encoded: Option<Vec<StateEntry>> = None;
+        let put = |(id, peer): (&PeerId, &Peer)| {
+            let states = encoded.get_or_insert_with(|| states.iter().map(StateEntry::new).collect());
+            let foreign: Vec<StateEntry> =
+                states.iter().filter(|state| state.instance.agent != peer.name).cloned().collect();
+            (!foreign.is_empty()).then(|| (*id, peer.outbox.put_states(foreign)))
+        };
+        let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
+        let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
+        results.into_iter().for_each(|(id, result)| self.check(id, result));
     }
 
     /// Sends all states except its own and those of the agent `name`, which has just connected as `newcomer`, to
@@ -236,16 +223,11 @@ impl Peers {
     /// with agents times states; a receiver that is busy gets the newest of it only.
     pub fn broadcast_all(&mut self, states: &[WorkloadState], newcomer: PeerId, name: &Name) {
         let states = StatesOfAgent::all(states);
-        let receivers = self.streams.iter().filter(|(_, peer)| peer.receives_broadcasts());
+        let receivers = self.streams.iter().filter(|(_, peer)| peer.class != PeerClass::Commander);
         let put = |(id, peer): (&PeerId, &Peer)| {
             (*id, peer.outbox.put_all_states(&states, &peer.name, name, *id == newcomer))
         };
         let results: Vec<(PeerId, Result<(), OutboxError>)> = receivers.map(put).collect();
         results.into_iter().for_each(|(id, result)| self.check(id, result));
     }
-}
-
-/// Each state for all who are told of it, unless there are none.
-fn encoded(states: &[WorkloadState], is_for_nobody: bool) -> Vec<StateEntry> {
-    if is_for_nobody { Vec::new() } else { states.iter().map(StateEntry::new).collect() }
 }

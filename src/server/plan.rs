@@ -1,13 +1,28 @@
-//! What an update means for workloads and agents: old against new, workload by workload.
+//! What an update means for workloads and agents: forms of workloads, and old against new, workload by workload.
 //!
 //! Thread: `server`; plain functions.
 
+use crate::model::complete_state::{Rendering, StateError, workload_from_node, workload_node};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
-use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
+use crate::model::names::{InstanceName, Name, has_name_characters};
+use crate::model::node::Node;
 use crate::model::validation::check_workload;
 use crate::model::workload::Workload;
-use std::collections::{BTreeMap, BTreeSet};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A workload at one time; nothing where it did not exist.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "StoredForm", into = "StoredForm")]
+pub struct Form {
+    /// As users asked for it.
+    pub desired: Option<Arc<Workload>>,
+    /// As templates made it.
+    pub rendered: Option<AddedWorkload>,
+    /// As its agent gets it, after hooks.
+    pub effective: Option<AddedWorkload>,
+}
 
 /// The workloads that differ, sorted by name. A changed workload is in both lists, even under the same instance name.
 #[derive(Debug, Default, PartialEq)]
@@ -19,113 +34,17 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares rendered workloads, sorted by name, with those in force; `None` stands for one that goes. Those that
-    /// are not in `changed` stay.
-    pub fn between(old: &BTreeMap<Name, AddedWorkload>, changed: BTreeMap<Name, Option<Arc<Workload>>>) -> Self {
-        let mut difference = Self::default();
-        for (name, workload) in changed {
-            let known = old.get(&name);
-            if known.map(|known| &known.workload) == workload.as_ref() {
-                continue;
-            }
-            difference.deleted.extend(known.map(|known| known.instance.clone()));
-            difference.added.extend(workload.map(|workload| added(&name, workload)));
-        }
-        difference
-    }
-
-    /// A workload of `workloads` after this change.
-    pub fn workload<'a>(&'a self, workloads: &'a BTreeMap<Name, AddedWorkload>, name: &str) -> Option<&'a Workload> {
-        if let Some(added) = self.of(name) {
-            return Some(&added.workload);
-        }
-        let stays = |known: &&AddedWorkload| self.deleted.binary_search(&known.instance).is_err();
-        workloads.get(name).filter(stays).map(|known| &*known.workload)
-    }
-
-    /// The same change as seen by agents: the instances that end are those in `effective`, which hooks may have made
-    /// others than the rendered ones.
-    pub fn for_agents(&self, effective: &BTreeMap<Name, AddedWorkload>) -> Self {
-        let deleted = self.deleted.iter().map(|instance| &instance.workload);
-        let names: BTreeSet<&Name> = self.added.iter().map(|added| &added.instance.workload).chain(deleted).collect();
-        let ends = |name: &&Name| effective.get(&***name).map(|added| added.instance.clone());
-        Self { added: self.added.clone(), deleted: names.iter().filter_map(ends).collect() }
-    }
-
-    /// What hooks made of this change, checked and completed so that it leads from `effective` to another consistent
-    /// state: an instance that is replaced ends even if the hook forgot it, one that does not exist cannot end.
-    ///
-    /// # Errors
-    /// Why the output cannot be carried out.
-    pub fn changed_to(&self, output: WorkloadPlan, effective: &BTreeMap<Name, AddedWorkload>) -> Result<Self, String> {
-        let mut added: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
-        for entry in output.added {
-            check_added(&entry)?;
-            let name = entry.instance.workload.clone();
-            let same = |known: &&AddedWorkload| **known == entry;
-            // What is the same is shared, so that no text is kept twice.
-            let entry = self.of(&name).filter(same).cloned().unwrap_or(entry);
-            if added.insert(name.clone(), entry).is_some() {
-                return Err(format!("Workload '{name}' is added twice."));
-            }
-        }
-        let mut deleted: BTreeSet<InstanceName> = BTreeSet::new();
-        for DeletedWorkload { instance, .. } in output.deleted {
-            if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
-                deleted.insert(instance);
-            } else {
-                log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
-            }
-        }
-        added.retain(|name, entry| match effective.get(name) {
-            Some(known) if !deleted.contains(&known.instance) => {
-                let changes = known != entry;
-                deleted.extend(changes.then(|| known.instance.clone()));
-                changes
-            }
-            _ => true,
-        });
-        Ok(Self { added: added.into_values().collect(), deleted: deleted.into_iter().collect() })
-    }
-
-    /// What leads from `old` to these.
-    pub fn to<'n>(
-        old: &BTreeMap<Name, AddedWorkload>,
-        new: impl Iterator<Item = (&'n Name, Option<&'n AddedWorkload>)>,
-    ) -> Self {
+    /// What leads from `old` to these, `None` for those that go.
+    pub fn to(old: &BTreeMap<Name, AddedWorkload>, new: impl Iterator<Item = (Name, Option<AddedWorkload>)>) -> Self {
         let mut difference = Self::default();
         for (name, new) in new {
-            let known = old.get(name);
-            if known != new {
+            let known = old.get(&name);
+            if known != new.as_ref() {
                 difference.deleted.extend(known.map(|known| known.instance.clone()));
-                difference.added.extend(new.cloned());
+                difference.added.extend(new);
             }
         }
         difference
-    }
-
-    /// The workloads that differ; one that changes is there twice.
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
-        self.added.iter().map(|added| &added.instance).chain(&self.deleted).map(|instance| &instance.workload)
-    }
-
-    /// The new forms of the workloads that differ, `None` for those that go.
-    pub fn by_name(&self) -> BTreeMap<&Name, Option<&AddedWorkload>> {
-        let deleted = self.deleted.iter().map(|instance| (&instance.workload, None));
-        deleted.chain(self.added.iter().map(|added| (&added.instance.workload, Some(added)))).collect()
-    }
-
-    /// The part that is about some workloads.
-    #[must_use]
-    pub fn of_names(mut self, is_wanted: impl Fn(&Name) -> bool) -> Self {
-        self.added.retain(|added| is_wanted(&added.instance.workload));
-        self.deleted.retain(|instance| is_wanted(&instance.workload));
-        self
-    }
-
-    fn of(&self, workload: &str) -> Option<&AddedWorkload> {
-        let index = self.added.binary_search_by(|added| (*added.instance.workload).cmp(workload)).ok()?;
-        self.added.get(index)
     }
 
     /// As a message; conditions of deletes are not known yet.
@@ -151,7 +70,8 @@ impl Difference {
     }
 }
 
-fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), String> {
+/// What hooks added, checked.
+pub fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(), String> {
     let InstanceName { workload: name, id, agent } = instance;
     check_workload(name, workload).map_err(|error| error.to_string())?;
     if id.is_empty() || !has_name_characters(id) {
@@ -167,7 +87,7 @@ fn check_added(AddedWorkload { instance, workload }: &AddedWorkload) -> Result<(
 }
 
 /// The workload with the name of its instance, sharing the texts that are there already.
-fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
+pub fn added(name: &Name, workload: Arc<Workload>) -> AddedWorkload {
     let InstanceName { id, .. } = workload.instance_name(name);
     AddedWorkload { instance: InstanceName { workload: name.clone(), id, agent: workload.agent.clone() }, workload }
 }
@@ -184,6 +104,59 @@ pub fn per_agent(added: &[AddedWorkload], deleted: Vec<DeletedWorkload>) -> BTre
     plans
 }
 
+// ------------------------------------------------------------------ on disk
+
+/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
+#[derive(Serialize, Deserialize)]
+pub struct StoredForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    desired: Option<Node>,
+    /// None when it is the effective one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rendered: Option<StoredWorkload>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effective: Option<StoredWorkload>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredWorkload {
+    instance: InstanceName,
+    /// None when it is the desired one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<Node>,
+}
+
+impl From<Form> for StoredForm {
+    fn from(Form { desired, rendered, effective }: Form) -> Self {
+        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
+        let [rendered, effective] = [rendered, effective].map(|added| {
+            let AddedWorkload { instance, workload } = added?;
+            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
+            Some(StoredWorkload { instance, workload })
+        });
+        Self { desired: desired.as_ref().map(node), rendered, effective }
+    }
+}
+
+impl TryFrom<StoredForm> for Form {
+    type Error = StateError;
+
+    /// An error ends the reading of the update: what would be put back is not known then.
+    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
+        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
+        let desired = desired.map(workload).transpose()?;
+        let part = |stored: Option<StoredWorkload>| {
+            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
+            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
+            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
+            Ok(Some(AddedWorkload { instance, workload }))
+        };
+        let effective = part(effective)?;
+        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,9 +171,9 @@ mod tests {
 
     /// What leads to `new`, with those that go.
     fn between(old: &BTreeMap<Name, Arc<Workload>>, new: &BTreeMap<Name, Arc<Workload>>) -> Difference {
-        let gone = old.keys().map(|name| (name.clone(), None));
-        let stays = new.iter().map(|(name, workload)| (name.clone(), Some(workload.clone())));
-        Difference::between(&in_force(old), gone.chain(stays).collect())
+        let (old, new) = (in_force(old), in_force(new));
+        let names: std::collections::BTreeSet<&Name> = old.keys().chain(new.keys()).collect();
+        Difference::to(&old, names.into_iter().map(|name| (name.clone(), new.get(name).cloned())))
     }
 
     fn names(difference: &Difference) -> (String, String) {

@@ -2,9 +2,8 @@
 //!
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
-use super::modes::ModeError;
 use super::mutating_hooks::HookOutcome;
-use super::plan::Difference;
+use super::plan::{Form, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
@@ -12,7 +11,7 @@ use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, ConfigError};
-use crate::model::messages::{AddedWorkload, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{Name, excerpt};
 use crate::model::validation::{
     check_api_version, check_config_keys, check_config_references, check_mount_points, check_workload,
@@ -31,21 +30,12 @@ pub type Failed = BTreeMap<Name, String>;
 pub struct PreparedUpdate {
     /// What changes in the desired state.
     pub change: StateChange,
-    /// What changes in the rendered workloads.
-    pub rendered: Difference,
-    /// What changes in the effective workloads, each with its own agent, once hooks have agreed.
-    pub for_agents: Difference,
+    /// The new forms of the workloads that are rendered in another way, or that hooks have changed.
+    pub forms: BTreeMap<Name, Form>,
     /// Workloads that fail alone.
     pub failed: Failed,
     /// Whether a client writes the config item of the mode, also with the text that it has.
     pub writes_mode: bool,
-}
-
-impl PreparedUpdate {
-    /// The plan that hooks may change or refuse; `None` when no workload changes.
-    pub fn for_hooks(&self) -> Option<WorkloadPlan> {
-        (!self.rendered.is_empty()).then(|| self.for_agents.message())
-    }
 }
 
 /// What brings a change, which decides about workloads that cannot be taken over.
@@ -143,26 +133,32 @@ impl Workloads {
                 occasion.fail(&mut failed, name, UpdateError::Rule(named(&error, name)), false)?;
             }
         }
-        let mut rendered = self.rendered(&change, occasion, &mut failed)?;
-        rendered.retain(|name, _| !failed.contains_key(name));
-        let mut rendered = Difference::between(self.before_hooks(), rendered);
+        let mut forms = BTreeMap::new();
         let mut texts_left = lifecycle::TEXTS_MAX;
-        for added in &rendered.added {
-            let name = &added.instance.workload;
-            let checked = check_workload(name, &added.workload);
-            let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, name)));
-            if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
-                occasion.fail(&mut failed, name, error, false)?;
+        for (name, rendered) in self.rendered(&change, occasion, &mut failed)? {
+            let known = self.before_hooks().get(&name).map(|known| &known.workload);
+            if known == rendered.as_ref() || failed.contains_key(&name) {
+                continue;
             }
+            let rendered = rendered.map(|workload| added(&name, workload));
+            if let Some(added) = &rendered {
+                let checked = check_workload(&name, &added.workload);
+                let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, &name)));
+                if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
+                    occasion.fail(&mut failed, &name, error, false)?;
+                    continue;
+                }
+            }
+            let desired = change.workload(&self.desired, &name).cloned();
+            forms.insert(name, Form { desired, effective: rendered.clone(), rendered });
         }
-        rendered.added.retain(|added| !failed.contains_key(&added.instance.workload));
         self.check_modes(&change)?;
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
-        if let Some(cycle) = find_cycle(workload, rendered.added.iter().map(|added| &added.instance.workload)) {
+        let new = forms.iter().filter(|(_, form)| form.rendered.is_some());
+        if let Some(cycle) = find_cycle(workload, new.map(|(name, _)| name)) {
             return Err(UpdateError::Cycle(cycle));
         }
-        let for_agents = rendered.for_agents(self.before_modes());
-        Ok(PreparedUpdate { change, rendered, for_agents, failed, ..PreparedUpdate::default() })
+        Ok(PreparedUpdate { change, forms, failed, writes_mode: false })
     }
 
     /// Checks what `change` says about modes, if there are modes.
@@ -184,40 +180,65 @@ impl Workloads {
         checked.map_err(|error| UpdateError::Invalid(error.to_string()))
     }
 
-    /// Checks what hooks made of the tags about modes.
-    fn check_hooked_modes(&self, change: &StateChange, for_agents: &Difference) -> Result<(), ModeError> {
-        let Some(modes) = &self.modes else { return Ok(()) };
-        let has_item = change.config(&self.desired, modes.item()).is_some();
-        for AddedWorkload { instance, workload } in &for_agents.added {
-            modes.check(&instance.workload, workload, has_item)?;
-        }
-        Ok(())
-    }
-
-    /// Takes over what hooks made of an update, which was prepared for another state if it `is_outdated`.
+    /// Takes over what hooks made of an update. What they leave out stays as it is by now: their plan may have been made
+    /// for another state.
     ///
     /// # Errors
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
-    pub fn hooked(
-        &self,
-        prepared: PreparedUpdate,
-        outcome: HookOutcome,
-        is_outdated: bool,
-    ) -> Result<PreparedUpdate, UpdateError> {
-        let output = match outcome? {
-            Some(output) => output,
-            None if !is_outdated => return Ok(prepared),
-            None => prepared.for_agents.message(),
-        };
+    pub fn hooked(&self, mut prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
         let invalid = |reason: &dyn Display| UpdateError::Invalid(format!("Hook output: {reason}"));
-        let changed = prepared.for_agents.changed_to(output, self.before_modes());
-        let for_agents = changed.map_err(|reason| invalid(&reason))?;
-        self.check_hooked_modes(&prepared.change, &for_agents).map_err(|error| invalid(&error))?;
-        let workload = |name: &str| for_agents.workload(self.before_modes(), name);
-        match find_cycle(workload, for_agents.added.iter().map(|added| &added.instance.workload)) {
-            Some(cycle) => Err(UpdateError::Cycle(cycle)),
-            None => Ok(PreparedUpdate { for_agents, ..prepared }),
+        if let Some(output) = outcome? {
+            self.change_by_hooks(&mut prepared, output).map_err(|reason| invalid(&reason))?;
         }
+        let PreparedUpdate { change, forms, .. } = &prepared;
+        let new = || forms.values().filter_map(|form| form.effective.as_ref());
+        if let Some(modes) = &self.modes {
+            let has_item = change.config(&self.desired, modes.item()).is_some();
+            let checked = new().try_for_each(|it| modes.check(&it.instance.workload, &it.workload, has_item));
+            checked.map_err(|error| invalid(&error))?;
+        }
+        let effective =
+            |name: &str| forms.get(name).map_or_else(|| self.before_modes().get(name), |it| it.effective.as_ref());
+        let workload = |name: &str| effective(name).map(|added| &*added.workload);
+        match find_cycle(workload, new().map(|added| &added.instance.workload)) {
+            Some(cycle) => Err(UpdateError::Cycle(cycle)),
+            None => Ok(prepared),
+        }
+    }
+
+    /// An instance that is replaced ends even if a hook forgot it, one that does not exist cannot end.
+    fn change_by_hooks(&self, prepared: &mut PreparedUpdate, output: WorkloadPlan) -> Result<(), String> {
+        let effective = self.before_modes();
+        let made = std::mem::take(&mut prepared.forms);
+        let as_it_is = |(name, form): (&Name, &Form)| {
+            (name.clone(), Form { effective: effective.get(name).cloned(), ..form.clone() })
+        };
+        let mut forms: BTreeMap<Name, Form> = made.iter().map(as_it_is).collect();
+        let mut place = |name: &Name, new: Option<AddedWorkload>| {
+            let desired = || prepared.change.workload(&self.desired, name).cloned();
+            let form = forms.entry(name.clone()).or_insert_with(|| Form { desired: desired(), ..self.form(name) });
+            form.effective = new;
+        };
+        for DeletedWorkload { instance, .. } in output.deleted {
+            if effective.get(&instance.workload).is_some_and(|known| known.instance == instance) {
+                place(&instance.workload, None);
+            } else {
+                log::warn!("A hook deletes '{}', which does not exist.", excerpt(&instance.to_string()));
+            }
+        }
+        let mut added = BTreeSet::new();
+        for entry in output.added {
+            check_added(&entry)?;
+            let name = entry.instance.workload.clone();
+            // What is the same is shared, so that no text is kept twice.
+            let same = made.get(&name).and_then(|form| form.effective.clone()).filter(|known| *known == entry);
+            place(&name, Some(same.unwrap_or(entry)));
+            if !added.insert(name.clone()) {
+                return Err(format!("Workload '{name}' is added twice."));
+            }
+        }
+        prepared.forms = forms;
+        Ok(())
     }
 
     /// The workloads that `change` touches as agents will get them, `None` for those that go: those that it names, and

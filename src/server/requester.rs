@@ -98,14 +98,9 @@ impl Rights {
 
     /// `ended` is not effective any more, or has no state any more. The last rules of a workload count until it is not
     /// effective and no instance of it has a state on its agent; what is only staged was never there.
-    pub fn end(
-        &mut self,
-        InstanceName { workload, agent, .. }: &InstanceName,
-        workloads: &Workloads,
-        is_staged: impl Fn(&InstanceName) -> bool,
-    ) {
+    pub fn end(&mut self, InstanceName { workload, agent, .. }: &InstanceName, workloads: &Workloads) {
         let mut states = workloads.states.of_agent_workload(agent, workload);
-        let has_state = states.any(|(instance, _)| !is_staged(&instance));
+        let has_state = states.any(|(instance, _)| !workloads.placeholders.contains(&instance));
         if !has_state && !workloads.is_on(agent, workload) {
             self.by_workload.remove(&(agent.clone(), workload.clone()));
         }
@@ -161,14 +156,20 @@ impl Rights {
         };
         Ok(Some((workload, self.authorizer(agent, workload)?)))
     }
-
-    /// Number of workloads that are remembered although they are not effective.
-    #[cfg(test)]
-    pub fn ending(&self, workloads: &Workloads) -> usize {
-        self.by_workload.keys().filter(|(agent, workload)| !workloads.is_on(agent, workload)).count()
-    }
 }
 
 pub fn denied(workload: &str, denial: &Denial) -> Denied {
     Denied(format!("by the rules of workload '{workload}': {}", excerpt(&denial.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Rights {
+        /// Number of workloads that are remembered although they are not effective.
+        pub fn ending(&self, workloads: &Workloads) -> usize {
+            self.by_workload.keys().filter(|(agent, workload)| !workloads.is_on(agent, workload)).count()
+        }
+    }
 }

@@ -139,14 +139,14 @@ pub struct HookEntry {
     /// Name of the program, and of the hook in messages.
     pub name: String,
     /// Hooks with a lower number run first; 0 to 255.
-    #[serde(default, deserialize_with = "prio")]
-    pub prio: u8,
+    #[serde(default)]
+    pub prio: Number<0, { u8::MAX as u64 }>,
     /// Folder of the program.
     #[serde(default = "default_hooks_folder")]
     pub path: PathBuf,
     /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the update refused.
-    #[serde(default = "default_hook_timeout", deserialize_with = "at_least_one")]
-    pub timeout_s: u16,
+    #[serde(default)]
+    pub timeout_s: Number<1, { u16::MAX as u64 }, { HOOK_TIMEOUT_S as u64 }>,
 }
 
 /// Which config item holds the mode of the vehicle.
@@ -168,18 +168,6 @@ impl<'de> Deserialize<'de> for ModeName {
         let wrong = || serde::de::Error::custom(format!("unsupported name '{}'. {NAME_RULE}", excerpt(&name)));
         if is_name(&name) { Ok(Self(name)) } else { Err(wrong()) }
     }
-}
-
-fn default_hook_timeout() -> u16 {
-    HOOK_TIMEOUT_S
-}
-
-fn at_least_one<'de, D: serde::Deserializer<'de>>(number: D) -> Result<u16, D::Error> {
-    Number::<1, { u16::MAX as u64 }>::deserialize(number).map(|seconds| seconds.0 as u16)
-}
-
-fn prio<'de, D: serde::Deserializer<'de>>(number: D) -> Result<u8, D::Error> {
-    Number::<0, { u8::MAX as u64 }>::deserialize(number).map(|prio| prio.0 as u8)
 }
 
 fn default_hooks_folder() -> PathBuf {
@@ -307,7 +295,7 @@ fn combine(
         }),
     };
     let mut mutating_hooks = keys.mutating_hooks;
-    mutating_hooks.sort_by_key(|hook| hook.prio); // Stable: ties stay in the order of the file.
+    mutating_hooks.sort_by_key(|hook| hook.prio.0); // Stable: ties stay in the order of the file.
     for hook in &mutating_hooks {
         let program = hook.path.join(&hook.name);
         if !program.is_file() {
@@ -426,11 +414,11 @@ mod tests {
             [[mutating_hooks]]\nname = 'c'\nprio = 7\npath = '/h'\n[[mutating_hooks]]\nname = 'a'\n
             [[mutating_hooks]]\nname = 'd'\nprio = 7\ntimeout_s = 3\n[[mutating_hook]]\nname = 'ignored'\n";
         let settings = settings(text, &["-k"]).unwrap();
-        let hooks: Vec<(&str, u8)> =
-            settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio)).collect();
+        let hooks: Vec<(&str, u64)> =
+            settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio.0)).collect();
         assert_eq!(hooks, [("a", 0), ("c", 7), ("d", 7)]);
-        let timeouts: Vec<u16> = settings.mutating_hooks.iter().map(|hook| hook.timeout_s).collect();
-        assert_eq!(timeouts, [HOOK_TIMEOUT_S, HOOK_TIMEOUT_S, 3]);
+        let timeouts: Vec<u64> = settings.mutating_hooks.iter().map(|hook| hook.timeout_s.0).collect();
+        assert_eq!(timeouts, [HOOK_TIMEOUT_S.into(), HOOK_TIMEOUT_S.into(), 3]);
         assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
         assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
     }

@@ -118,13 +118,6 @@ impl StateStore {
         self.put(StateWrite { state, tried: None });
     }
 
-    /// Without a writer that ever takes a state, as while the disk hangs.
-    #[cfg(test)]
-    pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
-        let (store, states) = Self::unattended();
-        (Self { is_attended: true, ..store }, states)
-    }
-
     /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait by now.
     pub fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
@@ -212,6 +205,9 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     }
     // So the next write keeps it as the one before.
     rename(used, &newest);
+    if warning.is_some() {
+        save(folder, &state); // So there are two of it again.
+    }
     Ok(Some(Found { state, warning }))
 }
 
@@ -378,6 +374,14 @@ mod tests {
     use super::*;
     use crate::model::workload::ConfigItem;
 
+    impl StateStore {
+        /// Without a writer that ever takes a state, as while the disk hangs.
+        pub(crate) fn hanging() -> (Self, Receiver<StateWrite>) {
+            let (store, states) = Self::unattended();
+            (Self { is_attended: true, ..store }, states)
+        }
+    }
+
     fn state(name: &str) -> Stored {
         let yaml = format!(
             "{{apiVersion: v0.1, configs: {{k: {{a: ['1', {{x: y}}]}}}}, workloads: {{{name}: {{agent: '{{{{a}}}}', \
@@ -455,6 +459,9 @@ mod tests {
             let path = folder.path().join(FILE).display().to_string();
             assert!(warning.is_some_and(|text| text.contains(&path)));
             assert_eq!(fs::read(folder.path().join(DAMAGED_FILE)).unwrap(), bytes);
+            let [newest, kept] =
+                [FILE, PREVIOUS_FILE].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
+            assert_eq!((&newest, &kept), (&before, &before), "there are two again");
             // As if it had been stored last: the next write keeps it.
             write(folder.path(), &state("c")).unwrap();
             assert_eq!(open(folder.path()).unwrap(), Some(Found { state: state("c"), warning: None }));

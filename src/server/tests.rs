@@ -32,25 +32,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What tests and the simulation inspect.
 impl ServerLoop {
-    /// How much of what grows and shrinks is there: streams, names of streams, stops and deletes that are remembered,
-    /// workload states, rights that outlast their workload.
-    pub fn sizes(&self) -> [usize; 6] {
+    /// How much of what grows and shrinks is there: streams, stops and deletes that are remembered, workload states, rights
+    /// that outlast their workload.
+    pub fn sizes(&self) -> [usize; 5] {
         let [stopping, deletes] = self.deletes.len();
-        let (streams, ids) = (self.peers.streams.len(), self.peers.ids.len());
-        [streams, ids, stopping, deletes, self.workloads.states.iter().count(), self.rights.ending(&self.workloads)]
+        let (streams, states) = (self.peers.streams.len(), self.workloads.states.iter().count());
+        [streams, stopping, deletes, states, self.rights.ending(&self.workloads)]
     }
 
     /// The instances that are counted as unwanted and have no such state, and those of which it is the other way round.
     pub fn wrong_unwanted(&self) -> BTreeSet<String> {
         let states: Vec<_> = self.workloads.states.iter().map(|(instance, _)| instance).collect();
-        let is_unwanted = |one: &&InstanceName| !self.workloads.is_wanted(one) && !self.guarded.is_placeholder(one);
-        let expected: BTreeSet<&InstanceName> = states.iter().filter(is_unwanted).collect();
+        let expected: BTreeSet<&InstanceName> = states.iter().filter(|one| self.workloads.is_unwanted(one)).collect();
         self.workloads.unwanted.instances().symmetric_difference(&expected).map(ToString::to_string).collect()
     }
 
     /// Whether the server itself shows this instance, which no agent has got yet.
     pub fn is_placeholder(&self, instance: &InstanceName) -> bool {
-        self.guarded.is_placeholder(instance)
+        self.workloads.placeholders.contains(instance)
     }
 
     /// Whether only instances have times that have a state or are wanted.

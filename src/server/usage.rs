@@ -59,14 +59,6 @@ impl UsageRead {
     }
 }
 
-#[cfg(test)]
-impl Samples {
-    /// How many reads wait, and how many requests to agents are under way.
-    pub fn sizes(&self, lasting: &super::lasting::LastingRequests) -> [usize; 2] {
-        [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
-    }
-}
-
 impl ServerLoop {
     /// When the first read has waited long enough; `None` when none waits.
     pub(super) fn usage_until(&self) -> Option<Instant> {
@@ -176,5 +168,17 @@ impl ServerLoop {
             parts.insert(USAGE.to_owned(), read.selected());
         }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Samples {
+        /// How many reads wait, and how many requests to agents are under way.
+        pub fn sizes(&self, lasting: &crate::server::lasting::LastingRequests) -> [usize; 2] {
+            [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
+        }
     }
 }

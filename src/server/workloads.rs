@@ -1,17 +1,37 @@
-//! What users asked for, what agents have to run, and what runs.
+//! What users asked for, what agents have to run, and what runs; who needs whom, and what runs although nobody wants it.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::dependencies::{Users, needed_running};
 use super::modes::Modes;
-use super::plan::Difference;
+use super::plan::{Difference, Form};
 use super::templates::Templates;
-use super::unwanted::UnwantedInstances;
 use crate::model::complete_state::{DesiredState, WorkloadStates};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
+use crate::model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Additional info stored of such an instance, in bytes.
+pub const UNWANTED_INFO_MAX: usize = 256;
+/// Instances of one agent that were never wanted, as long as it is connected. More can only be a mistake or an attack.
+pub const NEVER_WANTED: usize = 1_000;
+/// Those of one workload among them: containers of a few earlier forms may be left. Each is compared with all known
+/// deletes.
+pub const NEVER_WANTED_OF_WORKLOAD: usize = 16;
+/// Those of all agents together, and what they take, in bytes of their names and the longest infos: every client that reads
+/// the state gets them, and programs of other implementations take 4 MiB.
+const NEVER_WANTED_IN_ALL: usize = 4 * NEVER_WANTED;
+const NEVER_WANTED_BYTES: usize = 1024 * 1024;
+/// Longest name of one, in bytes of memory; no manifest can have a longer one.
+const NAME_BYTES_MAX: usize = 512;
+/// Instances of one agent that are being deleted, in bytes of their names, their infos and [`STATE_BYTES`] each: 5,000
+/// workloads that are replaced twice. What an agent leaves beyond that counts as removed.
+const DELETED_BYTES: usize = 10 * 1024 * 1024;
+/// What a state takes beside the names and the text, about.
+const STATE_BYTES: usize = 256;
+/// Those of one workload among them: updates that follow each other faster than its agent carries them out.
+pub const DELETED_OF_WORKLOAD: usize = 256;
 
 /// All workloads.
 #[derive(Default)]
@@ -30,6 +50,8 @@ pub struct Workloads {
     pub modes: Option<Modes>,
     /// What runs.
     pub states: WorkloadStates,
+    /// Instances that are staged and whose state is the server's own: no agent knows of them.
+    pub placeholders: BTreeSet<InstanceName>,
     /// Which of these states are of instances that are not wanted.
     pub unwanted: UnwantedInstances,
     /// Renders desired workloads.
@@ -40,6 +62,26 @@ impl Workloads {
     /// Whether an agent has to run this instance.
     pub fn is_wanted(&self, instance: &InstanceName) -> bool {
         self.effective.get(&instance.workload).is_some_and(|added| added.instance == *instance)
+    }
+
+    /// Whether an instance is one that its agent has although it shall not.
+    pub fn is_unwanted(&self, instance: &InstanceName) -> bool {
+        !self.is_wanted(instance) && !self.placeholders.contains(instance)
+    }
+
+    /// All states that agents know.
+    pub fn reported_states(&self) -> Vec<WorkloadState> {
+        let mut states = self.states.reports();
+        states.retain(|state| !self.placeholders.contains(&state.instance));
+        states
+    }
+
+    /// The states of a lost agent become unknown. Returns the instances.
+    pub fn agent_disconnected(&mut self, agent: &Name) -> Vec<InstanceName> {
+        let lost = self.states.of_agent(agent).map(|(instance, _)| instance);
+        let lost: Vec<InstanceName> = lost.filter(|one| !self.placeholders.contains(one)).collect();
+        lost.iter().for_each(|one| self.states.set(one, ExecutionState::plain(Phase::AgentDisconnected)));
+        lost
     }
 
     /// Whether the agent has to run a workload of this name.
@@ -70,12 +112,35 @@ impl Workloads {
         self.modes.as_ref().map_or_else(|| added.clone(), |modes| modes.in_mode(added))
     }
 
-    /// What `difference`, which is about workloads with their own agents, would change in the present mode.
-    pub fn seen_in_mode(&self, difference: &Difference) -> Difference {
-        let new = difference.by_name();
-        let new = new.into_iter().map(|(name, added)| (name.clone(), added.map(|added| self.seen(added))));
-        let new: BTreeMap<Name, Option<AddedWorkload>> = new.collect();
-        Difference::to(&self.effective, new.iter().map(|(name, added)| (name, added.as_ref())))
+    /// What these forms would change in the present mode.
+    pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+        let seen = forms.iter().map(|(name, form)| (name.clone(), form.effective.as_ref().map(|it| self.seen(it))));
+        Difference::to(&self.effective, seen)
+    }
+
+    /// A workload as it is by now.
+    pub fn form(&self, name: &Name) -> Form {
+        let [rendered, effective] = [self.before_hooks(), self.before_modes()].map(|all| all.get(name).cloned());
+        Form { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
+    }
+
+    /// What leads to these forms, about workloads with their own agents.
+    pub fn difference(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+        Difference::to(self.before_modes(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
+    }
+
+    /// These are the rendered forms now. Returns what leads to them, about workloads with their own agents.
+    pub fn render(&mut self, forms: BTreeMap<Name, Form>) -> Difference {
+        let difference = self.difference(&forms);
+        if let Some(before_hooks) = &mut self.before_hooks {
+            for (name, Form { rendered, .. }) in forms {
+                match rendered {
+                    Some(rendered) => _ = before_hooks.insert(name, rendered),
+                    None => _ = before_hooks.remove(&name),
+                }
+            }
+        }
+        difference
     }
 
     /// The state of an instance that no agent has reported yet.
@@ -87,21 +152,14 @@ impl Workloads {
         }
     }
 
-    /// Makes the infos of those among `names` that are not scheduled those of the present mode. Returns the instances that
-    /// had another one, with their states before.
-    pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) -> Vec<(InstanceName, Option<ExecutionState>)> {
-        let mut refreshed = Vec::new();
-        for name in names {
-            let Some(AddedWorkload { instance, .. }) = self.effective.get(name) else { continue };
-            let is_unscheduled = |state: &&ExecutionState| state.phase == Phase::NotScheduled;
-            let Some(old) = self.states.get(instance).filter(is_unscheduled) else { continue };
-            let new = self.first_state(instance);
-            if *old != new {
-                let old = self.states.set(instance, new);
-                refreshed.push((instance.clone(), old));
+    /// Makes the infos of those among `names` that are not scheduled those of the present mode.
+    pub fn refresh_infos(&mut self, names: &BTreeSet<Name>) {
+        for AddedWorkload { instance, .. } in names.iter().filter_map(|name| self.effective.get(name)) {
+            if self.states.get(instance).is_some_and(|state| state.phase == Phase::NotScheduled) {
+                let state = self.first_state(instance);
+                self.states.set(instance, state);
             }
         }
-        refreshed
     }
 
     /// Makes a workload effective.
@@ -116,5 +174,168 @@ impl Workloads {
         let ended = self.effective.remove(name)?;
         self.dependents.remove(name, needed_running(&ended.workload));
         Some(ended)
+    }
+}
+
+// ------------------------------------------------------------ dependencies
+
+/// The names of workloads that `workload` needs running.
+pub fn needed_running(workload: &Workload) -> impl Iterator<Item = &String> {
+    workload.dependencies.iter().filter(|(_, condition)| **condition == AddCondition::Running).map(|(name, _)| name)
+}
+
+/// Who uses what, by the name of what is used. Kept up to date, so that the users of one name are found without a search
+/// of all workloads.
+#[derive(Debug)]
+pub struct Users<T>(BTreeMap<String, BTreeSet<T>>);
+
+impl<T> Default for Users<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Ord + Clone> Users<T> {
+    /// `user` uses `names`.
+    pub fn add<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
+        for name in names {
+            self.0.entry(name.clone()).or_default().insert(user.clone());
+        }
+    }
+
+    /// `user` does not use `names` any more.
+    pub fn remove<'n>(&mut self, user: &T, names: impl IntoIterator<Item = &'n String>) {
+        for name in names {
+            if let Some(users) = self.0.get_mut(name) {
+                users.remove(user);
+                if users.is_empty() {
+                    self.0.remove(name);
+                }
+            }
+        }
+    }
+
+    /// The users of `name`.
+    pub fn of(&self, name: &str) -> impl Iterator<Item = &T> {
+        self.0.get(name).into_iter().flatten()
+    }
+}
+
+// ------------------------------------------------------ unwanted instances
+
+/// Instances that have a state although nobody wants them, by agent: those that an agent has of another manifest, and those
+/// that are being deleted. Agents must not fill the memory of the server with such states.
+///
+/// Reports of further ones are ignored when there are too many, and the known ones stay: what an agent reports first is
+/// what it really has, and each forgotten state would have to be sent to everybody.
+#[derive(Debug, Default)]
+pub struct UnwantedInstances {
+    never_wanted: BTreeMap<Name, BTreeSet<InstanceName>>,
+    never_wanted_bytes: usize,
+    deleted: BTreeMap<Name, Deleted>,
+}
+
+/// Instances that were wanted and whose end is not reported, with what the state of each takes at most.
+#[derive(Debug, Default)]
+struct Deleted {
+    instances: BTreeMap<InstanceName, usize>,
+    bytes: usize,
+}
+
+/// Whether there is another place among those of the same workload; `sorted` begins with the first that may be one.
+fn has_place<'i>(sorted: impl Iterator<Item = &'i InstanceName>, instance: &InstanceName, most: usize) -> bool {
+    sorted.take_while(|other| other.workload == instance.workload).take(most).count() < most
+}
+
+fn never_wanted_bytes(instance: &InstanceName) -> usize {
+    instance.bytes() + UNWANTED_INFO_MAX
+}
+
+fn first_of_workload(instance: &InstanceName) -> InstanceName {
+    InstanceName::with_id(&instance.workload, "", "")
+}
+
+impl UnwantedInstances {
+    /// A connected agent reports a state of an instance that is not wanted, with a text of at most [`UNWANTED_INFO_MAX`]
+    /// bytes. Returns `false` when it cannot be kept: there are too many.
+    pub fn report(&mut self, instance: &InstanceName) -> bool {
+        if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.instances.contains_key(instance)) {
+            return true;
+        }
+        let in_all: usize = self.never_wanted.values().map(BTreeSet::len).sum();
+        let bytes = self.never_wanted_bytes + never_wanted_bytes(instance);
+        let own = self.never_wanted.entry(instance.agent.clone()).or_default();
+        let is_known = own.contains(instance);
+        let has_room = own.len() < NEVER_WANTED
+            && in_all < NEVER_WANTED_IN_ALL
+            && bytes <= NEVER_WANTED_BYTES
+            && instance.bytes() <= NAME_BYTES_MAX
+            && has_place(own.range(first_of_workload(instance)..), instance, NEVER_WANTED_OF_WORKLOAD);
+        if has_room && own.insert(instance.clone()) {
+            self.never_wanted_bytes = bytes;
+        }
+        is_known || has_room
+    }
+
+    /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
+    /// cannot be kept until the agent reports its end: there are too many of this agent.
+    pub fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
+        let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
+        let own = self.deleted.entry(instance.agent.clone()).or_default();
+        let others = own.instances.range(first_of_workload(instance)..).map(|(other, _)| other);
+        let has_room = own.bytes + bytes <= DELETED_BYTES && has_place(others, instance, DELETED_OF_WORKLOAD);
+        if has_room {
+            own.bytes += bytes;
+            own.bytes -= own.instances.insert(instance.clone(), bytes).unwrap_or_default();
+        }
+        has_room
+    }
+
+    /// The instance has no state any more, or is wanted now.
+    pub fn remove(&mut self, instance: &InstanceName) {
+        if let Some(own) = self.never_wanted.get_mut(&instance.agent) {
+            self.never_wanted_bytes -= if own.remove(instance) { never_wanted_bytes(instance) } else { 0 };
+            if own.is_empty() {
+                self.never_wanted.remove(&instance.agent);
+            }
+        }
+        if let Some(own) = self.deleted.get_mut(&instance.agent) {
+            own.bytes -= own.instances.remove(instance).unwrap_or_default();
+            if own.instances.is_empty() {
+                self.deleted.remove(&instance.agent);
+            }
+        }
+    }
+
+    /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and it reports them again
+    /// when it comes back.
+    pub fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
+        let gone = self.never_wanted.remove(name).unwrap_or_default();
+        self.never_wanted_bytes -= gone.iter().map(never_wanted_bytes).sum::<usize>();
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl<T> Users<T> {
+        pub fn is_empty(&self) -> bool {
+            self.0.is_empty()
+        }
+    }
+
+    impl UnwantedInstances {
+        /// All of them; sums that do not agree with the entries end the test.
+        pub fn instances(&self) -> BTreeSet<&InstanceName> {
+            for (name, own) in &self.deleted {
+                assert_eq!(own.bytes, own.instances.values().sum::<usize>(), "{name}");
+            }
+            let never_wanted = self.never_wanted.values().flatten().map(never_wanted_bytes);
+            assert_eq!(self.never_wanted_bytes, never_wanted.sum::<usize>());
+            let deleted = self.deleted.values().flat_map(|own| own.instances.keys());
+            self.never_wanted.values().flatten().chain(deleted).collect()
+        }
     }
 }

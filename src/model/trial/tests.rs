@@ -7,6 +7,15 @@ use crate::simulation::manual_clock::ManualClock;
 const HEALTHY: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
+impl Trial {
+    /// Entries that do not agree with each other end the test.
+    fn check(&self) {
+        let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
+        assert_eq!(alarms.collect::<BTreeSet<_>>(), self.alarms);
+        assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm.is_some()));
+    }
+}
+
 struct Rig {
     trial: Trial,
     clock: ManualClock,

@@ -1,36 +1,40 @@
 //! Guarded updates: an accepted request that changes workloads is staged while the old instances run, carried out as a
-//! whole, judged, and put back as a whole when it fails.
+//! whole, judged, and put back as a whole when it fails. What is known of them, in memory, on disk and for clients.
 //!
 //! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Nothing is done for requests, states
 //! and agents while no update is open: each entry from outside begins with that question.
 
 mod accept;
-mod messages;
-mod shown;
 mod staging;
-mod stored;
 mod unit;
 mod verdict;
-mod view;
 
-use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES};
-use crate::model::guarded_update::UpdatePhase;
+use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
+use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
 use crate::model::lifecycle::{self, OnFailure};
+use crate::model::mask_tree::Wanted;
 use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
-use crate::model::node::Node;
+use crate::model::names::Name;
+use crate::model::node::{Entries, Node};
 use crate::model::trial::{self, Failure, Trial};
 use crate::model::workload::Workload;
 use crate::platform::logging::utc;
+use crate::server::ServerLoop;
+use crate::server::events::Changes;
+use crate::server::plan::Form;
+use crate::server::state_store::Stored;
+use crate::server::state_view::entries;
 use crate::server::update::UpdateError;
 use serde::{Deserialize, Serialize};
-use staging::Staging;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Not;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use unit::Unit;
+
+/// What of a stored update is read beside what it waits for and what was before.
+const SHOWN: [&str; 8] = ["phase", "reason", "accepted", "ended", "losses", "workloads", "configs", "replacedBy"];
 
 /// What is known of an update, whether it is open or has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -78,25 +82,28 @@ pub struct Record {
     has_lost_way_back: bool,
 }
 
+impl Record {
+    /// What is stored of it, and read by clients as far as it concerns them.
+    fn node(&self) -> Node {
+        // A record has nothing that JSON could not hold.
+        serde_json::to_value(self).and_then(Node::deserialize).unwrap_or_default()
+    }
+}
+
 /// An open update.
 #[derive(Debug)]
 struct Open {
     record: Record,
     trial: Trial,
-    staging: Staging,
     /// Instances that have failed and were not decided about.
     failures: Vec<Failure>,
-    /// When it was carried out, or this server was started.
+    /// When it was accepted or carried out, or this server was started.
     begun: Instant,
 }
 
 impl Open {
     fn new(record: Record, begun: Instant) -> Self {
-        Self { record, trial: Trial::default(), staging: Staging::default(), failures: Vec::new(), begun }
-    }
-
-    fn is_staging(&self) -> bool {
-        self.record.phase == UpdatePhase::Staging
+        Self { record, trial: Trial::default(), failures: Vec::new(), begun }
     }
 }
 
@@ -117,17 +124,22 @@ impl Ended {
         Self { record, stored, bytes }
     }
 
+    fn change(&mut self, change: impl FnOnce(&mut Record)) {
+        change(&mut self.record);
+        *self = Self::new(std::mem::take(&mut self.record));
+    }
+
     /// Forgets what was desired before, or all that it was about, as far as that is needed to fit into `room` bytes.
     fn fit(&mut self, room: usize) {
         if self.bytes > room {
-            self.record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
-            self.record.unit.configs.values_mut().for_each(|touched| touched.before = None);
-            self.record.has_lost_way_back = true;
-            *self = Self::new(self.record.clone());
+            self.change(|record| {
+                record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
+                record.unit.configs.values_mut().for_each(|touched| touched.before = None);
+                record.has_lost_way_back = true;
+            });
         }
         if self.bytes > room {
-            self.record.unit = Unit::default();
-            *self = Self::new(self.record.clone());
+            self.change(|record| record.unit = Unit::default());
         }
     }
 }
@@ -136,79 +148,34 @@ impl Ended {
 #[derive(Debug, Default)]
 pub struct GuardedUpdates {
     /// What follows from the failure of an update whose blocks do not say it.
-    on_failure: OnFailure,
+    pub on_failure: OnFailure,
     /// The newest number that was given.
     newest: u64,
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// Instances that are staged and whose state is the server's own.
-    placeholders: BTreeSet<InstanceName>,
     /// What each connected agent was sent to prepare; without empty lists.
     lists: BTreeMap<Name, Vec<AddedWorkload>>,
+    /// Agents that have to prepare something and are away, and since when.
+    away: BTreeMap<Name, Instant>,
     /// Agents that cannot prepare and whose updates were warned of.
     warned: BTreeSet<Name>,
     /// There is something that has to be stored.
-    is_unsaved: bool,
-    /// Other things are staged, or are to be shown.
+    pub is_unsaved: bool,
+    /// Something has happened since the open updates were looked at last.
     is_outdated: bool,
-    /// Agents have reported something about what is staged.
-    has_progress: bool,
-    /// When the texts of many instances were shown last.
-    shown_many_at: Option<Instant>,
-    /// When it is looked at again in any case: ages are shown, and agents are not waited for without end.
-    staging_due: Option<Instant>,
-    /// An update was carried out or undone since hooks began to work on a request.
-    has_changed: bool,
+    /// When what is staged is shown next in any case: ages are shown, and agents are not waited for without end.
+    show_at: Option<Instant>,
+    /// Until then it is not shown again because of reports; `None` when it is not shown as it is staged.
+    shown_until: Option<Instant>,
     /// The server keeps its state over restarts.
-    is_kept_on_disk: bool,
+    pub is_kept_on_disk: bool,
 }
 
 impl GuardedUpdates {
-    /// From now on `on_failure` follows from the failure of an update whose blocks do not say it.
-    pub fn set_on_failure(&mut self, on_failure: OnFailure) {
-        self.on_failure = on_failure;
-    }
-
-    /// Hooks begin to work on a request.
-    pub fn hooks_begin(&mut self) {
-        self.has_changed = false;
-    }
-
-    /// Whether an update was carried out or undone since then, so that the request was prepared for another state.
-    pub fn has_changed(&self) -> bool {
-        self.has_changed
-    }
-
-    /// Whether there is something that has to be stored.
-    pub fn is_unsaved(&self) -> bool {
-        self.is_unsaved
-    }
-
-    /// Whether nothing is open.
-    fn is_quiet(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// Whether requests need not be compared with anything.
     fn is_idle(&self) -> bool {
-        self.is_quiet() && !self.remembers_any()
-    }
-
-    /// When something changes by itself, or at once when what is stored of a staging was not looked at yet.
-    fn due(&self, now: Instant) -> Option<Instant> {
-        let staging = if self.is_outdated { Some(now) } else { self.staging_due };
-        self.open.values().filter_map(|open| open.trial.due()).chain(staging).min()
-    }
-
-    /// Whether what is staged may not be as it was last looked at.
-    fn has_news(&self, now: Instant) -> bool {
-        self.is_outdated || self.has_progress || self.staging_due.is_some_and(|at| at <= now)
-    }
-
-    /// What follows when an instance of `workload` fails.
-    fn on_failure(&self, block: Option<&lifecycle::Update>) -> OnFailure {
-        block.and_then(|block| block.on_failure).unwrap_or(self.on_failure)
+        self.open.is_empty() && !self.remembers_any()
     }
 
     /// Whether some updates are not to be made once more.
@@ -217,32 +184,38 @@ impl GuardedUpdates {
     }
 
     /// Whether `unit` is none of those, but for the `forgotten` ones.
-    ///
-    /// # Errors
-    /// [`UpdateError::Remembered`].
     fn check_new(&self, unit: &Unit, forgotten: &BTreeSet<u64>) -> Result<(), UpdateError> {
-        let fingerprint = unit.fingerprint();
-        let is_same =
-            |record: &&Record| record.remembered.as_ref() == Some(&fingerprint) && !forgotten.contains(&record.number);
-        self.ended.iter().rev().map(|ended| &ended.record).find(is_same).map_or(Ok(()), |same| {
-            let reason = same.reason.clone().unwrap_or_default();
-            Err(UpdateError::Remembered { number: same.number, reason })
+        let fingerprint = Some(unit.fingerprint());
+        let same = |record: &&Record| record.remembered == fingerprint && !forgotten.contains(&record.number);
+        self.ended.iter().rev().map(|ended| &ended.record).find(same).map_or(Ok(()), |same| {
+            Err(UpdateError::Remembered { number: same.number, reason: same.reason.clone().unwrap_or_default() })
         })
     }
 
-    /// An update may be made once more although it was undone.
+    /// These updates may be made once more although they were undone.
     fn forget(&mut self, numbers: &BTreeSet<u64>) {
-        for ended in &mut self.ended {
-            if numbers.contains(&ended.record.number) && ended.record.remembered.take().is_some() {
-                *ended = Ended::new(ended.record.clone());
-                self.is_unsaved = true;
-            }
+        let is_meant = |record: &Record| record.remembered.is_some() && numbers.contains(&record.number);
+        for ended in self.ended.iter_mut().filter(|ended| is_meant(&ended.record)) {
+            ended.change(|record| record.remembered = None);
+            self.is_unsaved = true;
+        }
+    }
+
+    /// What is staged is another than before: it is shown at once.
+    fn changed(&mut self) {
+        (self.is_outdated, self.shown_until) = (true, None);
+    }
+
+    /// An instance `was_staged` and is not any more: its agent receives it, or it is gone.
+    pub fn changed_if(&mut self, was_staged: bool) {
+        if was_staged {
+            self.changed();
         }
     }
 
     /// Takes an open update away, to be ended or to become a part of another one.
     fn close(&mut self, number: u64) -> Option<Open> {
-        self.is_outdated = true;
+        self.changed();
         self.open.remove(&number)
     }
 
@@ -251,7 +224,8 @@ impl GuardedUpdates {
         (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
         record.ended = Some(utc(SystemTime::now()));
         for touched in record.unit.workloads.values_mut() {
-            (touched.before.rendered, touched.before.effective, touched.in_force) = (None, None, None);
+            touched.before = Form { desired: touched.before.desired.take(), ..Form::default() };
+            (touched.in_force, touched.stage, touched.made) = (None, None, Form::default());
         }
         record.dependents.clear();
         if phase.is_moot() {
@@ -281,6 +255,23 @@ impl GuardedUpdates {
             *room = room.saturating_sub(ended.bytes);
         }
     }
+
+    fn records(&self) -> impl Iterator<Item = (&Record, Option<&Open>)> {
+        let open = self.open.values().map(|open| (&open.record, Some(open)));
+        open.chain(self.ended.iter().map(|ended| (&ended.record, None)))
+    }
+
+    /// What an update waits for: workloads, and agents that are away.
+    fn waits_for(&self, open: &Open, now: Instant) -> Vec<String> {
+        if open.record.phase == UpdatePhase::Trial {
+            return open.trial.waits_for();
+        }
+        let (away, there): (Vec<_>, Vec<_>) =
+            open.awaited(&self.away, now).partition(|(_, agent)| self.away.contains_key(*agent));
+        let agents: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect();
+        let agents = agents.into_iter().map(|agent| format!("{AGENT_PREFIX}{agent}"));
+        there.into_iter().map(|(name, _)| name.to_string()).chain(agents).collect()
+    }
 }
 
 /// The block `update` of a workload, if it has one.
@@ -289,6 +280,110 @@ fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
     let is_possible = workload.runtime_config.contains("update");
     let block = is_possible.then(|| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
     block?.ok()??.update
+}
+
+// ------------------------------------------------------------------- reading
+
+impl ServerLoop {
+    /// What masks select of the updates; there even when nothing is selected, so that a reader learns that this server
+    /// keeps some.
+    pub(in crate::server) fn read_updates(&self, wanted: &Wanted<'_>) -> Node {
+        let records = self.guarded.records().map(|(record, open)| (record.number.to_string(), (record, open)));
+        entries(wanted, &records.collect(), |(record, open)| self.update_node(record, *open)).unwrap_or_default()
+    }
+
+    fn update_node(&self, record: &Record, open: Option<&Open>) -> Node {
+        let mut node = record.node();
+        let Node::Map(fields) = &mut node else { return node };
+        fields.retain(|key, _| SHOWN.contains(&key));
+        for (part, parts) in [("workloads", &["old", "new", "after"][..]), ("configs", &["after"])] {
+            for entry in fields.get_mut(part).and_then(Node::as_map_mut).into_iter().flat_map(Entries::values_mut) {
+                entry.as_map_mut().into_iter().for_each(|entry| entry.retain(|key, _| parts.contains(&key)));
+            }
+        }
+        if !record.has_lost_way_back {
+            let mut before = record.unit.before_node();
+            if let Node::Map(entries) = &mut before {
+                entries.insert("apiVersion", Node::text(&self.workloads.desired.api_version));
+            }
+            fields.insert("before", before);
+        }
+        let waits_for = open.map(|open| self.guarded.waits_for(open, self.now())).unwrap_or_default();
+        fields.insert("waitsFor", Node::List(waits_for.into_iter().map(Node::Text).collect()));
+        fields.insert("keptIn", Node::text(if self.guarded.is_kept_on_disk { "DISK" } else { "MEMORY" }));
+        fields.retain(|_, node| !node.is_empty_container());
+        node
+    }
+}
+
+// ------------------------------------------------------------------- on disk
+
+impl ServerLoop {
+    /// All that is kept over restarts.
+    #[must_use]
+    pub fn stored(&self) -> Stored {
+        let guarded = &self.guarded;
+        let open = guarded.open.values().map(|open| (open.record.number, Arc::new(open.record.node())));
+        let ended = guarded.ended.iter().map(|ended| (ended.record.number, ended.stored.clone()));
+        let updates = (guarded.newest > 0).then(|| (guarded.newest, open.chain(ended).collect()));
+        Stored { desired: self.workloads.desired.clone(), updates }
+    }
+
+    /// What has to be stored before the first client is served: that this start was counted.
+    pub fn take_unsaved(&mut self) -> Option<Stored> {
+        std::mem::take(&mut self.guarded.is_unsaved).then(|| self.stored())
+    }
+
+    /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
+    // [impl->swdd~server-keeps-guarded-updates~1]
+    pub(in crate::server) fn restore_updates(&mut self, newest: u64, updates: &[(u64, Arc<Node>)]) {
+        // Ours never comes near that; numbers given from now on are new in any case.
+        let known = updates.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        self.guarded.newest = newest.max(known).min(u64::MAX / 2);
+        for (number, node) in updates {
+            let record = serde_json::to_value(&**node).and_then(Record::deserialize);
+            match record.map(|record| Record { number: *number, ..record }) {
+                Ok(record) if !record.phase.is_open() => self.guarded.keep(record),
+                Ok(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record),
+                Ok(_) => log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open."),
+                Err(error) => log::error!("Forgetting update {number}: what is stored of it cannot be read: {error}"),
+            }
+        }
+        while self.settle_updates() {}
+    }
+
+    /// While an update is being staged, agents have to run what was in force before. All of them are away, and those that
+    /// prepare are known with their hello.
+    fn restore(&mut self, mut record: Record) {
+        let (now, number) = (self.now(), record.number);
+        let mut in_force = BTreeMap::new();
+        for (name, touched) in &mut record.unit.workloads {
+            let Some(before) = touched.in_force.clone() else { continue };
+            touched.made = self.workloads.form(name);
+            touched.stage = self.stage_of(touched.made.effective.as_ref());
+            if let Some(agent) = touched.stage.as_ref().and_then(|_| touched.added()) {
+                self.guarded.away.insert(agent.instance.agent.clone(), now);
+            }
+            in_force.insert(name.clone(), before);
+        }
+        let difference = self.workloads.render(in_force);
+        self.carry_out_in_mode(difference, Changes::default());
+        let mut open = Open::new(record, now);
+        let Record { unit, dependents, was_switched, was_sent, .. } = &open.record;
+        // What this start could not take over has no agent, so nothing is judged of it.
+        let switched = unit.workloads.iter().filter(|(_, touched)| *was_switched && touched.in_force.is_none());
+        let switched = switched.filter_map(|(name, touched)| self.candidate(name, touched.ran, None));
+        let dependents = dependents.iter().filter_map(|(name, it)| self.candidate(name, true, Some(*it)));
+        for candidate in switched.chain(dependents) {
+            open.trial.judge(trial::Candidate { state: None, ..candidate }, now);
+        }
+        if *was_sent {
+            open.count_loss("the server", now);
+            self.guarded.is_unsaved = true;
+        }
+        self.guarded.changed();
+        self.guarded.open.insert(number, open);
+    }
 }
 
 #[cfg(test)]

@@ -1,39 +1,38 @@
-//! What waits until everything of an update is staged: the new forms of its workloads, and how far agents are with those
-//! that they prepare.
+//! What waits until everything of an update is staged: what agents are asked to prepare, how far they are, and what is shown
+//! of the new instances. These states are the server's own: no agent knows of the new instances, so none receives them, and
+//! the loss of an agent changes nothing.
 //!
-//! Thread: `server`; a plain value. Time is passed in.
+//! Thread: `server`; plain values and the part of [`ServerLoop`] that sends and shows them.
 
-use super::unit::Form;
+use super::unit::{Stage, Touched};
+use super::{GuardedUpdates, Open, block_of};
 use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, CREATE_AGE_INTERVAL, UPDATE_AGENT_AWAY};
-use crate::model::guarded_update::CANNOT_BE_STAGED;
-use crate::model::lifecycle::OnFailure;
-use crate::model::messages::{AddedWorkload, PreparedInstance};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::{CANNOT_BE_STAGED, UpdatePhase};
+use crate::model::lifecycle::{self, OnFailure};
+use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
+use crate::server::ServerLoop;
+use crate::server::events::Changes;
+use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How often the age of an instance that is being staged is shown.
-const UPDATE_AGE_INTERVAL: Duration = CREATE_AGE_INTERVAL;
+/// From so many staged instances on not every report is shown at once, but all at most so often: each may change the texts
+/// of all others.
+const MANY: usize = 64;
+const MANY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An instance that its agent prepares.
-#[derive(Debug, Clone)]
-pub struct StagedInstance {
-    /// Up to which stage.
-    pub stage: PrepareLevel,
-    /// Whether the update is carried out under a condition of it only.
-    pub has_condition: bool,
-    /// What follows when it cannot be staged.
-    pub on_failure: OnFailure,
-    /// Since when.
-    pub since: Instant,
-    /// What its agent reported last, on its present connection.
-    pub report: Option<PreparedInstance>,
+/// Longest pause of an agent before this retry.
+fn backoff(retry: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(retry.saturating_sub(1));
+    BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
 }
 
-impl StagedInstance {
+impl Stage {
     /// Why it cannot be staged, if its agent has given up.
-    fn refusal(&self) -> Option<&str> {
+    pub fn refusal(&self) -> Option<&str> {
         let report = self.report.as_ref().filter(|report| report.is_final)?;
         Some(report.reason.as_deref().unwrap_or_default())
     }
@@ -45,206 +44,300 @@ impl StagedInstance {
         self.report.as_ref().is_some_and(is_done)
     }
 
-    fn info(&self, now: Instant) -> String {
-        let age = now.saturating_duration_since(self.since);
+    fn info(&self, age: Duration) -> String {
         match &self.report {
             Some(PreparedInstance { is_final: true, reason, .. }) => {
-                format!("update: cannot be staged: {}", reason.as_deref().unwrap_or_default())
+                format!("update: {CANNOT_BE_STAGED}{}", reason.as_deref().unwrap_or_default())
             }
             Some(PreparedInstance { level: None, reason: Some(reason), tries, .. }) => {
                 format!("update: {reason}, retry {tries} in {} s", backoff(*tries).as_secs_f64().ceil())
             }
             Some(PreparedInstance { unmet: Some(unmet), .. }) => format!("update: {unmet}"),
-            _ if age < UPDATE_AGE_INTERVAL => format!("update: stages {}", self.stage),
+            _ if age < CREATE_AGE_INTERVAL => format!("update: stages {}", self.level),
             _ => {
-                let step = UPDATE_AGE_INTERVAL.as_secs().max(1);
-                format!("update: stages {}, {} s", self.stage, age.as_secs() / step * step)
+                let step = CREATE_AGE_INTERVAL.as_secs().max(1);
+                format!("update: stages {}, {} s", self.level, age.as_secs() / step * step)
             }
         }
     }
 }
 
-/// Longest pause of an agent before this retry.
-fn backoff(retry: u32) -> Duration {
-    let factor = 2_u32.saturating_pow(retry.saturating_sub(1));
-    BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
-}
-
-/// A workload whose new form is not in force yet.
-#[derive(Debug, Clone)]
-pub struct Pending {
-    /// Its new form.
-    pub new: Form,
-    /// The new instance is prepared by its agent.
-    pub staged: Option<StagedInstance>,
-}
-
-impl Pending {
-    /// The new instance as its agent gets it, if it has one.
-    pub fn added(&self) -> Option<&AddedWorkload> {
-        self.new.effective.as_ref().filter(|added| !added.instance.agent.is_empty())
-    }
-
-    /// What its agent has reported of exactly the same before counts.
-    pub fn keep_report(&mut self, earlier: Option<&Self>) {
-        let earlier = earlier.filter(|earlier| earlier.added() == self.added()).and_then(|it| it.staged.as_ref());
-        if let (Some(staged), Some(earlier)) = (&mut self.staged, earlier) {
-            (staged.since, staged.report) = (earlier.since, earlier.report.clone());
-        }
-    }
-
-    fn agent(&self) -> Option<&Name> {
-        self.added().map(|added| &added.instance.agent)
-    }
-
-    fn is_of(&self, instance: &InstanceName) -> bool {
-        self.added().is_some_and(|added| added.instance == *instance)
-    }
-}
-
-/// All that waits of one update.
 // [impl->swdd~server-stages-updates~1]
-#[derive(Debug, Default)]
-pub struct Staging {
-    /// By workload.
-    pub pending: BTreeMap<Name, Pending>,
-    /// Agents among those that stage which are away, and since when.
-    away: BTreeMap<Name, Instant>,
-}
-
-impl Staging {
-    /// Takes over what waits of another update.
-    pub fn absorb(&mut self, other: Self) {
-        self.pending.extend(other.pending);
-        self.away.extend(other.away);
+impl Open {
+    pub fn is_staging(&self) -> bool {
+        self.record.phase == UpdatePhase::Staging
     }
 
-    fn staged(&self) -> impl Iterator<Item = (&Name, &Name, &StagedInstance)> {
-        let staged = |(name, pending)| Some((name, Pending::agent(pending)?, pending.staged.as_ref()?));
-        self.pending.iter().filter_map(staged)
+    /// The new instances that wait, by workload, with how agents prepare them.
+    fn waiting(&self) -> impl Iterator<Item = (&Name, &AddedWorkload, Option<&Stage>)> {
+        let workloads = self.record.unit.workloads.iter();
+        workloads.filter_map(|(name, touched)| Some((name, touched.added()?, touched.stage.as_ref())))
     }
 
-    /// Whether it is the new instance of a workload that waits.
-    pub fn has(&self, instance: &InstanceName) -> bool {
-        self.pending.get(&instance.workload).is_some_and(|pending| pending.is_of(instance))
+    /// Those of them that agents prepare.
+    pub fn staged(&self) -> impl Iterator<Item = (&Name, &InstanceName, &Stage)> {
+        self.waiting().filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
     }
 
-    /// The instances that an agent shall prepare.
-    pub fn list(&self, agent: &str) -> impl Iterator<Item = &AddedWorkload> {
-        let staged = self.pending.values().filter(|pending| pending.staged.is_some());
-        staged.filter_map(Pending::added).filter(move |added| *added.instance.agent == *agent)
-    }
-
-    /// The agents that shall prepare something.
-    pub fn agents(&self) -> impl Iterator<Item = &Name> {
-        self.staged().map(|(_, agent, _)| agent)
-    }
-
-    /// An agent is away from now on.
-    pub fn agent_left(&mut self, agent: &Name, now: Instant) {
-        if self.agents().any(|other| other == agent) {
-            self.away.entry(agent.clone()).or_insert(now);
-        }
+    fn asks(&self, agent: &str) -> bool {
+        self.staged().any(|(_, instance, _)| *instance.agent == *agent)
     }
 
     /// An agent has connected. What it reported before is outdated; one that does not prepare takes the way without.
     pub fn agent_came(&mut self, agent: &Name, prepares: bool) {
-        self.away.remove(agent);
-        for pending in self.pending.values_mut().filter(|pending| pending.agent() == Some(agent)) {
-            if let Some(staged) = &mut pending.staged {
-                staged.report = None;
-            }
-            if !prepares {
-                pending.staged = None;
-            }
+        let is_its = |new: &Option<InstanceName>| new.as_ref().is_some_and(|new| new.agent == *agent);
+        for touched in self.record.unit.workloads.values_mut().filter(|touched| is_its(&touched.new)) {
+            touched.stage.iter_mut().for_each(|stage| stage.report = None);
+            touched.stage.take_if(|_| !prepares);
         }
     }
 
     /// An agent reports how far it is with an instance. Returns whether that is one of this update.
-    pub fn report(&mut self, report: &PreparedInstance) -> bool {
-        let pending = self.pending.get_mut(&report.instance.workload).filter(|pending| pending.is_of(&report.instance));
-        let Some(staged) = pending.and_then(|pending| pending.staged.as_mut()) else { return false };
-        staged.report = Some(report.clone());
+    fn report(&mut self, report: &PreparedInstance) -> bool {
+        let touched = self.record.unit.workloads.get_mut(&report.instance.workload);
+        let touched = touched.filter(|touched| touched.new.as_ref() == Some(&report.instance));
+        let Some(stage) = touched.and_then(|touched| touched.stage.as_mut()) else { return false };
+        stage.report = Some(report.clone());
         true
     }
 
     /// One that cannot be staged, and why, where that ends the update.
-    pub fn failure(&self) -> Option<(&Name, String)> {
-        let failed = |(name, _, staged): (_, _, &StagedInstance)| {
-            let why = staged.refusal().filter(|_| staged.on_failure == OnFailure::Rollback)?;
-            Some((name, format!("{CANNOT_BE_STAGED}{why}")))
+    pub fn cannot_be_staged(&self) -> Option<(Name, String)> {
+        let failed = |(name, _, stage): (&Name, _, &Stage)| {
+            let why = stage.refusal().filter(|_| stage.on_failure == OnFailure::Rollback)?;
+            Some((name.clone(), format!("{CANNOT_BE_STAGED}{why}")))
         };
         self.staged().find_map(failed)
     }
 
     /// It cannot be undone any more: what cannot be staged does not end it, and every condition is still waited for.
     pub fn keep_all(&mut self) {
-        let staged = self.pending.values_mut().filter_map(|pending| pending.staged.as_mut());
-        staged.for_each(|staged| staged.on_failure = OnFailure::Keep);
+        let stages = self.record.unit.workloads.values_mut().filter_map(|touched| touched.stage.as_mut());
+        stages.for_each(|stage| stage.on_failure = OnFailure::Keep);
     }
 
-    /// Agents that have been away for so long that they are not waited for any more.
-    fn given_up(&self, now: Instant) -> BTreeSet<&Name> {
+    /// What is waited for until it is carried out, each with its agent, which may be `away`. One that has been away for long
+    /// is only waited for where its consent is needed.
+    pub fn awaited<'o>(
+        &'o self,
+        away: &'o BTreeMap<Name, Instant>,
+        now: Instant,
+    ) -> impl Iterator<Item = (&'o Name, &'o Name)> {
         let is_long = |since: &Instant| now.saturating_duration_since(*since) >= UPDATE_AGENT_AWAY;
         let mut given_up: BTreeSet<&Name> =
-            self.away.iter().filter(|(_, since)| is_long(since)).map(|(agent, _)| agent).collect();
+            away.iter().filter(|(_, since)| is_long(since)).map(|(agent, _)| agent).collect();
         if !given_up.is_empty() {
-            for (_, agent, _) in self.staged().filter(|(_, _, staged)| staged.has_condition) {
-                given_up.remove(agent);
-            }
+            let consents = self.staged().filter(|(_, _, stage)| stage.has_condition);
+            consents.for_each(|(_, instance, _)| _ = given_up.remove(&instance.agent));
         }
-        given_up
-    }
-
-    /// What is waited for.
-    fn waiting(&self, now: Instant) -> impl Iterator<Item = (&Name, &Name)> {
-        let given_up = self.given_up(now);
-        self.staged()
-            .filter(
-                move |(_, agent, staged)| {
-                    if self.away.contains_key(*agent) { !given_up.contains(*agent) } else { !staged.is_ready() }
-                },
-            )
-            .map(|(name, agent, _)| (name, agent))
-    }
-
-    /// Whether everything is staged that is waited for, and every condition holds.
-    pub fn is_complete(&self, now: Instant) -> bool {
-        self.waiting(now).next().is_none()
-    }
-
-    /// The workloads, and agents that are away, that are waited for.
-    pub fn waits_for(&self, now: Instant) -> (Vec<&Name>, Vec<&Name>) {
-        let waiting = self.waiting(now);
-        let (away, there): (Vec<_>, Vec<_>) = waiting.partition(|(_, agent)| self.away.contains_key(*agent));
-        let away: BTreeSet<&Name> = away.into_iter().map(|(_, agent)| agent).collect();
-        (there.into_iter().map(|(name, _)| name).collect(), away.into_iter().collect())
-    }
-
-    /// When something changes by itself: an agent has been away for long, or an age is to be shown.
-    pub fn due(&self, now: Instant) -> Option<Instant> {
-        let away = self.away.values().map(|since| *since + UPDATE_AGENT_AWAY).filter(|at| *at > now);
-        let ages = self.staged().filter(|(_, _, staged)| staged.report.is_none()).map(|(_, _, staged)| {
-            let age = now.saturating_duration_since(staged.since).as_millis();
-            let steps = age / UPDATE_AGE_INTERVAL.as_millis().max(1) + 1;
-            staged.since + UPDATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
-        });
-        away.chain(ages).min()
+        let is_awaited = move |agent: &Name, stage: &Stage| {
+            if away.contains_key(agent) { !given_up.contains(agent) } else { !stage.is_ready() }
+        };
+        let awaited = self.staged().filter(move |(_, instance, stage)| is_awaited(&instance.agent, stage));
+        awaited.map(|(name, instance, _)| (name, &instance.agent))
     }
 
     /// What is shown of each new instance.
-    pub fn infos(&self, now: Instant) -> Vec<(InstanceName, String)> {
-        let (waiting, away) = self.waits_for(now);
-        let info = |(name, pending): (&Name, &Pending)| {
-            let instance = pending.added()?.instance.clone();
-            let own = pending.staged.as_ref().filter(|staged| !staged.is_ready());
+    fn infos(&self, away: &BTreeMap<Name, Instant>, now: Instant) -> Vec<(InstanceName, String)> {
+        let (there, age) = (|agent: &Name| !away.contains_key(agent), now.saturating_duration_since(self.begun));
+        let awaited: Vec<(&Name, &Name)> = self.awaited(away, now).collect();
+        let workloads: Vec<&Name> =
+            awaited.iter().filter(|(_, agent)| there(agent)).map(|(name, _)| *name).take(2).collect();
+        let agent = awaited.iter().map(|(_, agent)| *agent).filter(|agent| !there(agent)).min();
+        let info = |(name, added, stage): (&Name, &AddedWorkload, Option<&Stage>)| {
+            let own = stage.filter(|stage| !stage.is_ready()).map(|stage| stage.info(age));
             let other =
-                || waiting.iter().find(|other| **other != name).map(|other| format!("update: waits for {other}"));
-            let agent = || away.first().map(|agent| format!("update: waits for agent {agent}"));
-            let text = own.map(|staged| staged.info(now)).or_else(other).or_else(agent);
-            Some((instance, text.unwrap_or_else(|| "update: is staged".to_owned())))
+                workloads.iter().find(|other| **other != name).map(|other| format!("update: waits for {other}"));
+            let text = own.or(other).or_else(|| agent.map(|agent| format!("update: waits for agent {agent}")));
+            (added.instance.clone(), text.unwrap_or_else(|| "update: is staged".to_owned()))
         };
-        self.pending.iter().filter_map(info).collect()
+        self.waiting().map(info).collect()
+    }
+}
+
+impl GuardedUpdates {
+    fn staging(&self) -> impl Iterator<Item = &Open> + Clone {
+        self.open.values().filter(|open| open.is_staging())
+    }
+
+    /// What follows when an instance with this block fails.
+    pub fn on_failure_of(&self, block: Option<&lifecycle::Update>) -> OnFailure {
+        block.and_then(|block| block.on_failure).unwrap_or(self.on_failure)
+    }
+
+    /// Warns once of an agent that cannot prepare what a block wants to be staged.
+    fn warn_of_agent(&mut self, agent: &Name) {
+        if self.warned.insert(agent.clone()) {
+            log::warn!(
+                "Agent '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
+                 'update.when' means nothing there."
+            );
+        }
+    }
+
+    /// An agent is away from now on.
+    pub fn agent_left(&mut self, agent: &Name, now: Instant) {
+        self.lists.remove(agent);
+        if self.open.values().any(|open| open.asks(agent)) {
+            self.away.entry(agent.clone()).or_insert(now);
+        }
+    }
+
+    /// An agent that prepares, or does not, has connected.
+    pub fn agent_came(&mut self, agent: &Name, prepares: bool) {
+        self.away.remove(agent);
+        if !prepares && self.open.values().any(|open| open.asks(agent)) {
+            self.warn_of_agent(agent);
+        }
+        self.open.values_mut().for_each(|open| open.agent_came(agent, prepares));
+    }
+
+    /// All instances that an agent shall prepare.
+    fn list_of(&self, agent: &str) -> Vec<AddedWorkload> {
+        let waiting = self.staging().flat_map(Open::waiting);
+        let own = waiting.filter(|(_, added, stage)| stage.is_some() && *added.instance.agent == *agent);
+        own.map(|(_, added, _)| added.clone()).collect()
+    }
+
+    /// An agent has reported a state of this instance: it knows it, or does not have it any more.
+    pub fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
+        // One that is staged may be in force as well, or an earlier one still stops.
+        let waits = |open: &Open| {
+            let touched = open.record.unit.workloads.get(&instance.workload).and_then(|touched| touched.added());
+            touched.is_some_and(|added| added.instance == *instance)
+        };
+        self.is_outdated |= was_staged || self.open.values().any(waits);
+    }
+}
+
+impl ServerLoop {
+    /// How a new instance is to be staged, if its block says so. Outside of the current mode nothing is to be started, but
+    /// its condition counts as every other.
+    pub(super) fn stage_of(&self, new: Option<&AddedWorkload>) -> Option<Stage> {
+        let added = new.filter(|added| !added.instance.agent.is_empty())?;
+        let block = block_of(&added.workload)?;
+        let (level, has_condition) = (block.stage, block.when.is_some());
+        let is_prepared = || level != PrepareLevel::None && !self.workloads.seen(added).instance.agent.is_empty();
+        let on_failure = self.guarded.on_failure_of(Some(&block));
+        (has_condition || is_prepared()).then_some(Stage { level, has_condition, on_failure, report: None })
+    }
+
+    /// Which agents are waited for by an update that is accepted now: those that are there and prepare. One that is away may
+    /// prepare, which matters when nothing may happen without its consent.
+    pub(super) fn ask_agents(&mut self, open: &mut Open) {
+        let now = self.now();
+        for Touched { new, stage, .. } in open.record.unit.workloads.values_mut() {
+            let (Some(InstanceName { agent, .. }), Some(has_condition)) =
+                (new, stage.as_ref().map(|it| it.has_condition))
+            else {
+                continue;
+            };
+            match self.peers.agents.get(agent).map(|agent| agent.capabilities.prepares) {
+                Some(true) => {}
+                None if has_condition => _ = self.guarded.away.entry(agent.clone()).or_insert(now),
+                None => *stage = None,
+                Some(false) => {
+                    self.guarded.warn_of_agent(agent);
+                    *stage = None;
+                }
+            }
+        }
+    }
+
+    /// Sends each agent what it shall prepare, where that has changed since it was sent last on its connection.
+    pub(super) fn send_lists(&mut self) {
+        let guarded = &self.guarded;
+        let staged = guarded.staging().flat_map(Open::staged).map(|(_, instance, _)| &instance.agent);
+        let agents: BTreeSet<Name> = staged.chain(guarded.lists.keys()).cloned().collect();
+        for agent in agents {
+            let Some(connected) = self.peers.agents.get(&agent).filter(|agent| agent.capabilities.prepares) else {
+                continue;
+            };
+            let (peer, list) = (connected.peer, self.guarded.list_of(&agent));
+            if self.guarded.lists.get(&agent).map_or(&[][..], Vec::as_slice) != list {
+                self.send_list(&agent, peer, list);
+            }
+        }
+    }
+
+    fn send_list(&mut self, agent: &Name, peer: PeerId, list: Vec<AddedWorkload>) {
+        self.peers.send(peer, FromServer::Prepare(list.clone()));
+        if list.is_empty() {
+            self.guarded.lists.remove(agent);
+        } else {
+            self.guarded.lists.insert(agent.clone(), list);
+        }
+    }
+
+    /// An agent has connected and is about to be sent its workloads: its session begins with what it shall prepare, which
+    /// may be nothing.
+    pub(in crate::server) fn send_first_list(&mut self, agent: &Name, peer: PeerId, prepares: bool) {
+        self.guarded.lists.remove(agent);
+        let list = if prepares { self.guarded.list_of(agent) } else { Vec::new() };
+        if !list.is_empty() {
+            self.send_list(agent, peer, list);
+        }
+    }
+
+    /// The agent reports how far it is.
+    pub(in crate::server) fn prepared_reported(&mut self, peer: PeerId, agent: &Name, reports: &[PreparedInstance]) {
+        if self.peers.agent_on(peer, agent).is_none() {
+            return; // Late messages of a replaced stream mean nothing.
+        }
+        for report in reports.iter().filter(|report| report.instance.agent == *agent) {
+            for open in self.guarded.open.values_mut() {
+                self.guarded.is_outdated |= open.report(report);
+            }
+        }
+    }
+
+    // --------------------------------------------------------------- what is shown
+
+    /// Shows how far all staged instances are, and those that are not staged any more as they are. If nothing but reports
+    /// makes that necessary, not always at once.
+    pub(super) fn show(&mut self, is_due: bool) {
+        let (now, guarded) = (self.now(), &mut self.guarded);
+        if let Some(until) = guarded.shown_until.filter(|until| !is_due && *until > now) {
+            guarded.show_at = Some(guarded.show_at.map_or(until, |at| at.min(until)));
+            return;
+        }
+        let infos: BTreeMap<InstanceName, String> =
+            guarded.staging().flat_map(|open| open.infos(&guarded.away, now)).collect();
+        let gone = guarded.away.values().map(|since| *since + UPDATE_AGENT_AWAY).filter(|at| *at > now);
+        let ages =
+            guarded.staging().filter(|open| open.staged().any(|(_, _, stage)| stage.report.is_none())).map(|open| {
+                let steps =
+                    now.saturating_duration_since(open.begun).as_millis() / CREATE_AGE_INTERVAL.as_millis().max(1) + 1;
+                open.begun + CREATE_AGE_INTERVAL.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
+            });
+        let show_at = gone.chain(ages).min();
+        guarded.show_at = show_at;
+        guarded.shown_until = (infos.len() >= MANY).then_some(now + MANY_INTERVAL);
+        let mut shown = Vec::new();
+        for (instance, text) in &infos {
+            let (known, state) =
+                (self.workloads.states.get(instance), ExecutionState::with_info(Phase::PendingInitial, &**text));
+            // What an agent reports is shown as it is: an instance of the same name is in force, or an earlier one still stops.
+            let is_of_agent = known.is_some() || self.workloads.is_wanted(instance);
+            if known != Some(&state) && (!is_of_agent || self.workloads.placeholders.contains(instance)) {
+                self.workloads.placeholders.insert(instance.clone());
+                shown.push(WorkloadState::new(instance.clone(), state));
+            }
+        }
+        // What is not staged any more and no agent has is finished.
+        let over: Vec<InstanceName> =
+            self.workloads.placeholders.extract_if(.., |one| !infos.contains_key(one)).collect();
+        for instance in over {
+            let is_wanted = self.workloads.is_wanted(&instance);
+            let phase = if is_wanted { Phase::PendingInitial } else { Phase::Removed };
+            shown.push(WorkloadState::new(instance, ExecutionState::plain(phase)));
+        }
+        shown.iter().for_each(|WorkloadState { instance, state }| self.workloads.states.set(instance, state.clone()));
+        for removed in shown.iter().filter(|shown| shown.state.phase == Phase::Removed) {
+            self.end_requests_of_gone(&removed.instance);
+        }
+        self.peers.broadcast_to_clis(&shown);
+        self.publish(Changes::default());
     }
 }
 

@@ -8,7 +8,7 @@ mod rollback;
 mod staging;
 mod undo;
 
-use super::view::UpdateView;
+use super::{Open, Record};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -45,23 +45,26 @@ pub struct SeenUpdate {
 impl ServerLoop {
     /// All updates by number.
     pub fn seen_updates(&self) -> BTreeMap<u64, SeenUpdate> {
-        let seen = |UpdateView { record, open, .. }: &UpdateView<'_>| {
+        let seen = |(record, open): (&Record, Option<&Open>)| {
             let workloads = &record.unit.workloads;
             let ways_back = workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
-            SeenUpdate {
+            let pending = workloads.iter().filter(|(_, touched)| touched.in_force.is_some());
+            let waits_for = |open| self.guarded.waits_for(open, self.now());
+            let update = SeenUpdate {
                 phase: record.phase,
                 names: workloads.keys().cloned().collect(),
-                waits_for: UpdateView { server: self, record, open: *open }.waits_for(),
-                pending: open.iter().flat_map(|open| open.staging.pending.keys().cloned()).collect(),
+                waits_for: open.map(waits_for).unwrap_or_default(),
+                pending: pending.map(|(name, _)| name.clone()).collect(),
                 ways_back: ways_back.collect(),
-            }
+            };
+            (record.number, update)
         };
-        self.updates().values().map(|view| (view.record.number, seen(view))).collect()
+        self.guarded.records().map(seen).collect()
     }
 
     /// All states as agents know them.
     pub fn reported_states(&self) -> Vec<WorkloadState> {
-        self.guarded.as_reported(self.workloads.states.reports())
+        self.workloads.reported_states()
     }
 }
 

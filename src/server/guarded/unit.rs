@@ -3,54 +3,37 @@
 //!
 //! Thread: `server`; plain values.
 
-use crate::model::complete_state::{Rendering, StateError, config_node, workload_from_node, workload_node};
+use crate::model::complete_state::{Rendering, config_node, workload_node};
 use crate::model::guarded_update::definition_hash;
-use crate::model::messages::AddedWorkload;
+use crate::model::lifecycle::OnFailure;
+use crate::model::messages::{AddedWorkload, PreparedInstance};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{ConfigItem, Workload};
+use crate::server::plan::Form;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Not;
 use std::sync::Arc;
 
-/// A workload at one time; nothing where it did not exist.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "StoredForm", into = "StoredForm")]
-pub struct Form {
-    /// As users asked for it.
-    pub desired: Option<Arc<Workload>>,
-    /// As templates made it.
-    pub rendered: Option<AddedWorkload>,
-    /// As its agent gets it, after hooks.
-    pub effective: Option<AddedWorkload>,
-}
-
-impl Form {
-    /// Its instance.
-    pub fn instance(&self) -> Option<&InstanceName> {
-        self.effective.as_ref().map(|added| &added.instance)
-    }
-
-    /// The hash of all that decides what runs.
-    fn print(&self) -> String {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let desired = self.desired.as_ref().map(|desired| ("desired", node(desired)));
-        let effective = self.effective.as_ref().map(|added| ("effective", node(&added.workload)));
-        let instance = self.instance().map(|instance| ("instance", Node::text(instance.to_string())));
-        definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
-    }
-
-    /// Whether users, and the agent, get the same.
-    fn is_like(&self, other: &Self) -> bool {
-        self.desired == other.desired && self.effective == other.effective
-    }
+/// How a new instance is prepared by its agent before the update is carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    /// Up to which level.
+    pub level: PrepareLevel,
+    /// Whether the update is carried out under a condition of it only.
+    pub has_condition: bool,
+    /// What follows when it cannot be staged.
+    pub on_failure: OnFailure,
+    /// What its agent reported last, on its present connection.
+    pub report: Option<PreparedInstance>,
 }
 
 /// A workload that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TouchedWorkload {
+pub struct Touched {
     /// The way back: as it was before the first update that is not decided yet. Of one that has ended only the desired
     /// form, which may be gone for want of room.
     pub before: Form,
@@ -69,9 +52,38 @@ pub struct TouchedWorkload {
     /// The old instance was running when the update was carried out, so the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
-    /// What runs while the new form is staged.
+    /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<Form>,
+    /// As the update makes it; nothing once that is carried out.
+    #[serde(skip)]
+    pub made: Form,
+    /// Only of one that waits and is prepared.
+    #[serde(skip)]
+    pub stage: Option<Stage>,
+}
+
+impl Touched {
+    /// A request makes `made` of a workload.
+    pub fn new(before: Form, made: Form, stage: Option<Stage>) -> Self {
+        let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
+        Self {
+            old: instance(&before),
+            new: instance(&made),
+            after: desired_hash(made.desired.as_ref()),
+            print: print(&made),
+            in_force: is_changed.then(|| Form { desired: None, ..before.clone() }),
+            stage: stage.filter(|_| is_changed),
+            ran: false,
+            before,
+            made,
+        }
+    }
+
+    /// The new instance that waits, as its agent gets it.
+    pub fn added(&self) -> Option<&AddedWorkload> {
+        self.made.effective.as_ref().filter(|added| self.in_force.is_some() && !added.instance.agent.is_empty())
+    }
 }
 
 /// A config that an update touches.
@@ -85,24 +97,34 @@ pub struct TouchedConfig {
     pub after: Option<String>,
 }
 
-/// What one request does to the workloads and configs that it touches: before and after.
-#[derive(Debug, Default)]
-pub struct Touch {
-    /// Workloads, also those that stay as they are although a config of an open update that they use has changed.
-    pub workloads: BTreeMap<Name, (Form, Form)>,
-    /// Configs.
-    pub configs: BTreeMap<String, (Option<ConfigItem>, Option<ConfigItem>)>,
-}
-
-/// All that one update changes.
+/// All that one update, or one request, changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
-    /// Workloads by name.
+    /// Workloads by name. Of a request also those that stay as they are although a config of an open update that they use
+    /// has changed.
     #[serde(default, with = "by_name")]
-    pub workloads: BTreeMap<Name, TouchedWorkload>,
+    pub workloads: BTreeMap<Name, Touched>,
     /// Configs by key.
     #[serde(default)]
     pub configs: BTreeMap<String, TouchedConfig>,
+}
+
+fn instance(form: &Form) -> Option<InstanceName> {
+    form.effective.as_ref().map(|added| added.instance.clone())
+}
+
+/// Whether users, and the agent, get the same.
+fn is_like(form: &Form, other: &Form) -> bool {
+    form.desired == other.desired && form.effective == other.effective
+}
+
+/// The hash of all that decides what runs.
+fn print(form: &Form) -> String {
+    let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
+    let desired = form.desired.as_ref().map(|desired| ("desired", node(desired)));
+    let effective = form.effective.as_ref().map(|added| ("effective", node(&added.workload)));
+    let instance = instance(form).map(|instance| ("instance", Node::text(instance.to_string())));
+    definition_hash(&Node::map(desired.into_iter().chain(effective).chain(instance)))
 }
 
 /// The hash by which the definition of a workload is recognised; `None` when there is none.
@@ -126,49 +148,39 @@ impl Unit {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether `touch` has a name of this update, or a workload that refers to a config of it.
-    pub fn is_touched_by(&self, touch: &Touch) -> bool {
-        let refers = |(_, after): &(Form, Form)| {
-            let mut keys = after.desired.iter().flat_map(|desired| desired.configs.values());
-            keys.any(|key| self.configs.contains_key(key))
-        };
-        touch.workloads.iter().any(|(name, forms)| self.workloads.contains_key(name) || refers(forms))
-            || touch.configs.keys().any(|key| self.configs.contains_key(key))
+    /// Whether `request` has a name of this update, or a workload that refers to a config of it.
+    pub fn is_touched_by(&self, request: &Self) -> bool {
+        let has_config = |key: &String| self.configs.contains_key(key);
+        let refers = |it: &Touched| it.made.desired.iter().flat_map(|desired| desired.configs.values()).any(has_config);
+        request.workloads.iter().any(|(name, touched)| self.workloads.contains_key(name) || refers(touched))
+            || request.configs.keys().any(has_config)
     }
 
-    /// Takes the names of another update, which has none of these.
-    pub fn absorb(&mut self, other: Self) {
-        self.workloads.extend(other.workloads);
-        self.configs.extend(other.configs);
-    }
-
-    /// A request touches these. A name that it sets back to what was before, or that a later request deletes, leaves: it
-    /// is not brought back. Returns the workloads that have left.
-    pub fn touch(&mut self, touch: &Touch) -> BTreeSet<Name> {
-        let mut left = BTreeSet::new();
-        for (name, (before, after)) in &touch.workloads {
-            let known = self.workloads.get(name);
-            if known.is_some_and(|known| after.desired.is_none() || after.is_like(&known.before)) {
-                self.workloads.remove(name);
-                left.insert(name.clone());
-                continue;
+    /// Becomes one with a later request: of each name the oldest way back and the newest form. A name that is set back to
+    /// what was before, or deleted, leaves: it is not brought back. Returns the workloads that have left, as they are to be.
+    pub fn join(&mut self, request: Self) -> BTreeMap<Name, Form> {
+        let mut left = BTreeMap::new();
+        for (name, mut touched) in request.workloads {
+            if let Some(known) = self.workloads.remove(&name) {
+                if touched.made.desired.is_none() || is_like(&touched.made, &known.before) {
+                    left.insert(name, touched.made);
+                    continue;
+                }
+                if let Some(stage) = &mut touched.stage
+                    && touched.made.effective == known.made.effective
+                {
+                    stage.report = known.stage.and_then(|stage| stage.report); // Its agent is not sent the same again.
+                }
+                touched = Touched { before: known.before, old: known.old, ran: known.ran, ..touched };
             }
-            let touched = self.workloads.entry(name.clone()).or_insert_with(|| TouchedWorkload {
-                old: before.instance().cloned(),
-                before: before.clone(),
-                ..TouchedWorkload::default()
-            });
-            touched.new = after.instance().cloned();
-            (touched.after, touched.print) = (desired_hash(after.desired.as_ref()), after.print());
+            self.workloads.insert(name, touched);
         }
-        for (key, (before, after)) in &touch.configs {
-            let known = self.configs.get(key);
-            if known.is_some_and(|known| after.is_none() || *after == known.before) {
-                self.configs.remove(key);
-                continue;
+        for (key, touched) in request.configs {
+            match self.configs.remove(&key) {
+                Some(known) if touched.after.is_none() || touched.after == known.before.as_ref().map(config_hash) => {}
+                Some(known) => _ = self.configs.insert(key, TouchedConfig { before: known.before, ..touched }),
+                None => _ = self.configs.insert(key, touched),
             }
-            let before = || TouchedConfig { before: before.clone(), after: None };
-            self.configs.entry(key.clone()).or_insert_with(before).after = after.as_ref().map(config_hash);
         }
         left
     }
@@ -176,8 +188,8 @@ impl Unit {
     /// The hash of what leads from the way back to what the update makes of it: the same for the same update.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
-        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
-            (name.to_string(), Node::text(format!("{} {}", touched.before.print(), touched.print)))
+        let workload = |(name, touched): (&Name, &Touched)| {
+            (name.to_string(), Node::text(format!("{} {}", print(&touched.before), touched.print)))
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
             let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
@@ -191,7 +203,7 @@ impl Unit {
 
     /// The desired way back, as a state; `None` when it is gone.
     pub fn before_node(&self) -> Node {
-        let workload = |(name, touched): (&Name, &TouchedWorkload)| {
+        let workload = |(name, touched): (&Name, &Touched)| {
             Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))
         };
         let config =
@@ -204,57 +216,6 @@ impl Unit {
 }
 
 // ------------------------------------------------------------------ on disk
-
-/// A form as it is stored. Where templates and hooks change nothing, no text stands there twice.
-#[derive(Serialize, Deserialize)]
-pub struct StoredForm {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    desired: Option<Node>,
-    /// None when it is the effective one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rendered: Option<StoredWorkload>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    effective: Option<StoredWorkload>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredWorkload {
-    instance: InstanceName,
-    /// None when it is the desired one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workload: Option<Node>,
-}
-
-impl From<Form> for StoredForm {
-    fn from(Form { desired, rendered, effective }: Form) -> Self {
-        let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
-        let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
-        let [rendered, effective] = [rendered, effective].map(|added| {
-            let AddedWorkload { instance, workload } = added?;
-            let workload = (desired.as_ref() != Some(&workload)).then(|| node(&workload));
-            Some(StoredWorkload { instance, workload })
-        });
-        Self { desired: desired.as_ref().map(node), rendered, effective }
-    }
-}
-
-impl TryFrom<StoredForm> for Form {
-    type Error = StateError;
-
-    /// An error ends the reading of the update: what would be put back is not known then.
-    fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
-        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
-        let desired = desired.map(workload).transpose()?;
-        let part = |stored: Option<StoredWorkload>| {
-            let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };
-            let missing = || StateError::Missing { path: "desired".to_owned(), field: "workload" };
-            let workload = other.map(workload).unwrap_or_else(|| desired.clone().ok_or_else(missing))?;
-            Ok(Some(AddedWorkload { instance, workload }))
-        };
-        let effective = part(effective)?;
-        Ok(Self { rendered: part(rendered)?.or_else(|| effective.clone()), effective, desired })
-    }
-}
 
 /// A flag is there or not.
 pub mod flag {

@@ -15,11 +15,11 @@ use crate::model::workload::Workload;
 use crate::platform::logging::log_source;
 use crate::server::ServerLoop;
 use crate::server::connections::removed;
-use crate::server::plan::Difference;
 use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
 use crate::server::templates::RenderError;
 use crate::server::update::{StateChange, UpdateError};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// What is to be done with an open update.
@@ -31,13 +31,12 @@ enum Step {
 
 impl Open {
     /// What is to be done now, if anything. The staging may be large, and is looked through only when it `has_news`.
-    fn next_step(&mut self, now: Instant, has_news: bool) -> Option<Step> {
+    fn next_step(&mut self, away: &BTreeMap<Name, Instant>, now: Instant, has_news: bool) -> Option<Step> {
         let missed = self.trial.tick(now);
         self.failures.extend(missed);
         let is_looked_at = has_news && self.is_staging();
-        let cannot = if is_looked_at { self.staging.failure() } else { None };
-        if let Some((workload, why)) = cannot {
-            return Some(Step::Undo(workload.clone(), why));
+        if is_looked_at && let Some((workload, why)) = self.cannot_be_staged() {
+            return Some(Step::Undo(workload, why));
         }
         for Failure { workload, why, on_failure } in std::mem::take(&mut self.failures) {
             if on_failure == OnFailure::Rollback {
@@ -50,19 +49,14 @@ impl Open {
             reason.get_or_insert(why);
         }
         if self.is_staging() {
-            return (is_looked_at && self.staging.is_complete(now)).then_some(Step::CarryOut);
+            return (is_looked_at && self.awaited(away, now).next().is_none()).then_some(Step::CarryOut);
         }
         let phase = if self.record.reason.is_some() { UpdatePhase::Kept } else { UpdatePhase::Good };
         self.trial.is_over().then_some(Step::End(phase))
     }
 
-    /// An agent may start something of it from now on, if `it_may`. Returns whether that is new.
-    pub(super) fn note_sent(&mut self, it_may: bool) -> bool {
-        it_may && !std::mem::replace(&mut self.record.was_sent, true)
-    }
-
     /// Something was lost that may be the fault of the update.
-    fn count_loss(&mut self, what: &str, now: Instant) {
+    pub(super) fn count_loss(&mut self, what: &str, now: Instant) {
         self.record.losses = self.record.losses.saturating_add(1);
         if self.record.losses >= UPDATE_LOSSES {
             let failures = self.trial.fail_by_losses(&format!("{UPDATE_LOSSES} losses of {what}"), now);
@@ -79,14 +73,6 @@ fn cut_reason(workload: &str, why: &str) -> String {
 }
 
 impl GuardedUpdates {
-    /// A state was reported that counts for the judging.
-    fn report(&mut self, instance: &InstanceName, state: &ExecutionState, now: Instant) {
-        for open in self.open.values_mut() {
-            let failure = open.trial.report(instance, state, now);
-            open.failures.extend(failure);
-        }
-    }
-
     /// Whether a failure of this instance undoes an update.
     pub fn would_undo(&self, instance: &InstanceName) -> bool {
         self.open.values().any(|open| open.trial.would_undo(instance))
@@ -107,71 +93,53 @@ impl ServerLoop {
     /// When [`ServerLoop::on_event`] has something to do without an event.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        if self.guarded.is_quiet() {
-            return None;
-        }
-        self.guarded.due(self.now())
+        let GuardedUpdates { open, show_at, .. } = &self.guarded;
+        open.values().filter_map(|open| open.trial.due()).chain(*show_at).min()
     }
 
     /// An agent has reported these states.
     pub(in crate::server) fn judge(&mut self, states: &[WorkloadState]) {
-        if self.guarded.is_quiet() {
-            return;
-        }
         let now = self.now();
-        for WorkloadState { instance, state } in states {
-            self.guarded.report(instance, state, now);
+        for open in self.guarded.open.values_mut() {
+            let failures = states.iter().filter_map(|it| open.trial.report(&it.instance, &it.state, now));
+            open.failures.extend(failures);
         }
     }
 
     /// An agent has connected, and was sent its workloads.
     pub(in crate::server) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
-        let now = self.now();
-        let guarded = &mut self.guarded;
-        let mut is_warned = false;
+        let (now, guarded) = (self.now(), &mut self.guarded);
+        guarded.agent_came(agent, prepares);
         for open in guarded.open.values_mut() {
-            let is_judged = open.trial.agent_came(agent, now);
-            guarded.is_unsaved |= open.note_sent(is_judged);
-            is_warned |= !prepares && open.staging.agents().any(|other| other == agent);
-            open.staging.agent_came(agent, prepares);
-            guarded.is_outdated = true;
-        }
-        if is_warned {
-            guarded.warn_of_agent(agent);
+            // It may start something of it from now on.
+            guarded.is_unsaved |=
+                open.trial.agent_came(agent, now) && !std::mem::replace(&mut open.record.was_sent, true);
+            (guarded.is_outdated, guarded.shown_until) = (true, None);
         }
     }
 
     /// An agent is lost.
     pub(in crate::server) fn judge_lost(&mut self, agent: &Name) {
-        let now = self.now();
-        self.guarded.lists.remove(agent);
-        for open in self.guarded.open.values_mut() {
-            open.staging.agent_left(agent, now);
+        let (now, guarded) = (self.now(), &mut self.guarded);
+        guarded.agent_left(agent, now);
+        for open in guarded.open.values_mut() {
             if open.trial.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
             }
-            self.guarded.is_outdated = true;
+            (guarded.is_outdated, guarded.shown_until) = (true, None);
         }
-    }
-
-    /// The server was started while this update was judged.
-    pub(super) fn judge_start(open: &mut Open, now: Instant) {
-        open.count_loss("the server", now);
     }
 
     /// Does what follows for open updates from all that has happened. Returns whether anything did; then more may follow.
     pub(in crate::server) fn settle_updates(&mut self) -> bool {
-        if self.guarded.is_quiet() && !self.guarded.is_outdated {
-            self.store_if_unsaved();
-            return false;
-        }
-        let now = self.now();
+        let (now, guarded) = (self.now(), &mut self.guarded);
+        let is_due = guarded.show_at.is_some_and(|at| at <= now);
+        let has_news = std::mem::take(&mut guarded.is_outdated) || is_due;
         let mut steps = Vec::new();
-        let has_news = self.guarded.has_news(now);
-        for (number, open) in &mut self.guarded.open {
-            steps.extend(open.next_step(now, has_news).map(|step| (*number, step)));
+        for (number, open) in &mut guarded.open {
+            steps.extend(open.next_step(&guarded.away, now, has_news).map(|step| (*number, step)));
             if open.trial.has_recovered() && open.record.losses > 0 {
-                (open.record.losses, self.guarded.is_unsaved) = (0, true);
+                (open.record.losses, guarded.is_unsaved) = (0, true);
             }
         }
         let is_done = steps.is_empty();
@@ -183,18 +151,13 @@ impl ServerLoop {
                 Step::End(phase) => self.end_update(number, phase),
             }
         }
-        if self.guarded.has_news(now) {
-            self.show_in_time(now);
+        if is_done && has_news {
+            self.show(is_due);
         }
-        self.guarded.is_outdated |= !is_done; // What was done may have changed what others wait for.
-        self.store_if_unsaved();
-        !is_done
-    }
-
-    fn store_if_unsaved(&mut self) {
         if self.guarded.is_unsaved {
             self.store_state();
         }
+        !is_done
     }
 
     /// As [`Self::store_state`], and waits for the disk as long as a sound one may take, and as the server may. A server that ends just after agents
@@ -241,10 +204,9 @@ impl ServerLoop {
             if open.is_staging() {
                 // It stays desired, so it comes into force as one that may stay, when its conditions hold.
                 let Some(open) = self.guarded.open.get_mut(&number) else { return };
-                open.staging.keep_all();
+                open.keep_all();
                 open.record.reason.get_or_insert(format!("{why}; cannot be undone: {error}"));
-                self.guarded.is_outdated = true;
-                return;
+                return self.guarded.changed();
             }
             let Some(Open { record, .. }) = self.guarded.close(number) else { return };
             let names: Vec<Name> = unit.workloads.keys().chain(record.dependents.keys()).cloned().collect();
@@ -259,19 +221,10 @@ impl ServerLoop {
         self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
         let ends = self.undone_states(&unit, &why);
         self.peers.broadcast_to_clis(&ends);
-        self.refresh_shown();
-        let before = unit.workloads.iter();
-        let rendered = before.clone().map(|(name, touched)| (name, touched.before.rendered.as_ref()));
-        let effective = before.map(|(name, touched)| (name, touched.before.effective.as_ref()));
-        let prepared = PreparedUpdate {
-            change,
-            rendered: Difference::to(self.workloads.before_hooks(), rendered),
-            for_agents: Difference::to(self.workloads.before_modes(), effective),
-            ..PreparedUpdate::default()
-        };
-        let (_, changes) = self.commit(prepared);
-        self.guarded.has_changed = true;
-        self.publish(&changes);
+        self.show(true);
+        let forms = unit.workloads.into_iter().map(|(name, touched)| (name, touched.before)).collect();
+        let (_, changes) = self.commit(PreparedUpdate { change, forms, ..PreparedUpdate::default() });
+        self.publish(changes);
         self.send_lists();
     }
 
@@ -300,9 +253,8 @@ impl ServerLoop {
         requester: &Requester,
     ) -> Result<StateChange, UpdateError> {
         let refused = |reason: String| Err(UpdateError::NoRollback(reason));
-        let open = self.guarded.open.get(&number).map(|open| &open.record);
-        let ended = || self.guarded.ended.iter().map(|ended| &ended.record).find(|record| record.number == number);
-        let Some(record) = open.or_else(ended) else { return refused(format!("update {number} does not exist")) };
+        let known = self.guarded.records().map(|(record, _)| record).find(|record| record.number == number);
+        let Some(record) = known else { return refused(format!("update {number} does not exist")) };
         let unit = &record.unit;
         if !self.may_write(requester, unit) {
             return refused(format!("update {number} is also about what this workload may not write"));
@@ -371,7 +323,7 @@ impl ServerLoop {
             }
         }
         for instance in touched.filter_map(|it| it.old.as_ref()) {
-            if let Some(state) = states.get(instance).filter(|_| !self.guarded.is_placeholder(instance)) {
+            if let Some(state) = states.get(instance).filter(|_| !self.workloads.placeholders.contains(instance)) {
                 ends.push(removed(instance.clone()));
                 ends.push(WorkloadState::new(instance.clone(), state.clone()));
             }

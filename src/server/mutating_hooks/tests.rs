@@ -5,6 +5,7 @@ use crate::limits::PIPE_CONTENT_MAX;
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
+use crate::platform::settings::Number;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -12,6 +13,21 @@ use tempfile::TempDir;
 
 /// What a hook of these tests may write, in bytes.
 const OUTPUT_MAX: usize = 8 * 1024 * 1024;
+
+impl MutatingHooks {
+    /// Hooks whose outcomes a test gives.
+    pub fn scripted() -> (Self, Receiver<WorkloadPlan>) {
+        let (hooks, plans, ..) = Self::without_thread().unwrap();
+        (hooks, plans)
+    }
+
+    /// Hooks whose outcome is there at once.
+    pub fn answering(decide: Decide) -> Self {
+        let (mut hooks, _, outcomes, _) = Self::without_thread().unwrap();
+        hooks.decides = Some((decide, outcomes));
+        hooks
+    }
+}
 
 /// Hooks in a folder of their own.
 struct Hooks {
@@ -27,7 +43,12 @@ impl Hooks {
             // A link, since a file that is written while another test forks cannot be executed.
             let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/server/mutating_hooks/hook.sh");
             symlink(program, folder.path().join(name)).unwrap();
-            HookEntry { name: (*name).to_owned(), prio: 0, path: folder.path().to_owned(), timeout_s: 60 }
+            HookEntry {
+                name: (*name).to_owned(),
+                prio: Number(0),
+                path: folder.path().to_owned(),
+                timeout_s: Number(60),
+            }
         };
         let entries = scripts.iter().map(entry).collect();
         Self { folder, entries }
@@ -179,7 +200,7 @@ fn endless_output_is_cut_off_at_once() {
 #[test]
 fn a_hook_that_hangs_is_ended_with_its_helpers() {
     let mut hooks = Hooks::one("trap '' TERM; echo asking >&2; sleep 600 & echo $! >$0.pid; wait; wait");
-    hooks.entries[0].timeout_s = 1;
+    hooks.entries[0].timeout_s = Number(1);
     let text = answer(hooks.run(&plan("x")));
     assert!(text.contains("did not end within 1s and was ended. Its error output: 'asking'"), "{text}");
     let pid = fs::read_to_string(hooks.path("hook.pid")).unwrap();

@@ -1,7 +1,7 @@
 //! Peers come, speak and go.
 
 use super::*;
-use crate::server::unwanted::NEVER_WANTED;
+use crate::server::workloads::NEVER_WANTED;
 
 const MANIFEST: &str = "
 apiVersion: v1

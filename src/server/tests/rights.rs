@@ -153,7 +153,7 @@ fn a_workload_that_is_still_being_stopped_asks_by_its_last_rules_until_it_is_gon
         assert!(cluster.may_read(agent, "w@1"));
         cluster.report(agent, &[(&w, Phase::Removed), (&instance("w", "y", "A"), Phase::Removed)]);
         assert!(!cluster.may_read(agent, "w@1"));
-        assert_eq!(cluster.server.sizes()[5], 0);
+        assert_eq!(cluster.server.sizes()[4], 0);
     }
 }
 
@@ -171,7 +171,7 @@ fn a_report_that_ends_one_instance_and_brings_back_another_one_leaves_its_last_r
     assert!(cluster.may_read(agent, "w@1"));
     cluster.report(agent, &[(&old, Phase::Removed)]);
     assert!(!cluster.may_read(agent, "w@1"));
-    assert_eq!(cluster.server.sizes()[5], 0);
+    assert_eq!(cluster.server.sizes()[4], 0);
 }
 
 #[test]

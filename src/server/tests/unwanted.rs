@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::{AGENT_TAGS_BYTES, STATE_INFO_MAX};
-use crate::server::unwanted::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
+use crate::server::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -136,4 +136,38 @@ fn tags_that_an_update_gives_to_an_agent_are_bounded_like_those_of_its_hello() {
     let refused = cluster.update(&tags(AGENT_TAGS_BYTES), &["agents.agent_A.tags"]).unwrap_err();
     assert!(refused.contains("The tags of agent 'agent_A' take 16451 bytes, at most 16384 are allowed"), "{refused}");
     assert_eq!(cluster.read(&["agents"]), before);
+}
+
+/// 16 hostile agents made 8 MB of the state that every client reads.
+#[test]
+fn all_agents_together_leave_no_more_than_any_client_can_read() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    for agent in 0..16 {
+        let name = format!("hostile{agent}");
+        let peer = cluster.settled_agent(&name);
+        let states = (0..1_000).map(|number| {
+            let workload = format!("{number:04}{}", "w".repeat(50));
+            told(&InstanceName::with_id(&workload, &"i".repeat(64), &name), STATE_INFO_MAX)
+        });
+        cluster.send(peer, ToServer::WorkloadStates(states.collect()));
+    }
+    let bytes = cluster.read(&["workloadStates"]).len();
+    assert!((512 * 1024..2 * 1024 * 1024).contains(&bytes), "{bytes}");
+    // Short names, of which so many are no mistake either.
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let mut peers = Vec::new();
+    for agent in 0..16 {
+        let name = format!("h{agent}");
+        peers.push(cluster.settled_agent(&name));
+        let names: Vec<InstanceName> =
+            (0..1_000).map(|number| InstanceName::with_id(&number.to_string(), "i", &name)).collect();
+        cluster.report(peers[agent], &names.iter().map(|name| (name, Phase::Running)).collect::<Vec<_>>());
+    }
+    let kept = cluster.server.workloads.unwanted.instances().len();
+    assert!((2_000..=4_000).contains(&kept), "{kept}");
+    peers.into_iter().for_each(|peer| cluster.close(peer));
+    let agent = cluster.settled_agent("agent_A");
+    let strange = InstanceName::with_id("strange", "id", "agent_A");
+    cluster.report(agent, &[(&strange, Phase::Running)]);
+    assert_eq!(cluster.phase(&strange), Some(Phase::Running), "there is room again");
 }
