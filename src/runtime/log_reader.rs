@@ -7,7 +7,7 @@ use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
 use crate::platform::child::followed::{FollowedChild, Output};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -60,9 +60,8 @@ impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
         let record = self.children.announce_reader(&self.program);
-        let arguments: Vec<OsString> = self.arguments.into_iter().map(OsString::from).collect();
         let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
-        let child = FollowedChild::start(OsStr::new(&self.program), &arguments, &variables)?;
+        let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
         Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })
     }
 }

@@ -12,7 +12,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, PipeReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
@@ -40,7 +40,7 @@ pub enum Output {
 
 impl FollowedChild {
     /// Starts `program`, a path or a name that is looked up in `PATH`, without input.
-    pub fn start(program: &OsStr, arguments: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+    pub fn start(program: &OsStr, arguments: &[String], variables: &[(&str, String)]) -> io::Result<Self> {
         let (output, writer) = io::pipe()?;
         fcntl_setfl(&output, OFlags::NONBLOCK)?;
         let mut command = command(program, arguments);
