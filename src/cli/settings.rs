@@ -7,7 +7,7 @@ use super::error::{CliError, meant_or};
 use super::output::Output;
 use super::table::one_line;
 use crate::platform::settings::{
-    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, PemPaths, Pems, VERSION_LINE,
+    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, VERSION_LINE,
 };
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
@@ -232,11 +232,7 @@ fn connection(
     url_place: &str,
     output: &mut Output<'_>,
 ) -> Result<(ServerUrl, Security), CliError> {
-    let paths = PemPaths {
-        ca: common.ca_pem.as_deref(),
-        certificate: common.crt_pem.as_deref(),
-        key: common.key_pem.as_deref(),
-    };
+    let paths = [common.ca_pem.as_deref(), common.crt_pem.as_deref(), common.key_pem.as_deref()];
     let pems =
         pems.overridden_by(paths).map_err(|error| start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);

@@ -66,9 +66,11 @@ impl ContainerConfig {
         Ok(arguments.plain(&own).address(&self.image).command(&self.command_args))
     }
 
-    /// The arguments of a call, such as `start` and a container.
+    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an earlier call.
     pub fn call(&self, verb: &[&str]) -> Arguments {
-        Arguments::default().options(&self.general_options).plain(verb)
+        let earlier = Arguments::default().options(&self.command_options).address(&self.image);
+        let earlier = Arguments { hidden: earlier.hidden, ..Arguments::default() };
+        earlier.options(&self.general_options).plain(verb)
     }
 
     /// The arguments that pull the image as a create would.
