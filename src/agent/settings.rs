@@ -315,7 +315,7 @@ fn combine(
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
-        config_file: file.map(|file| file.path().to_owned()),
+        config_file: file.map(|file| file.path.clone()),
         warnings,
     })
 }

@@ -188,7 +188,7 @@ fn read_file(common: &Common, output: &mut Output<'_>) -> Result<FromFile, CliEr
         return Err(no_context(name, file.as_ref(), &contexts));
     }
     let Some(file) = file else { return Ok(FromFile::default()) };
-    output.debug(format_args!("config file '{}'", file.path().display()));
+    output.debug(format_args!("config file '{}'", file.path.display()));
     from_file(&file, context, &contexts, output).map_err(|error| config_error(&error))
 }
 
@@ -197,7 +197,7 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
         let text = format!("Context '{name}' does not exist: there is no config file.");
         return start(text, "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'");
     };
-    let path = file.path().display();
+    let path = file.path.display();
     let otherwise = if known.is_empty() {
         format!("a context is a table [contexts.{name}]")
     } else {

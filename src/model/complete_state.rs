@@ -13,6 +13,7 @@ use super::workload::{ConfigItem, File, FileContent, Workload};
 use crate::limits::AGENT_TAG_ENTRY;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// What users want, or what agents get.
@@ -94,12 +95,10 @@ impl WorkloadStates {
 
     /// Stores `state` unless the instance has a state already. Returns whether it was stored.
     pub fn set_initial(&mut self, instance: &InstanceName, state: ExecutionState) -> bool {
-        let mut stored = false;
-        self.entries.entry(key(instance)).or_insert_with(|| {
-            stored = true;
-            state
-        });
-        stored
+        let entry = self.entries.entry(key(instance));
+        let is_vacant = matches!(entry, Entry::Vacant(_));
+        entry.or_insert(state);
+        is_vacant
     }
 
     /// Marks the instances of `agent` as disconnected. Returns them with the states before.

@@ -159,7 +159,7 @@ impl SettingsError {
 
 /// A config file that was read but not yet interpreted.
 pub struct ConfigFile {
-    path: PathBuf,
+    pub path: PathBuf,
     text: String,
 }
 
@@ -190,11 +190,6 @@ impl ConfigFile {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let text = read_limited(File::open(path).map_err(failed)?).map_err(failed)?;
         Ok(Self { path: path.to_owned(), text })
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields and call this
@@ -457,9 +452,9 @@ impl std::fmt::Debug for PemKeys {
 
 /// A config file that holds a private key can be read by others. Worth a warning.
 pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String> {
-    let mode = std::fs::metadata(file.path()).ok()?.permissions().mode() & 0o777;
+    let mode = std::fs::metadata(&file.path).ok()?.permissions().mode() & 0o777;
     (keys.key_pem_content.is_some() && mode & 0o077 != 0).then(|| {
-        let path = file.path().display();
+        let path = file.path.display();
         format!("'{path}' holds a private key but its permissions are {mode:04o}. Use 'chmod 0600 {path}'.")
     })
 }

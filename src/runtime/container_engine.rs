@@ -287,7 +287,7 @@ impl RuntimeConnector for ContainerConnector {
         let listed = if with_processes { self.list()? } else { Vec::new() };
         let found = listed.into_iter().find(|found| found.id == *id);
         let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { program: self.cli.program(), container: Some(id.0.to_string()), processes })
+        Ok(ProbeTarget { program: self.cli.program, container: Some(id.0.to_string()), processes })
     }
 
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {

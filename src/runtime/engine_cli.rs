@@ -14,7 +14,7 @@ use crate::limits::LISTING_MAX;
 /// How one engine is called.
 #[derive(Debug, Clone)]
 pub struct EngineCli {
-    program: &'static str,
+    pub program: &'static str,
     children: EngineChildren,
 }
 
@@ -27,11 +27,6 @@ impl EngineCli {
     /// Which containers this agent made.
     pub fn records(&self) -> ContainerRecords {
         ContainerRecords::below(self.children.agent_folder())
-    }
-
-    /// The program that is called.
-    pub fn program(&self) -> &'static str {
-        self.program
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.

@@ -128,25 +128,18 @@ impl PodmanKubeConnector {
         }
     }
 
-    /// Instances of this agent whose configuration is kept, of one workload or of all.
+    /// Instances of this agent whose configuration is kept.
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
-    fn kept_instances(&self, of: Option<&InstanceName>) -> Result<BTreeSet<InstanceName>, RuntimeError> {
+    fn kept_instances(&self) -> Result<BTreeSet<InstanceName>, RuntimeError> {
         let mut instances = self.cli.records().instances(&self.agent, CONFIG);
-        if of.is_none_or(|of| !instances.contains(of)) {
-            // The filter is a regular expression, so a plain dot would also match agents with a longer name.
-            let filter = match of {
-                Some(instance) => format!("name=^{instance}.{CONFIG}$").replace('.', "\\."),
-                None => format!("name=\\.{}\\.{CONFIG}$", self.agent),
-            };
-            let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
-            let text = self.cli.query(&arguments)?;
-            for line in text.lines() {
-                let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
-                let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
-                instances.extend(InstanceName::parse(name));
-            }
+        // The filter is a regular expression, so a plain dot would also match agents with a longer name.
+        let filter = format!("name=\\.{}\\.{CONFIG}$", self.agent);
+        let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
+        for line in self.cli.query(&arguments)?.lines() {
+            let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
+            let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
+            instances.extend(InstanceName::parse(name).filter(|name| name.agent == self.agent));
         }
-        instances.retain(|name| name.agent == self.agent && of.is_none_or(|of| of == name));
         Ok(instances)
     }
 
@@ -384,8 +377,8 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        let known = self.kept_instances(Some(instance))?;
-        Ok(known.into_iter().map(|instance| ContainerId(instance.to_string().into())).collect())
+        let found = self.kept(CONFIG, instance)?.map(|_| ContainerId(instance.to_string().into()));
+        Ok(found.into_iter().collect())
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -399,7 +392,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
     // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let instances = self.kept_instances(None)?;
+        let instances = self.kept_instances()?;
         if instances.is_empty() {
             return Ok(Vec::new());
         }

@@ -331,7 +331,7 @@ fn combine(
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         update_on_failure: keys.update_on_failure,
         modes,
-        config_file: file.map(|file| file.path().to_owned()),
+        config_file: file.map(|file| file.path.clone()),
         warnings,
     })
 }

@@ -21,7 +21,7 @@ fn the_given_file_must_exist_and_of_the_places_the_first_existing_is_used() {
     let second = write(&folder, "second", "version = 'v1'", 0o600);
     let missing = folder.path().join("missing");
     let places = [missing.clone(), second.clone()];
-    assert_eq!(ConfigFile::find(None, &places).unwrap().unwrap().path(), second);
+    assert_eq!(ConfigFile::find(None, &places).unwrap().unwrap().path, second);
     assert!(ConfigFile::find(None, std::slice::from_ref(&missing)).unwrap().is_none());
     let error = ConfigFile::find(Some(&missing), &places).unwrap_err().to_string();
     let start = format!("Config file could not have been parsed due to: cannot read '{}': No such", missing.display());

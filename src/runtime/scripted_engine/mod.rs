@@ -71,7 +71,7 @@ impl ScriptedEngine {
     /// The call as it stands in an error text.
     pub fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        format!("Execution of '{}{quoted}'", self.cli().program())
+        format!("Execution of '{}{quoted}'", self.cli().program)
     }
 }
 
