@@ -224,8 +224,8 @@ impl LogStream {
         while !readers.is_empty() {
             self.send()?;
             self.until_sent()?;
-            let limit = readers.iter().filter_map(LogReader::wait_max).min();
-            self.wait_for(readers.iter().flat_map(LogReader::descriptors), limit)?;
+            let limit = readers.iter().filter_map(|reader| reader.child.wait_max()).min();
+            self.wait_for(readers.iter().flat_map(|reader| reader.child.descriptors()), limit)?;
             let mut lines = Vec::new();
             readers.retain_mut(|reader| !reader.read(&mut lines));
             self.queue(lines);

@@ -12,8 +12,8 @@ use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::private_folder::{self, PrivateFolder};
 use crate::platform::settings::{
-    ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, PemPaths, Pems, SettingsError,
-    decide_security, insecure_flag, readable_key_warning,
+    ConfigFile, ControlMessageSize, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, SettingsError, decide_security,
+    insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{Security, ServerUrl};
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
@@ -53,10 +53,10 @@ struct Arguments {
     run_folder: Option<PathBuf>,
     /// Communicate without TLS, if no certificates are set
     // [impl->swdd~agent-supports-cli-argument-for-insecure-communication~1]
-    #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
+    #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
     insecure: bool,
     /// Communicate with TLS even if the config file or the environment has 'insecure'
-    #[arg(long, action = ArgAction::SetTrue)]
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
     no_insecure: bool,
     /// Tag of this agent, shown in its state; repeatable; replaces the tags of the config file
     #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]
@@ -259,11 +259,7 @@ fn combine(
         warnings.extend(readable_key_warning(file, &pem_keys));
         pems = pem_keys.read(file)?;
     }
-    let paths = PemPaths {
-        ca: options.ca_pem.as_deref(),
-        certificate: options.crt_pem.as_deref(),
-        key: options.key_pem.as_deref(),
-    };
+    let paths = [options.ca_pem.as_deref(), options.crt_pem.as_deref(), options.key_pem.as_deref()];
     // [impl->swdd~agent-provides-file-paths-to-communication-middleware~1]
     let pems = pems.overridden_by(paths)?;
     // A value that cannot be used is easier to find with the place that it stands in.
@@ -319,7 +315,7 @@ fn combine(
         message_max: keys.max_message_size,
         control_message_max: keys.max_control_message_size,
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
-        config_file: file.map(|file| file.path().to_owned()),
+        config_file: file.map(|file| file.path.clone()),
         warnings,
     })
 }

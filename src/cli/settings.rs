@@ -7,7 +7,7 @@ use super::error::{CliError, Result, meant_or};
 use super::output::Output;
 use super::table::one_line;
 use crate::platform::settings::{
-    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, PemPaths, Pems, VERSION_LINE,
+    self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, VERSION_LINE,
 };
 use crate::wire::address::{Security, ServerUrl};
 use serde::Deserialize;
@@ -188,7 +188,7 @@ fn read_file(common: &Common, output: &mut Output) -> Result<FromFile> {
         return Err(no_context(name, file.as_ref(), &contexts));
     }
     let Some(file) = file else { return Ok(FromFile::default()) };
-    output.debug(format_args!("config file '{}'", file.path().display()));
+    output.debug(format_args!("config file '{}'", file.path.display()));
     file.check_version(true)?;
     let keys = || KEYS.iter().chain(&PemKeys::NAMES);
     let tables = contexts.iter().map(|name| format!("contexts.{name}")).chain(["default".to_owned()]);
@@ -208,7 +208,7 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
             "name the config file with '--ank-config <PATH>', or the server with '--server-url <URL>'",
         );
     };
-    let path = file.path().display();
+    let path = file.path.display();
     let otherwise = if known.is_empty() {
         format!("a context is a table [contexts.{name}]")
     } else {
@@ -224,11 +224,7 @@ fn connection(
     FromFile { keys, pems, url_place }: &FromFile,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {
-    let paths = PemPaths {
-        ca: common.ca_pem.as_deref(),
-        certificate: common.crt_pem.as_deref(),
-        key: common.key_pem.as_deref(),
-    };
+    let paths = [common.ca_pem.as_deref(), common.crt_pem.as_deref(), common.key_pem.as_deref()];
     let pems = pems
         .clone()
         .overridden_by(paths)

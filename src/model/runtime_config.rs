@@ -245,12 +245,6 @@ impl From<&str> for RuntimeConfig {
     }
 }
 
-impl From<String> for RuntimeConfig {
-    fn from(text: String) -> Self {
-        text.as_str().into()
-    }
-}
-
 impl Deref for RuntimeConfig {
     type Target = str;
 
@@ -270,12 +264,6 @@ impl Eq for RuntimeConfig {}
 impl fmt::Debug for RuntimeConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.text, formatter)
-    }
-}
-
-impl fmt::Display for RuntimeConfig {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
     }
 }
 

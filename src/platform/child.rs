@@ -15,7 +15,7 @@ use crate::platform::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsStr};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -41,7 +41,7 @@ pub struct ChildCall<'a> {
     /// A path, or a name that is looked up in `PATH`.
     pub program: &'a OsStr,
     /// Its arguments.
-    pub arguments: Vec<OsString>,
+    pub arguments: Vec<String>,
     /// Environment variables besides the inherited ones.
     pub variables: Vec<(&'static str, String)>,
     /// Bytes for the standard input, which is `/dev/null` without them.
@@ -123,7 +123,7 @@ impl<'a> ChildCall<'a> {
 
 /// A program in a process group of its own, without input and without what a service manager gave to us.
 #[allow(clippy::disallowed_methods)] // The one place that starts processes.
-fn command(program: &OsStr, arguments: &[OsString]) -> Command {
+fn command(program: &OsStr, arguments: &[String]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).stdin(Stdio::null());
     for variable in SERVICE_MANAGER_VARIABLES {

@@ -159,7 +159,7 @@ impl SettingsError {
 
 /// A config file that was read but not yet interpreted.
 pub struct ConfigFile {
-    path: PathBuf,
+    pub path: PathBuf,
     text: String,
 }
 
@@ -190,11 +190,6 @@ impl ConfigFile {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let text = read_limited(File::open(path).map_err(failed)?).map_err(failed)?;
         Ok(Self { path: path.to_owned(), text })
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The keys that `T` names, strictly typed; others are ignored here. Give `T` `Option` fields and call this
@@ -327,36 +322,6 @@ fn read_limited(mut file: File) -> io::Result<String> {
 
 // --------------------------------------------------------------------- PEM
 
-/// What a PEM file holds, which decides on its permissions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PemKind {
-    /// Mode exactly 0600 or 0400.
-    PrivateKey,
-    /// Readable by the owner, not writable for group or others, not executable.
-    Certificate,
-}
-
-impl PemKind {
-    /// Whether a file with the permission bits `mode` can be used.
-    fn allows(self, mode: u32) -> bool {
-        match self {
-            Self::PrivateKey => matches!(mode, 0o600 | 0o400),
-            Self::Certificate => mode & 0o400 != 0 && mode & 0o133 == 0,
-        }
-    }
-
-    /// The name of such a file, and its rule.
-    fn texts(self) -> (&'static str, &'static str) {
-        match self {
-            Self::PrivateKey => ("Private key file", "Private keys must have permissions 0600 or 0400."),
-            Self::Certificate => (
-                "Certificate file",
-                "Certificates must be readable for the owner, not writable for others and not executable.",
-            ),
-        }
-    }
-}
-
 /// A PEM file cannot be used. The texts hold no content of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
@@ -370,21 +335,24 @@ pub enum PemError {
     },
     /// Permissions that let others read or change it.
     #[error(
-        "Certificate error: '{} \"{}\" has insecure permissions {mode:04o}. {} Use 'chmod 0600 {}' to fix this.'",
-        kind.texts().0, path.display(), kind.texts().1, path.display()
+        "Certificate error: '{what} \"{}\" has insecure permissions {mode:04o}. {rule} Use 'chmod 0600 {}' to fix this.'",
+        path.display(), path.display()
     )]
     Mode {
         /// The file.
         path: PathBuf,
         /// What it holds.
-        kind: PemKind,
+        what: &'static str,
+        /// What it may have.
+        rule: &'static str,
         /// Its permission bits.
         mode: u32,
     },
 }
 
-/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text.
-pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
+/// Opens `path`, checks the permissions of what was opened (links are followed) and reads the text. A private key has mode
+/// 0600 or 0400, others can neither change nor execute a certificate.
+pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
     let failed = |source| PemError::Open { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -392,11 +360,24 @@ pub fn read_pem(path: &Path, kind: PemKind) -> Result<String, PemError> {
         return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
     }
     let mode = metadata.permissions().mode() & 0o7777; // Also no set-id bits.
-    if !kind.allows(mode) {
-        return Err(PemError::Mode { path: path.to_owned(), kind, mode });
+    let (what, is_allowed, rule) = match is_key {
+        true => {
+            let rule = "Private keys must have permissions 0600 or 0400.";
+            ("Private key file", matches!(mode, 0o600 | 0o400), rule)
+        }
+        false => {
+            let rule = "Certificates must be readable for the owner, not writable for others and not executable.";
+            ("Certificate file", mode & 0o400 != 0 && mode & 0o133 == 0, rule)
+        }
+    };
+    if !is_allowed {
+        return Err(PemError::Mode { path: path.to_owned(), what, rule, mode });
     }
     read_limited(file).map_err(failed)
 }
+
+/// The key of the path of a private key.
+const KEY_PEM: &str = "key_pem";
 
 /// The PEM keys of a config file, as read by [`ConfigFile::keys`].
 #[derive(Clone, Default, Deserialize)]
@@ -418,60 +399,39 @@ pub struct PemKeys {
 impl PemKeys {
     /// Names of the keys, for [`ConfigFile::unknown_keys`].
     pub const NAMES: [&'static str; 6] =
-        ["ca_pem", "crt_pem", "key_pem", "ca_pem_content", "crt_pem_content", "key_pem_content"];
+        ["ca_pem", "crt_pem", KEY_PEM, "ca_pem_content", "crt_pem_content", "key_pem_content"];
 
     /// The texts: contents as they are, paths read at once, even when they will not be needed. `file` is where the
     /// keys stand.
     pub fn read(self, file: &ConfigFile) -> Result<Pems, ConfigError> {
-        let one = |key, path: Option<PathBuf>, content: Option<String>, kind| match (path, content) {
-            (Some(_), Some(_)) => Err(ConfigError::ConflictingPems { key, place: file.place(key) }),
-            (Some(path), None) => read_pem(&path, kind).map(Some).map_err(|source| ConfigError::Pem {
-                source,
-                key,
-                place: file.place(key),
-            }),
-            (None, content) => Ok(content),
-        };
-        Ok(Pems {
-            ca: one("ca_pem", self.ca_pem, self.ca_pem_content, PemKind::Certificate)?,
-            certificate: one("crt_pem", self.crt_pem, self.crt_pem_content, PemKind::Certificate)?,
-            key: one("key_pem", self.key_pem, self.key_pem_content, PemKind::PrivateKey)?,
-        })
+        let mut pems = Pems([self.ca_pem_content, self.crt_pem_content, self.key_pem_content]);
+        let paths = [self.ca_pem, self.crt_pem, self.key_pem].into_iter().zip(&mut pems.0);
+        for ((path, pem), key) in paths.zip(Self::NAMES) {
+            let Some(path) = path else { continue };
+            if pem.is_some() {
+                return Err(ConfigError::ConflictingPems { key, place: file.place(key) });
+            }
+            let text = read_pem(&path, key == KEY_PEM);
+            *pem = Some(text.map_err(|source| ConfigError::Pem { source, key, place: file.place(key) })?);
+        }
+        Ok(pems)
     }
 }
 
-/// The PEM options of a command line (`--ca_pem` and so on) and their environment variables.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PemPaths<'a> {
-    /// Path of the CA certificate.
-    pub ca: Option<&'a Path>,
-    /// Path of our certificate.
-    pub certificate: Option<&'a Path>,
-    /// Path of our private key.
-    pub key: Option<&'a Path>,
-}
+/// Paths of a CA certificate, of our certificate and of our private key: the PEM options of a command line (`--ca_pem` and
+/// so on) and their environment variables.
+pub type PemPaths<'a> = [Option<&'a Path>; 3];
 
-/// PEM texts as far as they are given.
+/// The same texts as far as they are given.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Pems {
-    /// CA certificate.
-    pub ca: Option<String>,
-    /// Our certificate.
-    pub certificate: Option<String>,
-    /// Our private key.
-    pub key: Option<String>,
-}
+pub struct Pems([Option<String>; 3]);
 
 impl Pems {
     /// Reads the files of `paths` at once; each replaces what the config file says.
     pub fn overridden_by(mut self, paths: PemPaths<'_>) -> Result<Self, PemError> {
-        for (place, path, kind) in [
-            (&mut self.ca, paths.ca, PemKind::Certificate),
-            (&mut self.certificate, paths.certificate, PemKind::Certificate),
-            (&mut self.key, paths.key, PemKind::PrivateKey),
-        ] {
+        for ((path, pem), key) in paths.into_iter().zip(&mut self.0).zip(PemKeys::NAMES) {
             if let Some(path) = path {
-                *place = Some(read_pem(path, kind)?);
+                *pem = Some(read_pem(path, key == KEY_PEM)?);
             }
         }
         Ok(self)
@@ -480,8 +440,7 @@ impl Pems {
 
 impl std::fmt::Debug for Pems {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let set = |text: &Option<String>| if text.is_some() { "<set>" } else { "<not set>" };
-        write!(formatter, "Pems(ca {}, certificate {}, key {})", set(&self.ca), set(&self.certificate), set(&self.key))
+        formatter.write_str("Pems(..)") // Key material is never printed.
     }
 }
 
@@ -493,9 +452,9 @@ impl std::fmt::Debug for PemKeys {
 
 /// A config file that holds a private key can be read by others. Worth a warning.
 pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String> {
-    let mode = std::fs::metadata(file.path()).ok()?.permissions().mode() & 0o777;
+    let mode = std::fs::metadata(&file.path).ok()?.permissions().mode() & 0o777;
     (keys.key_pem_content.is_some() && mode & 0o077 != 0).then(|| {
-        let path = file.path().display();
+        let path = file.path.display();
         format!("'{path}' holds a private key but its permissions are {mode:04o}. Use 'chmod 0600 {path}'.")
     })
 }
@@ -515,18 +474,10 @@ pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
 
 /// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when nothing is given.
 ///
-/// Of the two options the later one counts, and an option more than the environment. For arguments with the ids
-/// `insecure` and `no_insecure`, declared as [`flag`] wants.
+/// Of the two options the later one counts, since each overrides the other, and an option more than the environment. For
+/// arguments with the ids `insecure` and `no_insecure`, declared as [`flag`] wants.
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
-    let place = |id: &str| {
-        let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
-    };
-    match (place("insecure"), place("no_insecure")) {
-        (Some(insecure), Some(not)) => Some(insecure > not),
-        (None, Some(_)) => Some(false),
-        (_, None) => flag(matches, "insecure"),
-    }
+    if matches.get_flag("no_insecure") { Some(false) } else { flag(matches, "insecure") }
 }
 
 /// Adds the environment variable to a usage error about its value: clap names only the option of `command`.
@@ -559,15 +510,12 @@ pub struct MissingPems {
 
 /// Decides how connections are protected, with a warning to print first.
 pub fn decide_security(insecure: bool, pems: Pems) -> (Result<Security, MissingPems>, Option<&'static str>) {
-    let missing: Vec<&'static str> =
-        [("'--ca_pem'", &pems.ca), ("'--crt_pem'", &pems.certificate), ("'--key_pem'", &pems.key)]
-            .into_iter()
-            .filter_map(|(option, text)| text.is_none().then_some(option))
-            .collect();
+    let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"].into_iter().zip(&pems.0);
+    let missing: Vec<&'static str> = options.filter(|(_, text)| text.is_none()).map(|(option, _)| option).collect();
     let nothing_given = missing.len() == 3;
     let warning = (insecure && !nothing_given).then_some(INSECURE_AND_PEMS);
-    let security = match (pems.ca, pems.certificate, pems.key) {
-        (Some(ca), Some(certificate), Some(key)) => Ok(Security::MutualTls(PemTexts { ca, certificate, key })),
+    let security = match pems.0 {
+        [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts { ca, certificate, key })),
         _ if insecure && nothing_given => Ok(Security::Insecure),
         _ => Err(MissingPems { missing }),
     };

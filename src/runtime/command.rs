@@ -4,12 +4,11 @@
 //! Takes: [`EngineCall`], [`Cancel`]. Gives: [`EngineOutput`] or [`RuntimeError`].
 
 use super::engine_children::{CALL_VARIABLE, EngineChildren};
-use super::masking::Masked;
+use super::masking::Arguments;
 use super::{Cancel, RuntimeError};
 use crate::limits::ENGINE_REASON_MAX;
 use crate::platform::child::{ChildCall, ChildEnd, Ending, OutputBounds, reap_later};
-use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -27,15 +26,13 @@ const BOUNDS: OutputBounds =
 /// One call of an engine's program.
 #[derive(Debug)]
 pub struct EngineCall<'a> {
-    program: &'a str,
-    arguments: Vec<String>,
-    input: &'a [u8],
-    limit: Option<Duration>,
+    call: ChildCall<'a>,
     record_in: Option<&'a EngineChildren>,
     partial: bool,
-    variables: Vec<(&'static str, String)>,
-    /// What is shown in the place of the arguments.
-    masked: Option<Masked>,
+    /// The command as users see it.
+    quoted: String,
+    /// What is not shown of it.
+    hidden: Vec<String>,
 }
 
 /// What a successful call wrote to its standard output.
@@ -62,27 +59,30 @@ impl EngineOutput {
 
 impl<'a> EngineCall<'a> {
     /// A call of `program`, looked up in `PATH`, without input and without time limit.
-    pub fn new(program: &'a str, arguments: Vec<String>) -> Self {
-        Self {
-            program,
-            arguments,
+    pub fn new(program: &'a str, arguments: impl Into<Arguments>) -> Self {
+        let Arguments { given, shown, hidden } = arguments.into();
+        let call = ChildCall {
+            program: OsStr::new(program),
+            arguments: given,
+            variables: Vec::new(),
             input: &[],
             limit: None,
-            record_in: None,
-            partial: false,
-            variables: Vec::new(),
-            masked: None,
-        }
+            bounds: BOUNDS,
+            kill_grace: ENGINE_KILL_GRACE,
+        };
+        Self { call, record_in: None, partial: false, quoted: quoted(program, &shown), hidden }
     }
 
     /// Ends the call after `limit`, `None` never.
-    pub fn limit(self, limit: impl Into<Option<Duration>>) -> Self {
-        Self { limit: limit.into(), ..self }
+    pub fn limit(mut self, limit: impl Into<Option<Duration>>) -> Self {
+        self.call.limit = limit.into();
+        self
     }
 
     /// Bytes for the standard input, which is `/dev/null` without them.
-    pub fn input(self, input: &'a [u8]) -> Self {
-        Self { input, ..self }
+    pub fn input(mut self, input: &'a [u8]) -> Self {
+        self.call.input = input;
+        self
     }
 
     /// Leaves a record of the child while it runs, so that the next agent can wait for it. For calls that change
@@ -99,23 +99,8 @@ impl<'a> EngineCall<'a> {
 
     /// Environment variables that only this call gets.
     pub fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        self.variables.extend(variables);
+        self.call.variables.extend(variables);
         self
-    }
-
-    /// Shows these arguments in the place of the given ones, and what is hidden of them nowhere.
-    pub fn shown_as(self, masked: Masked) -> Self {
-        Self { masked: Some(masked), ..self }
-    }
-
-    /// The command as users see it.
-    fn quoted(&self) -> String {
-        let mut text = format!("'{}", self.program);
-        for argument in self.masked.as_ref().map_or(&self.arguments, |masked| &masked.shown) {
-            let _ = write!(text, " \"{argument}\""); // Writing to a String cannot fail.
-        }
-        text.push('\'');
-        text
     }
 
     /// Runs the program and waits for its end.
@@ -129,30 +114,24 @@ impl<'a> EngineCall<'a> {
         cancel: Cancel<'_>,
         more_time: impl FnOnce() -> Option<Duration>,
     ) -> Result<EngineOutput, RuntimeError> {
-        let (program, quoted) = (self.program, self.quoted());
+        let Self { mut call, record_in, partial, quoted, hidden } = self;
+        let program = call.program.display().to_string();
         log::debug!("Executing {quoted}");
-        let record = self.record_in.and_then(|children| children.announce(self.program));
-        let call = ChildCall {
-            program: OsStr::new(self.program),
-            arguments: self.arguments.into_iter().map(OsString::from).collect(),
-            variables: record
-                .iter()
-                .map(|record| (CALL_VARIABLE, record.token.clone()))
-                .chain(self.variables)
-                .collect(),
-            input: self.input,
-            limit: self.limit,
-            bounds: BOUNDS,
-            kill_grace: ENGINE_KILL_GRACE,
-        };
-        let mut end = call.run(cancel, more_time).map_err(|error| not_started(&error, program, &quoted))?;
+        let record = record_in.and_then(|children| children.announce(&program));
+        call.variables.extend(record.iter().map(|record| (CALL_VARIABLE, record.token.clone())));
+        let mut end = call.run(cancel, more_time).map_err(|error| not_started(&error, &program, &quoted))?;
         if let Some(child) = end.left_over.take() {
             reap_later(child, record);
         }
-        let hidden = self.masked.map(|masked| masked.hidden).unwrap_or_default();
-        end.error_output = Masked::apply(&hidden, end.error_output);
-        outcome(end, quoted, self.partial)
+        end.error_output = Arguments::mask(&hidden, end.error_output);
+        outcome(end, quoted, partial)
     }
+}
+
+/// A command as users see it.
+pub fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
+    let arguments: String = arguments.iter().map(|argument| format!(" \"{}\"", argument.as_ref())).collect();
+    format!("'{program}{arguments}'")
 }
 
 /// The cause in the text of an error, without the call and without what the engine wrote before, at most

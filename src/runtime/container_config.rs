@@ -2,7 +2,7 @@
 //!
 //! Thread: none, plain values.
 
-use super::masking::{MASK, Masked};
+use super::masking::Arguments;
 use super::{NewContainer, RuntimeError};
 use crate::model::names::InstanceName;
 use crate::model::runtime_config::{ContainerConfig, EngineConfig};
@@ -31,85 +31,51 @@ pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConf
 }
 
 impl ContainerConfig {
-    /// The same as it may be shown, and what is hidden of it. What the container executes may hold anything.
-    fn masked(&self) -> (Self, Vec<String>) {
-        let [general, command] = [&self.general_options, &self.command_options].map(|options| Masked::options(options));
-        let mut image = Masked::default();
-        image.push_address(&self.image);
-        let texts = |shown: Vec<String>| shown.into_iter().map(Into::into).collect();
-        let shown = Self {
-            image: image.shown.concat(),
-            general_options: texts(general.shown),
-            command_options: texts(command.shown),
-            command_args: vec![MASK.into(); self.command_args.len()],
-        };
-        (shown, [general.hidden, command.hidden, image.hidden].concat())
-    }
-
-    /// Arguments as they may be shown.
-    pub fn shown(
-        &self,
-        arguments: impl FnOnce(&Self) -> Result<Vec<String>, RuntimeError>,
-    ) -> Result<Masked, RuntimeError> {
-        let (config, hidden) = self.masked();
-        Ok(Masked { shown: arguments(&config)?, hidden })
-    }
-
     /// The arguments that create and start the container of `new`.
     ///
     /// A later `--name` or `--pidfile` in the user's options wins over ours; our labels stand behind the user's and win.
     // [impl->swdd~podman-create-workload-runs-workload~1]
-    pub fn run_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+    pub fn run_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
         self.container_arguments(&["run", "--detach"], new)
     }
 
     /// The arguments that create the same container and do not start it.
-    pub fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
+    pub fn create_arguments(&self, new: &NewContainer) -> Result<Arguments, RuntimeError> {
         self.container_arguments(&["create"], new)
     }
 
-    fn container_arguments(&self, verb: &[&str], new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
-        let mut arguments = strings(&self.general_options);
-        arguments.extend(strings(verb));
+    fn container_arguments(&self, verb: &[&str], new: &NewContainer) -> Result<Arguments, RuntimeError> {
         // [impl->swdd~podman-create-workload-sets-optionally-container-name~1]
-        arguments.push("--name".to_owned());
-        arguments.push(new.instance.short());
-        if let Some(path) = new.pid_file.as_ref().and_then(|path| path.to_str()) {
-            arguments.push(format!("--pidfile={path}"));
-        }
-        arguments.extend(strings(&self.command_options));
+        let arguments = self.call(verb).plain(&["--name", &new.instance.short()]);
+        let pid_file = new.pid_file.as_ref().and_then(|path| path.to_str()).map(|path| format!("--pidfile={path}"));
+        let arguments = arguments.plain(pid_file.as_slice()).options(&self.command_options);
+        let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {
-            arguments.push(bind_mount(folder, CONTROL_INTERFACE_TARGET, "")?);
+            own.push(bind_mount(folder, CONTROL_INTERFACE_TARGET, "")?);
         }
         for (source, target) in &new.files {
-            arguments.push(bind_mount(source, target, ",readonly=true")?);
+            own.push(bind_mount(source, target, ",readonly=true")?);
         }
         if new.notify_socket.is_some() {
-            arguments.push("--sdnotify=container".to_owned());
+            own.push("--sdnotify=container".to_owned());
         }
         // [impl->swdd~podman-create-workload-creates-labels~1]
-        arguments.push(format!("--label={LABEL_NAME}={}", new.instance));
-        arguments.push(format!("--label={LABEL_AGENT}={}", new.instance.agent));
-        arguments.push(self.image.clone());
-        arguments.extend(strings(&self.command_args));
-        Ok(arguments)
+        own.push(format!("--label={LABEL_NAME}={}", new.instance));
+        own.push(format!("--label={LABEL_AGENT}={}", new.instance.agent));
+        Ok(arguments.plain(&own).address(&self.image).command(&self.command_args))
     }
 
-    /// The arguments of a call about the existing container `id`, such as `start`.
-    pub fn call_arguments(&self, verb: &str, id: &str) -> Vec<String> {
-        [strings(&self.general_options), strings(&[verb, id])].concat()
-    }
-
-    /// The arguments of a call about the image, such as `image exists`.
-    pub fn image_arguments(&self, verb: &[&str]) -> Vec<String> {
-        [strings(&self.general_options), strings(verb), vec![self.image.clone()]].concat()
+    /// The arguments of a call, such as `start` and a container. Its engine may repeat those of an earlier call.
+    pub fn call(&self, verb: &[&str]) -> Arguments {
+        let earlier = Arguments::default().options(&self.command_options).address(&self.image);
+        let earlier = Arguments { hidden: earlier.hidden, ..Arguments::default() };
+        earlier.options(&self.general_options).plain(verb)
     }
 
     /// The arguments that pull the image as a create would.
-    pub fn pull_arguments(&self) -> Vec<String> {
-        let pull = strings(&["pull"]);
-        [strings(&self.general_options), pull, pull_options(&self.command_options), vec![self.image.clone()]].concat()
+    pub fn pull_arguments(&self) -> Arguments {
+        self.call(&["pull"]).options(&pull_options(&self.command_options)).address(&self.image)
     }
 }
 
@@ -154,11 +120,6 @@ pub fn filter_by_name(instance: &InstanceName) -> String {
 /// The filter that selects the containers of `agent`.
 pub fn filter_by_agent(agent: &str) -> String {
     format!("label={LABEL_AGENT}={agent}")
-}
-
-/// Owned arguments.
-pub fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
-    texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -209,17 +170,15 @@ mod tests {
                     arm64, --tls-verify=false, -v, /a:/b, --os=linux, --arch]\ncommandArgs: [sh]";
         let new = new_container(text);
         let config = config_of(&new.workload, "podman").unwrap();
-        let mut run = config.run_arguments(&new).unwrap();
+        let mut run = config.run_arguments(&new).unwrap().given;
         let detach = run.iter().position(|argument| argument == "--detach").unwrap();
         run[detach - 1] = "create".to_owned();
         run.remove(detach);
-        assert_eq!(config.create_arguments(&new).unwrap(), run);
+        assert_eq!(config.create_arguments(&new).unwrap().given, run);
         assert_eq!(
-            config.pull_arguments().join(" "),
+            config.pull_arguments().given.join(" "),
             "--log-level=error pull --arch arm64 --tls-verify=false --os=linux --arch alpine:latest"
         );
-        let exists = config.image_arguments(&["image", "exists"]);
-        assert_eq!(exists.join(" "), "--log-level=error image exists alpine:latest");
     }
 
     // [utest->swdd~podman-create-workload-runs-workload~1]
@@ -236,8 +195,8 @@ mod tests {
         let config = config_of(&new.workload, "podman").unwrap();
         let id = &*new.instance.id;
         assert_eq!(
-            config.run_arguments(&new).unwrap(),
-            strings(&[
+            config.run_arguments(&new).unwrap().given,
+            [
                 "--log-level=error",
                 "run",
                 "--detach",
@@ -254,8 +213,8 @@ mod tests {
                 "sh",
                 "-c",
                 "echo \"hi\"",
-            ])
+            ]
         );
-        assert_eq!(config.call_arguments("start", "abc"), strings(&["--log-level=error", "start", "abc"]));
+        assert_eq!(config.call(&["start", "abc"]).given, ["--log-level=error", "start", "abc"]);
     }
 }

@@ -4,13 +4,14 @@
 //! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings, [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};
-use super::container_config::{config_of, filter_by_agent, filter_by_name, strings};
+use super::container_config::{config_of, filter_by_agent, filter_by_name};
 use super::container_list::EngineContainer;
 use super::container_records::PREPARED;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::images::pull_missing;
 use super::log_reader::{LogCall, log_arguments};
+use super::masking::Arguments;
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
 use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
@@ -136,23 +137,22 @@ impl ContainerConnector {
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
-        self.cli.change(strings(&[call, &[&id.0]].concat()))
+        self.cli.change(Arguments::default().plain(call).plain(&[&*id.0]))
     }
 
     /// Makes a container, or changes the `existing` one, as `arguments` say. What a failed call has left is removed as
     /// `remove` says, and its error kept. Who cancels a create removes what is there anyway, so a cancelled one ends at once.
     fn make(
         &self,
-        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Vec<String>, RuntimeError>,
+        arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Arguments, RuntimeError>,
         (existing, remove): (Option<&ContainerId>, &[&str]),
         new: &NewContainer,
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let config = config_of(&new.workload, self.engine.runtime)?;
-        let shown = config.shown(|config| arguments(config, new))?;
         let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
-        let call = self.cli.change(arguments(&config, new)?).shown_as(shown).limit(limit).variables(socket);
+        let call = self.cli.change(arguments(&config, new)?).limit(limit).variables(socket);
         match call.run(cancel).and_then(|output| self.created_id(output, new)) {
             Err(error) if error.means_not_started() || error == RuntimeError::Cancelled => Err(error),
             Err(error) => {
@@ -239,7 +239,9 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     fn create_arguments(&self, new: &NewContainer) -> Result<Vec<String>, RuntimeError> {
-        config_of(&new.workload, self.engine.runtime)?.create_arguments(&without_pid_file(new))
+        config_of(&new.workload, self.engine.runtime)?
+            .create_arguments(&without_pid_file(new))
+            .map(|arguments| arguments.given)
     }
 
     fn create_only(
@@ -258,7 +260,7 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call_arguments("init", &id.0));
+        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["init", &id.0]));
         self.make(call, (Some(id), self.engine.remove_unused), new, limit, cancel).map(drop)
     }
 
@@ -269,7 +271,7 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call_arguments("start", &id.0));
+        let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["start", &id.0]));
         self.make(call, (Some(id), self.engine.remove), new, limit, cancel)
     }
 
@@ -285,7 +287,7 @@ impl RuntimeConnector for ContainerConnector {
         let listed = if with_processes { self.list()? } else { Vec::new() };
         let found = listed.into_iter().find(|found| found.id == *id);
         let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { program: self.cli.program(), container: Some(id.0.to_string()), processes })
+        Ok(ProbeTarget { program: self.cli.program, container: Some(id.0.to_string()), processes })
     }
 
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {

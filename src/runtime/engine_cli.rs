@@ -2,20 +2,19 @@
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
-use super::command::EngineCall;
-use super::container_config::strings;
+use super::command::{EngineCall, quoted};
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
-use super::masking::Masked;
+use super::masking::Arguments;
 use super::{Cancel, RuntimeError};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
 #[derive(Debug, Clone)]
 pub struct EngineCli {
-    program: &'static str,
+    pub program: &'static str,
     children: EngineChildren,
 }
 
@@ -30,18 +29,13 @@ impl EngineCli {
         ContainerRecords::below(self.children.agent_folder())
     }
 
-    /// The program that is called.
-    pub fn program(&self) -> &'static str {
-        self.program
-    }
-
     /// A call that changes nothing; the caller may limit it and runs it.
-    pub fn call(&self, arguments: Vec<String>) -> EngineCall<'_> {
+    pub fn call(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).limit(LISTING_MAX)
     }
 
     /// A call that changes something, recorded for the next agent; the caller limits and runs it.
-    pub fn change(&self, arguments: Vec<String>) -> EngineCall<'_> {
+    pub fn change(&self, arguments: impl Into<Arguments>) -> EngineCall<'_> {
         EngineCall::new(self.program, arguments).recorded(&self.children)
     }
 
@@ -52,13 +46,12 @@ impl EngineCli {
 
     /// What a call that changes nothing printed, within [`LISTING_MAX`].
     pub fn query(&self, arguments: &[&str]) -> Result<String, RuntimeError> {
-        self.call(strings(arguments)).run(None)?.into_text()
+        self.call(Arguments::default().plain(arguments)).run(None)?.into_text()
     }
 
     /// The error for output that cannot be understood.
     pub fn nonsense(&self, why: &str, arguments: &[&str]) -> RuntimeError {
-        let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        RuntimeError::Failed(format!("{why}. Execution of '{}{quoted}'", self.program))
+        RuntimeError::Failed(format!("{why}. Execution of {}", quoted(self.program, arguments)))
     }
 
     /// All containers of podman, ended ones too, or those that match `filter`.
@@ -69,7 +62,7 @@ impl EngineCli {
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);
-        self.read_listing(self.call(strings(&arguments)), &shown, cancel)
+        self.read_listing(self.call(Arguments::shown_as(&arguments, &shown)), &shown, cancel)
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
@@ -79,7 +72,6 @@ impl EngineCli {
         shown: &[&str],
         cancel: Cancel<'_>,
     ) -> Result<Vec<EngineContainer>, RuntimeError> {
-        let call = call.shown_as(Masked { shown: strings(shown), hidden: Vec::new() });
         container_list::parse(&call.run(cancel)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
     }
 }

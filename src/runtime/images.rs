@@ -18,18 +18,13 @@ pub fn pull_missing(
     limit: Option<Duration>,
     cancel: Cancel<'_>,
 ) -> Result<(), RuntimeError> {
-    let call = cli.call(config.image_arguments(exists));
-    let call = call.shown_as(config.shown(|config| Ok(config.image_arguments(exists)))?);
+    let call = cli.call(config.call(exists).address(&config.image));
     let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
     match call.limit(short).run(cancel) {
         Err(RuntimeError::Failed(_)) if config.may_not_pull() => {
             Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
         }
-        Err(RuntimeError::Failed(_)) => {
-            let pull = cli.change(config.pull_arguments());
-            let pull = pull.shown_as(config.shown(|config| Ok(config.pull_arguments()))?);
-            pull.limit(limit).run(cancel).map(drop)
-        }
+        Err(RuntimeError::Failed(_)) => cli.change(config.pull_arguments()).limit(limit).run(cancel).map(drop),
         result => result.map(drop),
     }
 }

@@ -43,23 +43,20 @@ impl PodDocument {
 
 /// The documents of `manifest` that become pods; empty when it cannot be read.
 pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
-    let documents = parse(manifest).unwrap_or_default();
-    let pods = documents.iter().filter_map(|document| {
-        let kind = document.get("kind")?.as_str().filter(|kind| POD_KINDS.contains(kind))?;
+    let document = |document: &Value| {
         let name = document.get("metadata")?.get("name")?.as_str()?.to_owned();
-        Some(PodDocument { text: serde_yaml::to_string(document).ok()?, name, is_pod: kind == "Pod" })
-    });
-    pods.collect()
+        let is_pod = document.get("kind")?.as_str() == Some("Pod");
+        Some(PodDocument { text: serde_yaml::to_string(document).ok()?, name, is_pod })
+    };
+    of_pods(manifest).iter().filter_map(document).collect()
 }
 
 /// The images that a play of `manifest` pulls when they are missing: not those that it always or never pulls. Nothing
 /// that would be read as an option.
 pub fn images(manifest: &str) -> BTreeSet<String> {
-    let mut documents = parse(manifest).unwrap_or_default();
-    let specs = documents
-        .iter_mut()
-        .filter(|document| document.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind)));
-    let lists = specs.filter_map(pod_spec).flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
+    let mut documents = of_pods(manifest);
+    let lists = documents.iter_mut().filter_map(pod_spec);
+    let lists = lists.flat_map(|spec| [spec.get("containers"), spec.get("initContainers")]);
     let containers = lists.filter_map(|list| list?.as_sequence()).flatten();
     let pulled = containers.filter(|container| {
         container.get("imagePullPolicy").is_none_or(|policy| policy.as_str() == Some("IfNotPresent"))
@@ -70,12 +67,18 @@ pub fn images(manifest: &str) -> BTreeSet<String> {
 
 /// How the name of the first container of a manifest ends, as podman calls it.
 pub fn first_container(manifest: &str) -> Option<String> {
-    let mut documents = parse(manifest).ok()?;
     let name = |document: &mut Value| {
         let spec = pod_spec(document)?;
         Some(format!("-{}", spec.get("containers")?.get(0)?.get("name")?.as_str()?))
     };
-    documents.iter_mut().find_map(name)
+    of_pods(manifest).iter_mut().find_map(name)
+}
+
+/// The documents of the kinds that become pods; none when the manifest cannot be read.
+fn of_pods(manifest: &str) -> Vec<Value> {
+    let mut documents = parse(manifest).unwrap_or_default();
+    documents.retain(|one| one.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind)));
+    documents
 }
 
 /// Mounts `host_folder` as control interface into the container that `target` (`<pod>/<container>`) names.

@@ -7,10 +7,8 @@ use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
 use crate::platform::child::followed::{FollowedChild, Output};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 /// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
 const LOG_READ: usize = 64 * 1024;
@@ -50,7 +48,7 @@ pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
 /// A running call.
 #[derive(Debug)]
 pub struct LogReader {
-    child: FollowedChild,
+    pub child: FollowedChild,
     lines: Lines,
     prefix: String,
     _record: Option<ChildRecord>,
@@ -60,24 +58,13 @@ impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
         let record = self.children.announce_reader(&self.program);
-        let arguments: Vec<OsString> = self.arguments.into_iter().map(OsString::from).collect();
         let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
-        let child = FollowedChild::start(OsStr::new(&self.program), &arguments, &variables)?;
+        let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
         Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })
     }
 }
 
 impl LogReader {
-    /// Descriptors of which one is readable when there is something for [`Self::read`].
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.child.descriptors()
-    }
-
-    /// How long to wait for the descriptors at most; `None` for ever.
-    pub fn wait_max(&self) -> Option<Duration> {
-        self.child.wait_max()
-    }
-
     /// Reads once and adds the complete lines to `lines`; never waits. True when nothing more will come.
     pub fn read(&mut self, lines: &mut Vec<String>) -> bool {
         let mut buffer = [0; LOG_READ];

@@ -7,8 +7,7 @@
 //!
 //! Thread: none, plain values.
 
-pub use crate::model::shown_text::MASK;
-use crate::model::shown_text::{password_in, without_passwords};
+use crate::model::shown_text::{MASK, password_in, without_passwords};
 
 /// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
 const MASKED_VALUE_MIN: usize = 4;
@@ -27,40 +26,57 @@ const SECRET_OPTIONS: [&str; 10] = [
     "--url",
 ];
 
-/// Some options as they may be shown.
+/// Arguments of a call, and how they may be shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Masked {
-    /// In the order of the options.
+pub struct Arguments {
+    pub given: Vec<String>,
     pub shown: Vec<String>,
     /// The values that are not shown.
     pub hidden: Vec<String>,
 }
 
-impl Masked {
-    /// What may be shown of the options of a call.
-    pub fn options(options: &[impl AsRef<str>]) -> Self {
-        let mut masked = Self::default();
+/// Arguments of ours, which may be shown.
+impl<T: AsRef<str>, const N: usize> From<[T; N]> for Arguments {
+    fn from(texts: [T; N]) -> Self {
+        Self::default().plain(&texts)
+    }
+}
+
+impl Arguments {
+    /// Arguments that are shown in another way.
+    pub fn shown_as(given: &[&str], shown: &[&str]) -> Self {
+        Self { given: strings(given), shown: strings(shown), hidden: Vec::new() }
+    }
+
+    /// Appends arguments of ours.
+    pub fn plain(mut self, texts: &[impl AsRef<str>]) -> Self {
+        self.given.extend(strings(texts));
+        self.shown.extend(strings(texts));
+        self
+    }
+
+    /// Appends options of a user.
+    pub fn options(mut self, options: &[impl AsRef<str>]) -> Self {
         let mut value_of_secret = false;
         for option in options.iter().map(AsRef::as_ref) {
             let name_end = name_length(option, value_of_secret);
             value_of_secret = SECRET_OPTIONS.contains(&option);
-            match name_end {
-                Some(end) => {
-                    masked.shown.push(format!("{}{MASK}", &option[..end]));
-                    masked.hidden.push(option[end..].to_owned());
-                    // An engine may repeat only this part of it.
-                    masked
-                        .hidden
-                        .extend(password_in(&option[end..]).map(|password| option[end..][password].to_owned()));
-                }
-                None => masked.push_address(option),
-            }
+            let Some(end) = name_end else {
+                self = self.address(option);
+                continue;
+            };
+            self.given.push(option.to_owned());
+            self.shown.push(format!("{}{MASK}", &option[..end]));
+            self.hidden.push(option[end..].to_owned());
+            // An engine may repeat only this part of it.
+            self.hidden.extend(password_in(&option[end..]).map(|password| option[end..][password].to_owned()));
         }
-        masked
+        self
     }
 
     /// Appends what may be an address or an image, of which only a password is hidden.
-    pub fn push_address(&mut self, text: &str) {
+    pub fn address(mut self, text: &str) -> Self {
+        self.given.push(text.to_owned());
         match password_in(text) {
             Some(password) => {
                 self.shown.push(format!("{}{MASK}{}", &text[..password.start], &text[password.end..]));
@@ -68,17 +84,30 @@ impl Masked {
             }
             None => self.shown.push(text.to_owned()),
         }
+        self
+    }
+
+    /// Appends what a container executes, which may hold anything.
+    pub fn command(mut self, texts: &[impl AsRef<str>]) -> Self {
+        self.given.extend(strings(texts));
+        self.shown.extend(texts.iter().map(|_| MASK.to_owned()));
+        self
     }
 
     /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in addresses. Short values
     /// stay: they are parts of words.
-    pub fn apply(hidden: &[String], text: String) -> String {
+    pub fn mask(hidden: &[String], text: String) -> String {
         let long_enough = hidden.iter().filter(|value| value.len() >= MASKED_VALUE_MIN);
         let mut values: Vec<&String> = long_enough.collect();
         values.sort_by_key(|value| std::cmp::Reverse(value.len())); // One may be the beginning of another.
         let text = values.into_iter().fold(text, |text, value| text.replace(value.as_str(), MASK));
         without_passwords(&text)
     }
+}
+
+/// Owned arguments.
+fn strings(texts: &[impl AsRef<str>]) -> Vec<String> {
+    texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
 /// How many bytes of an option are shown; `None` when all of it is.
@@ -121,25 +150,25 @@ mod tests {
             ),
         ] {
             let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-            assert_eq!(Masked::options(&options).shown, shown, "{options:?}");
+            assert_eq!(Arguments::default().options(&options).shown, shown, "{options:?}");
         }
     }
 
     #[test]
     fn hidden_values_are_not_shown_where_an_engine_repeats_them() {
         let options = ["--env=A=word", "--env=B=wordlong", "--env=C=80"].map(str::to_owned);
-        let masked = Masked::options(&options);
+        let masked = Arguments::default().options(&options);
         assert_eq!(masked.hidden, ["word", "wordlong", "80"]);
-        assert_eq!(Masked::apply(&masked.hidden, "no wordlong, no word, 80".to_owned()), "no ***, no ***, 80");
+        assert_eq!(Arguments::mask(&masked.hidden, "no wordlong, no word, 80".to_owned()), "no ***, no ***, 80");
     }
 
     #[test]
     fn a_password_in_an_address_is_not_shown_where_an_engine_repeats_it() {
         let options = ["--env=PROXY=http://user:pass/word@host", "--proxy=http://u:other@host", "u:pw@host"];
-        let masked = Masked::options(&options.map(str::to_owned));
+        let masked = Arguments::default().options(&options);
         assert_eq!(masked.shown, ["--env=PROXY=***", "--proxy=http://u:***@host", "u:***@host"]);
         let said = "user 'user' with 'pass/word' and other, u:pw@host, https://a:b@c".to_owned();
         let shown = "user 'user' with '***' and ***, u:***@host, https://a:***@c";
-        assert_eq!(Masked::apply(&masked.hidden, said), shown);
+        assert_eq!(Arguments::mask(&masked.hidden, said), shown);
     }
 }

@@ -11,14 +11,13 @@
 //! Owns: what a play that failed may have left.
 
 use super::command::EngineOutput;
-use super::container_config::strings;
 use super::container_list::EngineContainer;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::images::pull_missing;
 use super::kube_manifest::{first_container, images, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
-use super::masking::{MASK, Masked};
+use super::masking::Arguments;
 use super::pod_states::{Pods, is_in, listed};
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
 use crate::limits::LISTING_MAX;
@@ -81,13 +80,12 @@ impl PodmanKubeConnector {
     // [impl->swdd~podman-kube-create-continues-if-cannot-create-volume~1]
     fn keep(&self, what: &str, instance: &InstanceName, data: &str, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
         self.cli.records().keep(instance, what, data);
-        let (volume, label) =
-            (format!("{instance}.{what}"), format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data)));
-        let removal = self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX);
+        let volume = format!("{instance}.{what}");
+        let removal = self.cli.change(["volume", "rm", &volume]).limit(LISTING_MAX);
         // What is kept holds all that the workload may keep secret.
-        let shown = strings(&["volume", "create", &format!("--label=data={MASK}"), &volume]);
-        let create = self.cli.change(strings(&["volume", "create", &label, &volume])).limit(LISTING_MAX);
-        let create = create.shown_as(Masked { shown, hidden: vec![label] });
+        let label = format!("--label=data={}", BASE64_STANDARD_NO_PAD.encode(data));
+        let create = Arguments::from(["volume", "create"]).options(&[label]).plain(&[&volume]);
+        let create = self.cli.change(create).limit(LISTING_MAX);
         if removal.run(cancel).is_err_and(|error| error == RuntimeError::Cancelled) {
             return Err(RuntimeError::Cancelled);
         }
@@ -122,7 +120,7 @@ impl PodmanKubeConnector {
         for what in [PODS, CONFIG] {
             self.cli.records().forget(instance, what);
             let volume = format!("{instance}.{what}");
-            match self.cli.change(strings(&["volume", "rm", &volume])).limit(LISTING_MAX).run(None) {
+            match self.cli.change(["volume", "rm", &volume]).limit(LISTING_MAX).run(None) {
                 Err(RuntimeError::Failed(text)) if text.contains("no such volume") => {}
                 Err(error) => log::warn!("Could not remove volume '{volume}': '{error}'"),
                 Ok(_) => {}
@@ -130,25 +128,18 @@ impl PodmanKubeConnector {
         }
     }
 
-    /// Instances of this agent whose configuration is kept, of one workload or of all.
+    /// Instances of this agent whose configuration is kept.
     // [impl->swdd~podman-kube-list-existing-workloads-using-config-volumes~1]
-    fn kept_instances(&self, of: Option<&InstanceName>) -> Result<BTreeSet<InstanceName>, RuntimeError> {
+    fn kept_instances(&self) -> Result<BTreeSet<InstanceName>, RuntimeError> {
         let mut instances = self.cli.records().instances(&self.agent, CONFIG);
-        if of.is_none_or(|of| !instances.contains(of)) {
-            // The filter is a regular expression, so a plain dot would also match agents with a longer name.
-            let filter = match of {
-                Some(instance) => format!("name=^{instance}.{CONFIG}$").replace('.', "\\."),
-                None => format!("name=\\.{}\\.{CONFIG}$", self.agent),
-            };
-            let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
-            let text = self.cli.query(&arguments)?;
-            for line in text.lines() {
-                let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
-                let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
-                instances.extend(InstanceName::parse(name));
-            }
+        // The filter is a regular expression, so a plain dot would also match agents with a longer name.
+        let filter = format!("name=\\.{}\\.{CONFIG}$", self.agent);
+        let arguments = ["volume", "ls", "--filter", &filter, "--format={{.Name}}"];
+        for line in self.cli.query(&arguments)?.lines() {
+            let name = line.trim().strip_suffix(CONFIG).and_then(|name| name.strip_suffix('.'));
+            let name = name.ok_or_else(|| self.cli.nonsense("The list of volumes cannot be read", &arguments))?;
+            instances.extend(InstanceName::parse(name).filter(|name| name.agent == self.agent));
         }
-        instances.retain(|name| name.agent == self.agent && of.is_none_or(|of| of == name));
         Ok(instances)
     }
 
@@ -175,7 +166,7 @@ impl PodmanKubeConnector {
     /// Ids and names of all pods there are.
     fn existing_pods(&self, cancel: Cancel<'_>) -> Result<Vec<(String, String)>, RuntimeError> {
         let arguments = ["pod", "ls", "--no-trunc", "--format={{.Id}} {{.Name}}"];
-        let text = self.cli.call(strings(&arguments)).run(cancel)?.into_text()?;
+        let text = self.cli.call(arguments).run(cancel)?.into_text()?;
         let pods = text.lines().filter_map(|line| line.trim().split_once(' '));
         let pods = pods.filter(|(id, _)| is_pod_id(id));
         Ok(pods.map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
@@ -192,20 +183,15 @@ impl PodmanKubeConnector {
     /// Runs a verb of `kube` with the manifest as its input.
     fn run_kube(
         &self,
-        [general, verb, options]: [&[Arc<str>]; 3],
+        general: &[Arc<str>],
+        verb: &[&str],
+        options: &[Arc<str>],
         manifest: &str,
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<EngineOutput, RuntimeError> {
-        let arguments = |general: Vec<String>, options: Vec<String>| {
-            [general, strings(&["kube"]), strings(verb), options, strings(&["-"])].concat()
-        };
-        let [masked, masked_options] = [general, options].map(Masked::options);
-        let masked = Masked {
-            shown: arguments(masked.shown, masked_options.shown),
-            hidden: [masked.hidden, masked_options.hidden].concat(),
-        };
-        let call = self.cli.change(arguments(strings(general), strings(options))).shown_as(masked);
+        let arguments = Arguments::default().options(general).plain(&["kube"]).plain(verb).options(options);
+        let call = self.cli.change(arguments.plain(&["-"]));
         call.input(manifest.as_bytes()).limit(limit).run(cancel)
     }
 
@@ -218,10 +204,9 @@ impl PodmanKubeConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<Vec<String>, RuntimeError> {
-        let verb: [Arc<str>; 2] = ["play".into(), "--quiet".into()];
-        let text = self
-            .run_kube([&config.general_options, &verb, &config.play_options], &play.manifest, limit, cancel)?
-            .into_text();
+        let (general, options) = (&config.general_options, &config.play_options);
+        let output = self.run_kube(general, &["play", "--quiet"], options, &play.manifest, limit, cancel)?;
+        let text = output.into_text();
         let printed = text.as_ref().map(|text| parse_pods(text)).unwrap_or_default();
         if !printed.is_empty() || pod_documents(&play.manifest).is_empty() {
             return Ok(printed);
@@ -240,7 +225,7 @@ impl PodmanKubeConnector {
         let Some(mut failed) = self.failed_play.take() else { return Ok(()) };
         let made = failed.made.take().map_or_else(|| self.pods_since(&failed, cancel), Ok);
         let removed = made.and_then(|made| {
-            let call = [strings(&["pod", "rm", "--force", "--ignore"]), made.clone()].concat();
+            let call = Arguments::from(["pod", "rm", "--force", "--ignore"]).plain(&made);
             failed.made = Some(made).filter(|made| !made.is_empty());
             match failed.made {
                 Some(_) => self.cli.change(call).limit(POD_DOWN_MAX).run(cancel).map(drop),
@@ -259,8 +244,7 @@ impl PodmanKubeConnector {
     // [impl->swdd~podman-kube-delete-workload-downs-manifest-file~1]
     fn down(&self, config: &KubeConfig) -> Result<(), RuntimeError> {
         let down = |manifest: &str| {
-            let result =
-                self.run_kube([&[], &["down".into()], &config.down_options], manifest, Some(POD_DOWN_MAX), None);
+            let result = self.run_kube(&[], &["down"], &config.down_options, manifest, Some(POD_DOWN_MAX), None);
             match result {
                 Err(RuntimeError::Failed(text)) if text.contains("no such pod") => Ok(false),
                 result => result.map(|_| true),
@@ -371,7 +355,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         match instance_of(id).and_then(|instance| self.pods_of(&instance)) {
             Ok(Some(pods)) if !pods.is_empty() => {
-                let arguments = [strings(&["pod", "stop", "--ignore"]), pods].concat();
+                let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
                 self.cli.change(arguments).limit(POD_DOWN_MAX).run(None).map(drop)
             }
             _ => self.delete(id),
@@ -393,8 +377,8 @@ impl RuntimeConnector for PodmanKubeConnector {
     }
 
     fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        let known = self.kept_instances(Some(instance))?;
-        Ok(known.into_iter().map(|instance| ContainerId(instance.to_string().into())).collect())
+        let found = self.kept(CONFIG, instance)?.map(|_| ContainerId(instance.to_string().into()));
+        Ok(found.into_iter().collect())
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -408,7 +392,7 @@ impl RuntimeConnector for PodmanKubeConnector {
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]
     // [impl->swdd~podman-kube-create-starts-podman-kube-state-getter~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let instances = self.kept_instances(None)?;
+        let instances = self.kept_instances()?;
         if instances.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,7 +9,7 @@ use crate::model::validation::NAME_RULE;
 use crate::model::version::SHOWN_VERSION;
 use crate::platform::metrics_file::{MetricsInterval, MetricsPath, MetricsSettings};
 use crate::platform::settings::{
-    ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, PemPaths, Pems, SettingsError, decide_security,
+    ConfigError, ConfigFile, MessageSize, MissingPems, Number, PemKeys, Pems, SettingsError, decide_security,
     insecure_flag, readable_key_warning,
 };
 use crate::wire::address::{ListenAddress, Security};
@@ -46,10 +46,10 @@ struct Arguments {
     #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "ADDRESS")]
     address: Vec<ListenAddress>,
     /// Communicate without TLS, if no certificates are set
-    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
     insecure: bool,
     /// Communicate with TLS even if the config file or the environment has 'insecure'
-    #[arg(long, action = ArgAction::SetTrue)]
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
     #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
@@ -261,11 +261,7 @@ fn combine(
         warnings.extend(readable_key_warning(file, &pem_keys));
         pems = pem_keys.read(file)?;
     }
-    let paths = PemPaths {
-        ca: options.ca_pem.as_deref(),
-        certificate: options.crt_pem.as_deref(),
-        key: options.key_pem.as_deref(),
-    };
+    let paths = [options.ca_pem.as_deref(), options.crt_pem.as_deref(), options.key_pem.as_deref()];
     let pems = pems.overridden_by(paths)?;
     let from_options = insecure_flag(matches);
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
@@ -323,7 +319,7 @@ fn combine(
         metrics: keys.metrics.map(|path| MetricsSettings { path, interval: keys.metrics_interval }),
         update_on_failure: keys.update_on_failure,
         modes,
-        config_file: file.map(|file| file.path().to_owned()),
+        config_file: file.map(|file| file.path.clone()),
         warnings,
     })
 }

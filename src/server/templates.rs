@@ -173,7 +173,7 @@ impl Templates {
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
         rendered.agent = field("agent", &workload.agent)?.into();
-        rendered.runtime_config = field("runtimeConfig", &workload.runtime_config)?.into();
+        rendered.runtime_config = field("runtimeConfig", &workload.runtime_config)?.as_str().into();
         for file in &mut rendered.files {
             let File { mount_point, content: FileContent::Data(text) | FileContent::BinaryData(text) } = file;
             *text = field(&format!("files with mount point {mount_point}"), text)?;

@@ -298,10 +298,10 @@ impl RuntimeConnector for FakeConnector {
         if is_cancelled(cancel) {
             return Err(RuntimeError::Cancelled);
         }
-        if let Some(Fault::Hangs(age)) = &fault {
-            if limit.is_some_and(|limit| limit < *age) {
-                return Err(RuntimeError::TimedOut("it took too long".to_owned()));
-            }
+        if let Some(Fault::Hangs(age)) = &fault
+            && limit.is_some_and(|limit| limit < *age)
+        {
+            return Err(RuntimeError::TimedOut("it took too long".to_owned()));
         }
         let mut world = self.engine.world();
         // Containers of pods have other names.

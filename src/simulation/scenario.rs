@@ -455,7 +455,7 @@ impl Scenario {
         let lifecycle = if block.is_empty() { String::new() } else { format!("\nlifecycle: {block}") };
         // Only what its engine understands can be prepared.
         let image = if self.disturbances.prepares > 0 { "\nimage: x" } else { "" };
-        format!("{program} : {number}{removes_itself}{image}{lifecycle}").into()
+        format!("{program} : {number}{removes_itself}{image}{lifecycle}").as_str().into()
     }
 
     /// Mostly on workloads before it, so that there are few cycles.
@@ -475,7 +475,7 @@ impl Scenario {
 fn texts(desired: &DesiredState) -> Vec<String> {
     let text = |(name, workload): (&Name, &Arc<Workload>)| {
         let Workload { agent, runtime, runtime_config, restart_policy, dependencies, tags, .. } = &**workload;
-        format!("{name}: {agent} {runtime} '{runtime_config}' {restart_policy} {dependencies:?} {tags:?}")
+        format!("{name}: {agent} {runtime} '{}' {restart_policy} {dependencies:?} {tags:?}", &**runtime_config)
     };
     desired.workloads.iter().map(text).collect()
 }

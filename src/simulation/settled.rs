@@ -103,7 +103,7 @@ fn container<'a>(node: &Node, found: &'a [Container], added: &AddedWorkload) -> 
 /// Whether a wanted workload is in the right state.
 fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states: &States) -> Option<String> {
     let AddedWorkload { instance, workload } = added;
-    let wrong = |why: &str| Some(format!("'{instance}' ({}): {why}", workload.runtime_config));
+    let wrong = |why: &str| Some(format!("'{instance}' ({}): {why}", &*workload.runtime_config));
     let Some(state) = states.get(instance) else { return wrong("the server shows no state") };
     let phase = state.phase;
     if waits_to_stop(nodes, instance, effective, states) {

@@ -126,7 +126,7 @@ pub fn configs(bytes: &[u8]) {
             let new = new(control);
             let arguments = config_of(&new.workload, runtime).and_then(|config| config.run_arguments(&new));
             if let Ok(arguments) = arguments {
-                assert!(arguments.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
+                assert!(arguments.given.contains(&format!("--label=name={}", new.instance)), "{arguments:?}");
             }
             let played = podman_kube::played_manifest(&new);
             if let Some(manifest) = played.ok().filter(|_| control.is_some()) {
@@ -373,7 +373,7 @@ fn mounted(files: Vec<(PathBuf, String)>) {
     let new = NewContainer { instance, workload, control_interface: None, files, notify_socket: None, pid_file: None };
     let arguments = config_of(&new.workload, "podman").and_then(|config| config.run_arguments(&new));
     let Ok(arguments) = arguments else { return };
-    let mounts: Vec<&String> = arguments.iter().filter(|argument| argument.starts_with("--mount=")).collect();
+    let mounts: Vec<&String> = arguments.given.iter().filter(|argument| argument.starts_with("--mount=")).collect();
     assert_eq!(mounts.len(), count, "{arguments:?}");
     assert!(mounts.iter().all(|mount| mount.split(',').count() == 4), "{mounts:?}");
 }

@@ -16,7 +16,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
 use crate::runtime::command::EngineCall;
 use crate::runtime::exit_watch::belongs_to;
-use crate::runtime::masking::{MASK, Masked};
+use crate::runtime::masking::Arguments;
 use crate::runtime::{ProbeTarget, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::PollFlags;
@@ -434,12 +434,8 @@ impl Command {
     /// Runs it inside of the container and waits for its end.
     fn run(self) -> Outcome {
         let Some(container) = &self.target.container else { return Outcome::fails("its container is not known") };
-        let exec = ["exec", container].map(str::to_owned);
-        let shown = exec.iter().cloned().chain(self.command.iter().map(|_| MASK.to_owned())).collect();
-        let arguments = exec.into_iter().chain(self.command).collect();
-        let call = EngineCall::new(self.target.program, arguments).limit(self.limit);
-        let call = call.shown_as(Masked { shown, hidden: Vec::new() });
-        match call.run(None) {
+        let arguments = Arguments::default().plain(&["exec", container]).command(&self.command);
+        match EngineCall::new(self.target.program, arguments).limit(self.limit).run(None) {
             Ok(_) => Outcome::Holds,
             Err(RuntimeError::TimedOut(_)) => Outcome::fails(format!("no answer within {} ms", self.limit.as_millis())),
             Err(error) => Outcome::fails(reason(&error.to_string())),

@@ -8,11 +8,10 @@
 
 use super::{command, reap_later};
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE};
-use crate::platform::clock::{Clock, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, PipeReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;
@@ -40,7 +39,7 @@ pub enum Output {
 
 impl FollowedChild {
     /// Starts `program`, a path or a name that is looked up in `PATH`, without input.
-    pub fn start(program: &OsStr, arguments: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+    pub fn start(program: &OsStr, arguments: &[String], variables: &[(&str, String)]) -> io::Result<Self> {
         let (output, writer) = io::pipe()?;
         fcntl_setfl(&output, OFlags::NONBLOCK)?;
         let mut command = command(program, arguments);
@@ -88,18 +87,11 @@ impl Drop for FollowedChild {
             return;
         }
         let _ = kill_process_group(self.pid, Signal::KILL);
-        let deadline = SystemClock.now() + KERNEL_KILL_GRACE;
-        loop {
-            let left = SystemClock.until(deadline);
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
-            if left.is_zero() {
-                return reap_later(child, ());
-            }
-            let wait = self.wait_max().unwrap_or(left).min(left);
-            let mut descriptors: Vec<PollFd<'_>> = self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // The next turn checks anyway.
+        let mut descriptors: Vec<PollFd<'_>> = self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let wait = self.wait_max().unwrap_or(KERNEL_KILL_GRACE);
+        let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // It ends at once, as a rule.
+        if matches!(child.try_wait(), Ok(None)) {
+            reap_later(child, ());
         }
     }
 }
@@ -107,6 +99,7 @@ impl Drop for FollowedChild {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::clock::{Clock as _, SystemClock};
 
     fn start(script: &str) -> FollowedChild {
         FollowedChild::start(OsStr::new("sh"), &["-c".into(), script.into()], &[]).unwrap()

@@ -21,7 +21,7 @@ fn the_given_file_must_exist_and_of_the_places_the_first_existing_is_used() {
     let second = write(&folder, "second", "version = 'v1'", 0o600);
     let missing = folder.path().join("missing");
     let places = [missing.clone(), second.clone()];
-    assert_eq!(ConfigFile::find(None, &places).unwrap().unwrap().path(), second);
+    assert_eq!(ConfigFile::find(None, &places).unwrap().unwrap().path, second);
     assert!(ConfigFile::find(None, std::slice::from_ref(&missing)).unwrap().is_none());
     let error = ConfigFile::find(Some(&missing), &places).unwrap_err().to_string();
     let start = format!("Config file could not have been parsed due to: cannot read '{}': No such", missing.display());
@@ -133,12 +133,12 @@ fn pem_permissions_are_checked_before_reading() {
         (0o611, false, false),
     ] {
         let path = write(&folder, "pem", "PEM", mode);
-        assert_eq!(read_pem(&path, PemKind::PrivateKey).is_ok(), key, "key {mode:o}");
-        assert_eq!(read_pem(&path, PemKind::Certificate).is_ok(), certificate, "certificate {mode:o}");
+        assert_eq!(read_pem(&path, true).is_ok(), key, "key {mode:o}");
+        assert_eq!(read_pem(&path, false).is_ok(), certificate, "certificate {mode:o}");
         fs::remove_file(path).unwrap();
     }
     let path = write(&folder, "key", "SECRET", 0o644);
-    let error = read_pem(&path, PemKind::PrivateKey).unwrap_err().to_string();
+    let error = read_pem(&path, true).unwrap_err().to_string();
     let shown = path.display();
     assert_eq!(
         error,
@@ -146,7 +146,7 @@ fn pem_permissions_are_checked_before_reading() {
             "Certificate error: 'Private key file \"{shown}\" has insecure permissions 0644. Private keys must have permissions 0600 or 0400. Use 'chmod 0600 {shown}' to fix this.'"
         )
     );
-    let error = read_pem(Path::new("/nowhere/x"), PemKind::Certificate).unwrap_err().to_string();
+    let error = read_pem(Path::new("/nowhere/x"), false).unwrap_err().to_string();
     assert_eq!(
         error,
         "Certificate error: 'Error during opening the given file \"/nowhere/x\": No such file or directory (os error 2)'"
@@ -159,9 +159,9 @@ fn a_pem_path_beside_its_content_conflicts_and_options_replace_the_file() {
     let path = write(&folder, "ca", "FROM FILE", 0o644);
     let content = file("ca_pem_content = 'INLINE'").keys::<PemKeys>().unwrap();
     let pems = content.clone().read(&file("")).unwrap();
-    assert_eq!(pems.ca.as_deref(), Some("INLINE"));
-    let replaced = pems.overridden_by(PemPaths { ca: Some(&path), ..PemPaths::default() }).unwrap();
-    assert_eq!(replaced.ca.as_deref(), Some("FROM FILE"));
+    assert_eq!(pems.0[0].as_deref(), Some("INLINE"));
+    let replaced = pems.overridden_by([Some(&path), None, None]).unwrap();
+    assert_eq!(replaced.0[0].as_deref(), Some("FROM FILE"));
     let both = PemKeys { ca_pem: Some(path), ..content };
     let conflict = both.read(&file("ca_pem = 'a'")).unwrap_err().to_string();
     assert!(conflict.ends_with("are both set ('/etc/x.conf', line 1: 'ca_pem' and 'ca_pem_content')"), "{conflict}");
@@ -175,7 +175,7 @@ fn a_pem_path_beside_its_content_conflicts_and_options_replace_the_file() {
 fn tls_is_decided_by_the_table_and_never_falls_back_silently() {
     let pems = |ca: bool, certificate: bool, key: bool| {
         let text = |given: bool| given.then(|| "SECRET".to_owned());
-        Pems { ca: text(ca), certificate: text(certificate), key: text(key) }
+        Pems([ca, certificate, key].map(text))
     };
     for (insecure, given, expected, warned) in [
         (false, pems(true, true, true), Some(true), false),

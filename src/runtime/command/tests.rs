@@ -12,7 +12,7 @@ const AMPLE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
 
 fn shell(script: &str) -> EngineCall<'static> {
-    EngineCall::new("sh", vec!["-c".to_owned(), script.to_owned()]).limit(AMPLE)
+    EngineCall::new("sh", ["-c", script]).limit(AMPLE)
 }
 
 fn text_of(call: EngineCall<'_>) -> Result<String, RuntimeError> {
@@ -29,7 +29,7 @@ fn is_gone(pid: &str) -> bool {
 
 #[test]
 fn arguments_reach_the_program_unchanged_and_output_comes_back() {
-    let arguments = ["%s|", "a b", "$HOME", "\"q\"", "*", ""].map(str::to_owned).to_vec();
+    let arguments = ["%s|", "a b", "$HOME", "\"q\"", "*", ""];
     assert_eq!(text_of(EngineCall::new("printf", arguments)), Ok("a b|$HOME|\"q\"|*||".to_owned()));
 }
 
@@ -54,7 +54,7 @@ fn a_partial_answer_is_taken_where_it_helps() {
 
 #[test]
 fn a_missing_program_is_named() {
-    let call = EngineCall::new("no-such-engine", vec!["ps".to_owned(), "a b".to_owned()]);
+    let call = EngineCall::new("no-such-engine", ["ps", "a b"]);
     let text = "Error: 'no-such-engine' cannot be started: No such file or directory (os error 2). \
                 Execution of 'no-such-engine \"ps\" \"a b\"'";
     assert_eq!(text_of(call), Err(RuntimeError::NotInstalled(text.to_owned())));
@@ -63,7 +63,7 @@ fn a_missing_program_is_named() {
 #[test]
 fn input_larger_than_a_pipe_passes_while_output_comes_back() {
     let input: String = "0123456789abcdef\n".repeat(100_000);
-    let call = EngineCall::new("cat", vec![]).limit(AMPLE).input(input.as_bytes());
+    let call = EngineCall::new("cat", [""; 0]).limit(AMPLE).input(input.as_bytes());
     assert_eq!(text_of(call), Ok(input));
 }
 

@@ -42,7 +42,7 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
     assert_eq!(containerd.start(&id(ID), &new(), None, None), Ok(id(ID)));
     assert_eq!(containerd.delete(&id(ID)), Ok(()));
     assert_eq!(script.calls(), [run_call(&new()), format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
-    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", script.children()).cli.program(), "nerdctl");
+    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", script.children()).cli.program, "nerdctl");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn listing(containers: &[(&str, String)]) -> String {
 #[test]
 fn the_runtime_podman_uses_the_program_podman() {
     let children = ScriptedEngine::answering(&[]).children();
-    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", children).cli.program(), "podman");
+    assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", children).cli.program, "podman");
     assert_eq!(RUNTIME_NAME, "podman");
 }
 

@@ -64,7 +64,7 @@ fn volume(data: &str) -> String {
 #[test]
 fn the_runtime_podman_kube_uses_the_program_podman() {
     let children = ScriptedEngine::answering(&[]).children();
-    assert_eq!(PodmanKubeConnector::new("agent_A", children).cli.program(), "podman");
+    assert_eq!(PodmanKubeConnector::new("agent_A", children).cli.program, "podman");
     assert_eq!(RUNTIME_NAME, "podman-kube");
 }
 
@@ -401,10 +401,11 @@ fn containers_are_not_listed_when_there_is_no_workload() {
 #[test]
 fn find_asks_for_exactly_this_instance() {
     let instance = InstanceName::with_id("web", "1", "agent_A");
-    let script = ScriptedEngine::answering(&["echo web.1.agent_A.config"]);
+    let script = ScriptedEngine::answering(&[&volume(CONFIG)]);
     assert_eq!(connector(&script).find(&instance, None), Ok(vec![id("web.1.agent_A")]));
-    assert_eq!(script.calls(), [r"volume ls --filter name=^web\.1\.agent_A\.config$ --format={{.Name}}"]);
-    assert_eq!(connector(&ScriptedEngine::answering(&[""])).find(&instance, None), Ok(vec![]));
+    assert_eq!(script.calls(), ["volume inspect web.1.agent_A.config"]);
+    assert_eq!(connector(&ScriptedEngine::answering(&[NO_VOLUME])).find(&instance, None), Ok(vec![]));
+    assert!(connector(&ScriptedEngine::answering(&["exit 125"])).find(&instance, None).is_err());
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl ScriptedEngine {
     /// The call as it stands in an error text.
     pub fn execution(&self, arguments: &[&str]) -> String {
         let quoted: String = arguments.iter().map(|argument| format!(" \"{argument}\"")).collect();
-        format!("Execution of '{}{quoted}'", self.cli().program())
+        format!("Execution of '{}{quoted}'", self.cli().program)
     }
 }
 
@@ -89,7 +89,7 @@ pub fn new_container(runtime: &str, config: &str) -> NewContainer {
 
 /// The call that creates this container; the tests of `container_config.rs` say which arguments it has.
 pub fn run_call(new: &NewContainer) -> String {
-    config_of(&new.workload, &new.workload.runtime).unwrap().run_arguments(new).unwrap().join(" ")
+    config_of(&new.workload, &new.workload.runtime).unwrap().run_arguments(new).unwrap().given.join(" ")
 }
 
 pub fn id(text: &str) -> ContainerId {
