@@ -77,7 +77,10 @@ impl EngineChildren {
         let mut previous = PreviousChildren { records };
         previous.signal(Signal::KILL, |token| token.starts_with(READER));
         previous.records.retain(|one| !one.record.token.starts_with(READER));
-        let next_call = Arc::new(AtomicU64::new(0));
+        // Of two agents with one pid, as in a container, each names its calls differently.
+        let unique = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+        let first_call = unique.get(..8).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or_default();
+        let next_call = Arc::new(AtomicU64::new(first_call));
         Ok((Self { folder: folder.into(), boot_id: boot_id.into(), next_call }, previous))
     }
 
