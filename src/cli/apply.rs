@@ -10,7 +10,7 @@ use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
 use crate::model::fields::reader::{self, Reading, Rules};
-use crate::model::fields::table::STATE;
+use crate::model::fields::table::{STATE, WORKLOAD};
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{RUNTIMES, has_name_characters};
@@ -201,7 +201,8 @@ fn check_blocks(input: &Input, root: &Yaml) -> Result<()> {
     };
     for (name, workload) in workloads.iter() {
         let Content::Map(fields) = &workload.content else { continue };
-        let mut keys = fields.iter().map(|(key, _)| (key.scalar().unwrap_or_default(), key.at));
+        let keys = fields.iter().map(|(key, _)| (key.scalar().unwrap_or_default(), key.at));
+        let mut keys = keys.filter(|(key, _)| WORKLOAD.field(key).is_none());
         let Some((key, at)) = keys.find(|(key, _)| nearest(key, [lifecycle::KEY]).is_some()) else { continue };
         let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
         let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, Some(at)));

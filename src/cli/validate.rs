@@ -63,11 +63,11 @@ fn unknown(state: &DesiredState) -> Vec<String> {
             let meant = meant_or(runtime, RUNTIMES, &known);
             unknown.push(format!("workload '{name}': unknown runtime '{runtime}', {meant}"));
         }
-        for needed in dependencies.keys().filter(|needed| !workloads().any(|known| known == *needed)) {
+        for needed in dependencies.keys().filter(|needed| !state.workloads.contains_key(needed.as_str())) {
             let meant = meant(needed, workloads().filter(|other| *other != &**name));
             unknown.push(format!("workload '{name}' needs '{needed}', which is in no manifest{meant}"));
         }
-        for config in used.values().filter(|config| !configs().any(|known| known == *config)) {
+        for config in used.values().filter(|config| !state.configs.contains_key(config.as_str())) {
             let meant = meant(config, configs());
             unknown.push(format!("workload '{name}' uses the config '{config}', which is in no manifest{meant}"));
         }
