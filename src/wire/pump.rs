@@ -13,7 +13,7 @@ use crate::limits::{HANDSHAKE_MAX, HELLO_MAX, STACK_LARGE};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::EventFd;
 use crate::platform::threads;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,6 +33,7 @@ const SHAKERS: usize = 4;
 /// TLS handshakes at the same time; another one ends the oldest, whose client tries again: whoever is silent that long must
 /// not keep others out.
 pub const HANDSHAKES: usize = 64;
+const TOO_MANY: &str = "too many TLS handshakes at the same time";
 /// Events taken at once.
 const EVENTS: usize = 64;
 /// Keys of connections begin here: smaller ones are for what else the thread waits for.
@@ -144,8 +145,8 @@ impl Pump {
     /// # Errors
     /// The system has no room for them.
     pub fn start_shakers(&mut self) -> io::Result<()> {
-        let (work, to_do) = unbounded::<(u64, Connection)>();
-        let (finished, done) = unbounded();
+        let (work, to_do) = bounded::<(u64, Connection)>(HANDSHAKES);
+        let (finished, done) = bounded(HANDSHAKES); // We never wait, so whoever waits for a place gets one.
         for _ in 0..SHAKERS {
             let (to_do, finished, wake) = (to_do.clone(), finished.clone(), self.wake.clone());
             threads::spawn("tls", STACK_LARGE, move || {
@@ -181,8 +182,7 @@ impl Pump {
             if shaking.len() >= HANDSHAKES
                 && let Some(oldest) = self.take(shaking[0])
             {
-                let text = "too many TLS handshakes at the same time".to_owned();
-                self.keep(shaking[0], oldest, Err(PumpError::Refused(text)), now);
+                self.keep(shaking[0], oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
             }
         }
         let key = self.next;
@@ -253,7 +253,10 @@ impl Pump {
         if let Some(shakers) = self.shakers.as_ref().filter(|_| from_link && connection.is_shaking()) {
             let [registered, _] = &mut connection.registered;
             let _ = watch(&self.epoll, connection.link.socket(), key, registered, (false, false)); // It is watched.
-            let _ = shakers.work.send((key, connection)); // Its receiver is as old as we are.
+            if let Err(full) = shakers.work.try_send((key, connection)) {
+                let (key, connection) = full.into_inner();
+                self.keep(key, connection, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+            }
             return;
         }
         let moved = connection.step(from_link, from_grpc, now, &mut self.buffer);
@@ -310,7 +313,7 @@ impl Connection {
             (self.grpc, self.gate) = (Some(grpc), gate);
         }
         self.link.flush()?;
-        self.to_grpc(from_link, now, buffer)?;
+        self.move_incoming(from_link, now, buffer)?;
         if from_grpc
             && !self.link.wants_write()
             && let Some(grpc) = &mut self.grpc
@@ -334,11 +337,11 @@ impl Connection {
                 return Ok(false);
             }
         }
-        Ok(!is_late && !(from_link && self.link.discard()))
+        Ok(!(is_late || from_link && self.link.discard()))
     }
 
     /// Moves what came from the other side.
-    fn to_grpc(&mut self, mut from_link: bool, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
+    fn move_incoming(&mut self, mut from_link: bool, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
         let left = std::mem::take(&mut self.left);
         self.forward(&left, now)?;
         // All that came must go on now: only new bytes from the socket lead to the next step.

@@ -43,7 +43,7 @@ fn read(bytes: &[u8]) -> Decoded<ToServer> {
 fn through_client(message: FromServer) -> FromServer {
     let bytes = write_from_server(&message);
     let theirs = grpc_api::FromServer::parse_from_bytes(&bytes).unwrap();
-    assert_eq!(read_from_server(&theirs.write_to_bytes().unwrap()), read_from_server(&bytes));
+    assert_eq!(read_from_server(theirs.write_to_bytes().unwrap()), read_from_server(&bytes));
     assert!(theirs.special_fields.unknown_fields().iter().next().is_none());
     read_from_server(&bytes).unwrap()
 }

@@ -320,7 +320,7 @@ fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
         let (mut told, mut messages) = (Vec::new(), 0);
         while let Some(message) = reader.next_to_send() {
             assert!(message.size() <= max.min(STATES_MESSAGE_BYTES + 6), "{}", message.size());
-            let Ok(FromServer::WorkloadStates(states)) = read_from_server(&message.bytes()) else { panic!() };
+            let Ok(FromServer::WorkloadStates(states)) = read_from_server(message.bytes()) else { panic!() };
             told.extend(states);
             messages += 1;
         }

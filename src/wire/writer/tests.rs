@@ -37,7 +37,7 @@ impl FakeLine {
 }
 
 fn text(message: &Outgoing) -> String {
-    match read_from_server(&message.bytes()).unwrap() {
+    match read_from_server(message.bytes()).unwrap() {
         FromServer::WorkloadStates(states) => {
             let names: Vec<&str> = states.iter().map(|state| &*state.instance.workload).collect();
             names.join(" ")
