@@ -397,7 +397,8 @@ impl ServerLoop {
         }
         let requesters = subscriptions().map(|(_, lasting)| &lasting.requester).collect::<BTreeSet<_>>().len();
         // Those with the same masks get the same events.
-        let (mut groups, mut places): (Vec<Vec<(RequestKey, Requester)>>, BTreeMap<_, usize>) = Default::default();
+        let mut groups: Vec<Vec<(RequestKey, Requester)>> = Vec::new();
+        let mut places = BTreeMap::<_, usize>::new();
         for (key, lasting) in subscriptions() {
             let place = *places.entry(lasting.masks().map(Arc::as_ptr)).or_insert(groups.len());
             groups.resize_with(groups.len().max(place + 1), Vec::new);
