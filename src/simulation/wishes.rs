@@ -134,10 +134,10 @@ impl Wishes {
         }
     }
 
-    /// Instances without a state have stopped.
+    /// Instances without a state have stopped. One that is staged again is shown, although nothing of it is there.
     pub fn forget_gone(&mut self, server: &ServerLoop) {
         let (states, effective) = (server.view().states, server.view().effective);
-        self.stopping.retain(|instance, _| states.get(instance).is_some());
+        self.stopping.retain(|instance, _| states.get(instance).is_some() && !server.is_placeholder(instance));
         let is_unseen = |instance: &InstanceName| {
             let is_wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
             !is_wanted && !self.stopping.contains_key(instance) && !server.is_placeholder(instance)
