@@ -203,14 +203,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Role::Unused => true,
                 Role::Surplus => !calls && (owned.search == Search::Nothing || is_late()),
                 Role::Old => !calls && !self.stage.leads_to_start(),
-                // A container that is prepared for the same instance would be found as well; its creation shows that
-                // nothing was left.
-                Role::Unlikely => !calls && !self.is_ours(&owned.instance) && !self.has_prepared(&owned.instance),
+                Role::Unlikely => !calls && !self.has_part_of(&owned.instance),
             }
-    }
-
-    fn has_prepared(&self, instance: &InstanceName) -> bool {
-        self.next.as_ref().is_some_and(|next| next.added.instance == *instance && next.has_container())
     }
 
     /// Tries to remove all that may go now, and again later what could not be removed. A start that waits for it goes on.

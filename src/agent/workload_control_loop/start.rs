@@ -178,9 +178,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let is_it = |prepared: &mut Prepared| prepared.call.as_ref().is_some_and(|call| call.number == number);
         if let Some(mut next) = self.next.take_if(is_it) {
             self.on_prepared(&mut next, result);
-            let instance = next.added.instance.clone();
             self.next = Some(next);
-            self.released(&instance);
         } else {
             self.on_unwanted_call_ended(number, result);
         }
