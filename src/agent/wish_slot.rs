@@ -406,14 +406,6 @@ impl WishSlot {
         slot.held.remove(instance) && !slot.wants(instance)
     }
 
-    /// As [`Self::release`], of an instance that is prepared for its return: not when it will not come back, since its end
-    /// is that of what is prepared then.
-    pub fn release_ended(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.slot.lock();
-        let comes_back = slot.preparation.as_ref().is_some_and(|wanted| wanted.added.instance == *instance);
-        comes_back && slot.held.remove(instance) && !slot.wants(instance)
-    }
-
     /// Whether the control loop has to report the end of this instance.
     pub fn holds(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().held.contains(instance)

@@ -285,14 +285,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
     /// on it.
     pub(super) fn released(&mut self, instance: &InstanceName) {
-        if self.is_ours(instance) || self.removal.has(instance, None) {
-            return;
-        }
-        if self.next.as_ref().is_some_and(|next| next.added.instance == *instance) {
-            // It comes back, and only what is prepared for that is left.
-            if self.slot.release_ended(instance) {
-                send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
-            }
+        if self.has_part_of(instance) || self.removal.has(instance, None) {
             return;
         }
         let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
