@@ -42,6 +42,7 @@ pub struct PreparationReport {
     pub added: AddedWorkload,
     /// As far as it may be.
     pub done: Option<PrepareLevel>,
+    pub level: PrepareLevel,
     /// Why the last try failed, and how many did.
     pub failure: Option<(String, u32)>,
     /// There is no further try.

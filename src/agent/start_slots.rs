@@ -49,13 +49,12 @@ pub struct StartSlot {
     of: Use,
 }
 
-/// A place in the queue for a slot, and then the slot; given up when dropped.
+/// A place in the queue for a slot; given up when dropped.
 pub struct SlotRequest {
     shared: Arc<Mutex<Shared>>,
     of: Use,
     number: u64,
     given: Receiver<StartSlot>,
-    slot: Option<StartSlot>,
 }
 
 impl StartSlots {
@@ -87,7 +86,7 @@ impl StartSlots {
             number
         };
         serve(&self.shared);
-        SlotRequest { shared: self.shared.clone(), of, number, given, slot: None }
+        SlotRequest { shared: self.shared.clone(), of, number, given }
     }
 
     /// Whether something is being started.
@@ -135,12 +134,6 @@ impl SlotRequest {
     /// The slot, once it is free.
     pub fn try_take(&self) -> Option<StartSlot> {
         self.given.try_recv().ok()
-    }
-
-    /// Whether it has the slot.
-    pub fn is_given(&mut self) -> bool {
-        self.slot = self.slot.take().or_else(|| self.try_take());
-        self.slot.is_some()
     }
 }
 

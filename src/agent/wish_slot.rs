@@ -427,6 +427,12 @@ impl WishSlot {
         self.shared.slot.lock().wants(instance)
     }
 
+    /// Whether there is a wish that [`Self::next`] has not returned yet, which makes a create pointless.
+    #[must_use]
+    pub fn has_newer(&self) -> bool {
+        self.shared.slot.lock().is_new
+    }
+
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
     // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
     #[must_use]

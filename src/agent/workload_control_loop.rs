@@ -37,7 +37,7 @@ use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use preparation::Prepared;
 use readiness::{InstanceLifecycle, Origin};
-use start::{Calling, Kind};
+use start::Calling;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -291,7 +291,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
-            Stage::Calling(calling) => Some(calling.due),
+            Stage::Calling(calling) => Some(calling.due()),
             Stage::Searching(_) => self.given_up_at(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
@@ -355,7 +355,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
         if let Stage::Calling(calling) = &self.stage
-            && calling.kind != Kind::Preparation
+            && !calling.is_preparation()
         {
             self.wish_waits = true; // It has cancelled the call.
             return;

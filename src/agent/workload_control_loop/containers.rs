@@ -9,12 +9,12 @@
 //! Takes: listings of the state checkers, one for all workloads that search at the same time.
 //! Gives: states to the scheduler (may block there).
 
+use super::preparation::Place;
 use super::{AfterDelete, Connector, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult};
 use crate::agent::events::send_state;
 use crate::agent::probes::prober::notify_socket_path;
-use crate::agent::start_slots::SlotRequest;
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::{Listed, Surplus, Wish};
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -64,7 +64,7 @@ struct Owned {
     /// The call that may be making it has not ended.
     call: Option<u64>,
     /// It counts as initialised until it is gone.
-    _initialised: Option<SlotRequest>,
+    _initialised: Option<Place>,
 }
 
 #[derive(Default)]
@@ -139,10 +139,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         added: &AddedWorkload,
         id: Option<ContainerId>,
         call: Option<u64>,
-        initialised: Option<SlotRequest>,
+        initialised: Place,
     ) {
         let owned = Owned::searched(added, Role::Unused, Search::Nothing);
-        self.remove_soon([Owned { id, call, _initialised: initialised, ..owned }]);
+        self.remove_soon([Owned { id, call, _initialised: Some(initialised), ..owned }]);
     }
 
     /// A container of what is to run that goes.

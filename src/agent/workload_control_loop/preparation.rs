@@ -14,7 +14,7 @@ use crate::agent::events::{PreparationReport, SchedulerEvent};
 use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
-use crate::agent::start_slots::{SlotRequest, Use};
+use crate::agent::start_slots::{SlotRequest, StartSlot, StartSlots, Use};
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::Preparation;
 use crate::limits::START_SLOT_MAX;
@@ -50,10 +50,35 @@ pub(super) struct Prepared {
     has_given_up: bool,
     /// What is shown of it while it waits.
     note: String,
-    cpu: Option<SlotRequest>,
-    initialised: Option<SlotRequest>,
+    cpu: Place,
+    initialised: Place,
     /// It is what is to run, and takes part in the start of that.
     pub(super) is_started: bool,
+}
+
+/// A slot, or the queue for it.
+pub(super) enum Place {
+    None,
+    Waits(SlotRequest),
+    /// Given back when dropped.
+    Taken {
+        _slot: StartSlot,
+    },
+}
+
+impl Place {
+    /// Whether it is taken; it is requested if need be.
+    fn take(&mut self, slots: &StartSlots, of: Use, wake: impl FnOnce() -> Box<dyn Fn() + Send>) -> bool {
+        if matches!(self, Self::None) {
+            *self = Self::Waits(slots.request(of, wake()));
+        }
+        if let Self::Waits(request) = self
+            && let Some(slot) = request.try_take()
+        {
+            *self = Self::Taken { _slot: slot };
+        }
+        matches!(self, Self::Taken { .. })
+    }
 }
 
 impl Prepared {
@@ -68,8 +93,8 @@ impl Prepared {
             retry_at: None,
             has_given_up: false,
             note: String::new(),
-            cpu: None,
-            initialised: None,
+            cpu: Place::None,
+            initialised: Place::None,
             is_started: false,
         }
     }
@@ -120,7 +145,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn preparation_due(&self) -> Option<Instant> {
         self.prepared_now()?;
         let next = self.next.as_ref()?;
-        let call = next.call.as_ref().filter(|_| next.cpu.is_some());
+        let call = next.call.as_ref().filter(|_| !matches!(next.cpu, Place::None));
         next.retry_at.into_iter().chain(call.map(|call| call.since + START_SLOT_MAX)).min()
     }
 
@@ -192,17 +217,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
         if let Some(call) = &next.call {
             if call.since + START_SLOT_MAX <= now {
-                next.cpu = None; // It would delay others.
+                next.cpu = Place::None; // It would delay others.
             }
             return None;
         }
-        let is_given = |place: &mut Option<SlotRequest>, of| {
-            place.get_or_insert_with(|| self.context.slots.request(of, self.slot.waker())).is_given()
-        };
+        let wake = || self.slot.waker();
+        let slots = &self.context.slots;
         if target < PrepareLevel::Init {
-            next.initialised = None;
+            next.initialised = Place::None;
         }
-        let may_init = target == PrepareLevel::Init && is_given(&mut next.initialised, Use::Initialised);
+        let may_init = target == PrepareLevel::Init && next.initialised.take(slots, Use::Initialised, wake);
         let step = match &next.container {
             _ if next.level >= target => None,
             Some(container) => may_init.then(|| CallStep::Init(container.clone())),
@@ -212,10 +236,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         next.retry_at.take_if(|at| *at <= now);
         let waits = next.has_given_up || next.retry_at.is_some();
         let Some(step) = step.filter(|_| !waits && !self.removal.has_unused()) else {
-            next.cpu = None;
+            next.cpu = Place::None;
             return None;
         };
-        is_given(&mut next.cpu, Use::Prepare).then_some(step)
+        next.cpu.take(slots, Use::Prepare, wake).then_some(step)
     }
 
     /// Whether this is what the loop is going to start next.
@@ -228,6 +252,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let report = PreparationReport {
             added: next.added.clone(),
             done: (next.level >= target).then_some(target),
+            level: next.level,
             failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
             is_final: next.has_given_up,
             note: next.note.clone(),

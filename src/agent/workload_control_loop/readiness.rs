@@ -191,19 +191,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
         lifecycle.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
         let initial_delay = if origin == Origin::Created { ready.pace.initial_delay } else { Duration::ZERO };
-        self.start_probe(Purpose::Ready, initial_delay);
+        self.probe_ready(initial_delay);
+    }
+
+    fn probe_ready(&mut self, initial_delay: Duration) {
+        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
+        let pace = Pace { initial_delay, ..ready.pace };
+        self.start_probe(Purpose::Ready, ready.check, pace, ready.success_threshold, None);
+    }
+
+    fn probe_alive(&mut self, initial_delay: Duration) {
+        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
+        let pace = Pace { initial_delay, ..alive.pace };
+        self.start_probe(Purpose::Alive, alive.check, pace, 1, Some(alive.failure_threshold));
     }
 
     /// Orders a probe; it replaces the one before.
-    fn start_probe(&mut self, purpose: Purpose, initial_delay: Duration) {
-        let spec = &self.lifecycle.spec;
-        let ordered = match purpose {
-            Purpose::Ready => spec.ready.as_ref().map(|one| (&one.check, one.pace, one.success_threshold, None)),
-            Purpose::Alive => spec.alive.as_ref().map(|one| (&one.check, one.pace, 1, Some(one.failure_threshold))),
-            Purpose::Gone => spec.gone.as_ref().map(|one| (&one.check, one.pace, 1, Some(1))),
-        };
-        let Some((check, pace, successes, failures)) = ordered else { return };
-        let (check, pace) = (check.clone(), Pace { initial_delay, ..pace });
+    fn start_probe(&mut self, purpose: Purpose, check: Check, pace: Pace, successes: u32, failures: Option<u32>) {
         self.stop_probe();
         let in_container = matches!(check, Check::Exec(_));
         let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
@@ -316,7 +320,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if alive.check == Check::Notify && self.lifecycle.notify.is_none() && self.open_notify_socket().is_err() {
             return; // After a restart of the agent only; without the socket nothing arrives.
         }
-        self.start_probe(Purpose::Alive, alive.pace.period);
+        self.probe_alive(alive.pace.period);
     }
 
     // ----------------------------------------------------------------- results
@@ -333,7 +337,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 let note = self.ready_note(report);
                 self.show_note(note);
                 if incomplete && !holds {
-                    self.start_probe(purpose, MISSING_TARGET_RETRY); // The engine may know now where to probe.
+                    self.probe_again();
                 }
             }
             Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
@@ -343,7 +347,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.show_note(note);
                 }
                 if incomplete && !holds {
-                    self.start_probe(purpose, MISSING_TARGET_RETRY);
+                    self.probe_again();
                 }
             }
             Purpose::Gone if !holds => self.on_gone(),
@@ -352,6 +356,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
+        }
+    }
+
+    /// The engine may know now where to probe.
+    fn probe_again(&mut self) {
+        if self.lifecycle.is_ready {
+            self.probe_alive(MISSING_TARGET_RETRY);
+        } else {
+            self.probe_ready(MISSING_TARGET_RETRY);
         }
     }
 
@@ -522,7 +535,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
         self.lifecycle.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
         self.stage = Stage::Gone(after);
-        self.start_probe(Purpose::Gone, gone.pace.initial_delay);
+        self.start_probe(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
     }
 
     fn on_gone(&mut self) {

@@ -26,23 +26,33 @@ use std::time::Instant;
 /// The call of a start that is under way.
 pub(super) struct Calling {
     start: Start,
-    pub(super) kind: Kind,
+    kind: Kind,
     number: u64,
     /// Until the start has taken so long that others need it.
     slot: Option<StartSlot>,
     since: Instant,
     /// When to report next for how long it has been running.
-    pub(super) due: Instant,
+    due: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+enum Kind {
     /// What was being prepared when the start came. That call is a part of it.
     Preparation,
     /// The prepared container is started.
     Prepared,
     /// A container is created, or started again.
     Plain,
+}
+
+impl Calling {
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn is_preparation(&self) -> bool {
+        self.kind == Kind::Preparation
+    }
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
