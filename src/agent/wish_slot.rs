@@ -26,9 +26,11 @@ pub struct WorkloadOrder {
     pub added: AddedWorkload,
     /// What becomes of a container that is there.
     pub existing: OnExisting,
-    /// Runtimes whose engines may have containers of this workload that no listing showed, which go before the first create;
-    /// and until when to wait for that. It has no end for its own.
-    pub unlisted: Vec<(Name, Option<Instant>)>,
+    /// Containers of this workload may exist that no listing showed; remove them before the first create.
+    pub search_first: bool,
+    /// Runtimes whose engines may have a container of this workload too, which goes before the first create, and until
+    /// when to wait for their listings.
+    pub others: Vec<(Name, Instant)>,
 }
 
 /// What becomes of a container that is there when a workload is to run.
@@ -81,8 +83,8 @@ impl Wish {
     }
 }
 
-/// The listing of the engine of a runtime.
-pub type Listed = (Name, ListResult);
+/// The listing of an engine of another runtime, or of the own one (`None`).
+pub type Listed = (Option<Name>, ListResult);
 
 /// What a control loop takes from its slot.
 pub enum SlotEvent {
@@ -460,7 +462,7 @@ impl WishSlot {
     }
 
     /// Begins a search: returns what makes the replies for listings. Those of an earlier search count no more.
-    pub fn begin_search(&self) -> impl Fn(Name) -> ListReply + use<> {
+    pub fn begin_search(&self) -> impl Fn(Option<Name>) -> ListReply {
         let mut slot = self.shared.slot.lock();
         slot.search += 1;
         slot.listed.clear();
@@ -551,8 +553,8 @@ mod tests {
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let added = AddedWorkload { instance: workload.instance_name("w"), workload };
-        let (existing, unlisted) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder { added, existing, unlisted }))
+        let (existing, others) = (OnExisting::Replace, Vec::new());
+        Wish::Run(Box::new(WorkloadOrder { added, existing, search_first: false, others }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
@@ -650,13 +652,13 @@ mod tests {
     fn listings_of_an_earlier_search_do_not_count() {
         let (_sender, slot) = wish_slot();
         let first = slot.begin_search();
-        first("podman".into())(Ok(Vec::new()));
-        let late = first("containerd".into());
+        first(None)(Ok(Vec::new()));
+        let late = first(Some("containerd".into()));
         let second = slot.begin_search();
         late(Ok(Vec::new()));
         assert!(slot.next().is_none());
-        second("podman".into())(Ok(Vec::new()));
-        assert!(matches!(slot.next(), Some(SlotEvent::Listed((runtime, Ok(_)))) if *runtime == *"podman"));
+        second(None)(Ok(Vec::new()));
+        assert!(matches!(slot.next(), Some(SlotEvent::Listed((None, Ok(_))))));
     }
 
     // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]

@@ -6,8 +6,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
 
-use super::containers::Role;
-use super::{Connector, WorkloadControlLoop};
+use super::{Connector, Leftovers, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
@@ -41,6 +40,8 @@ pub(super) struct Prepared {
     /// What is reached.
     level: PrepareLevel,
     pub(super) container: Option<PreparedContainer>,
+    /// A create failed, so something of it may be left.
+    pub(super) unsure: bool,
     pub(super) call: Option<Call>,
     failures: u32,
     /// Why the last try failed.
@@ -87,6 +88,7 @@ impl Prepared {
             added,
             level: PrepareLevel::None,
             container: None,
+            unsure: false,
             call: None,
             failures: 0,
             reason: String::new(),
@@ -105,6 +107,8 @@ impl Prepared {
     }
 
     fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
+        // An image says nothing about what an earlier try has left.
+        self.unsure &= container.is_none();
         (self.level, self.container, self.failures) = (level, container, 0);
         self.note = format!("{PREPARED_PREFIX}{level}");
     }
@@ -161,7 +165,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let step = self.next_step(&mut next, target, now);
         let worked = step.is_some();
         if let Some(step) = step {
-            let new = new_container(&self.context.calls.folder, &wanted.added);
+            let new = new_container(&self.context.calls.folder, &wanted.added)
+                .map_err(|cause| RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'")));
             match new.and_then(|new| self.call_beside(step, new)) {
                 Ok(call) => next.call = Some(call),
                 Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
@@ -208,8 +213,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let old_shares = self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime)
-            || self.removal.has(instance, Some(Role::Unlikely));
+        let searches_all = self.leftovers == Leftovers::AnyInstance
+            && self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == workload.runtime);
+        let old_shares = searches_all
+            || self.others.iter().any(|(runtime, _)| *runtime == workload.runtime)
+            || self.removal.has(instance);
         let old = (!self.is_empty).then_some(&self.instance);
         levels::allowed(workload, *level, Situation { instance, old, old_shares, may_run: true })
     }
@@ -272,7 +280,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(CallDone::Image) => return prepared.reached(PrepareLevel::Image, None),
             Ok(CallDone::Prepared(container)) => {
                 self.watch_prepared(&prepared.added, Some(&container));
-                self.removal.was_created(&prepared.added.instance);
                 return prepared.reached(container.level, Some(container));
             }
             Ok(CallDone::Started(..)) => return,
@@ -280,9 +287,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         if call.makes_container {
             // A connector removes what it made, unless the call was ended.
-            let was_ended = matches!(error, RuntimeError::Cancelled | RuntimeError::TimedOut(_));
-            prepared.container = None;
-            self.may_be_left(&prepared.added, if was_ended { Role::Unused } else { Role::Unlikely });
+            let container = prepared.container.take();
+            prepared.unsure = true;
+            if matches!(error, RuntimeError::Cancelled | RuntimeError::TimedOut(_)) {
+                prepared.unsure = false; // It is searched now.
+                self.remove_unused(&prepared.added, container, true, None, None);
+            }
         }
         if error != RuntimeError::Cancelled {
             let name = &prepared.added.instance.workload;
@@ -327,11 +337,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if prepared.container.is_some() {
             self.watch_prepared(&prepared.added, None);
         }
-        let Prepared { added, container, call, initialised, .. } = prepared;
+        let Prepared { added, container, unsure, call, initialised, .. } = prepared;
         call.iter().filter_map(|call| call.cancel.as_ref()).for_each(EventFd::set);
         let call = call.filter(|call| call.makes_container).map(|call| call.number);
-        if container.is_some() || call.is_some() {
-            self.remove_unused(&added, container.map(|container| container.id), call, initialised);
+        if container.is_some() || unsure || call.is_some() {
+            self.remove_unused(&added, container, unsure, call, Some(initialised));
         } else {
             self.released(&added.instance);
         }

@@ -12,7 +12,7 @@ use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::platform::clock::Clock;
-use crate::runtime::{ProbeTarget, RuntimeError};
+use crate::runtime::ProbeTarget;
 use log::{info, warn};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -29,6 +29,23 @@ pub(super) enum Origin {
     Adopted,
     /// It had ended or was lost according to its engine, and runs.
     SeenAgain,
+}
+
+/// Why a container could not be prepared.
+pub(super) enum Unprepared {
+    /// Only an update helps.
+    ForGood(String),
+    /// Another try may succeed, when a disk has room again for example.
+    ForNow(String),
+}
+
+impl Unprepared {
+    /// The reason.
+    pub(super) fn cause(self) -> String {
+        match self {
+            Self::ForGood(cause) | Self::ForNow(cause) => cause,
+        }
+    }
 }
 
 /// One instance from its start to its end: created, starting, ready (which stays), ended.
@@ -149,24 +166,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // ------------------------------------------------------------------ start
 
     /// Makes the socket that the workload notifies, if it does.
-    pub(super) fn open_notify_socket(&mut self) -> Result<(), RuntimeError> {
+    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
         self.lifecycle.notify = None;
         if !self.lifecycle.spec.wants_notify() {
-            return Ok(());
+            return Ok(None);
         }
         let path = notify_socket_path(&self.context.calls.folder, &self.instance);
         match notify_socket(&path) {
             Ok(socket) => {
-                self.lifecycle.notify = Some(NotifySocket { path, socket: Arc::new(socket) });
-                Ok(())
+                self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
+                Ok(Some(path))
             }
             Err(error) => {
                 let cause = format!("lifecycle.ready.notify: the socket '{}' cannot be made: {error}", path.display());
                 let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
                 Err(if is_too_long {
-                    RuntimeError::Unsupported(format!("{cause}; a shorter run folder may help"))
+                    Unprepared::ForGood(format!("{cause}; a shorter run folder may help"))
                 } else {
-                    RuntimeError::NotStarted(cause)
+                    Unprepared::ForNow(cause)
                 })
             }
         }
@@ -432,7 +449,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(()) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, short_info(note))),
             Err(error) => {
                 warn!("Could not stop workload '{}': '{error}'", self.instance.workload);
-                self.delete_then(AfterDelete::Failed(note), false)
+                self.delete_then(AfterDelete::Failed(note))
             }
         }
     }
@@ -499,8 +516,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.lifecycle.note.clone()
         };
         let last = last.split(", attempt").next().unwrap_or_default();
-        let cause = short_info(format!("{last}, not ready within {limit} s"));
-        self.delete_then(AfterDelete::NotReady(cause), false)
+        self.delete_then(AfterDelete::NotReady(short_info(format!("{last}, not ready within {limit} s"))))
+    }
+
+    /// Removes the container as part of a start that failed, which is not shown as an end.
+    fn delete_then(&mut self, after: AfterDelete) {
+        self.lifecycle_ended();
+        self.failed_deletes = 0;
+        self.try_delete(after)
     }
 
     /// The container that did not become ready is removed.

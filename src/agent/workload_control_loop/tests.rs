@@ -125,7 +125,7 @@ impl Rig {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
         let added = AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) };
-        WorkloadOrder { added, existing: OnExisting::Replace, unlisted: Vec::new() }
+        WorkloadOrder { added, existing: OnExisting::Replace, search_first: false, others: Vec::new() }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
@@ -160,13 +160,12 @@ impl Rig {
 
     /// As [`Self::want_with`], with containers that no listing may have shown.
     fn want_after_search(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
-        let unlisted = vec![("podman".into(), None)];
-        self.want(WorkloadOrder { unlisted, ..self.order_with(config, change) });
+        self.want(WorkloadOrder { search_first: true, ..self.order_with(config, change) });
     }
 
     /// The workload is to run, and may have a container in an engine of another runtime.
-    fn want_besides(&mut self, (other, until): (Name, Instant)) {
-        self.want(WorkloadOrder { unlisted: vec![(other, Some(until))], ..self.order("a") });
+    fn want_besides(&mut self, other: (Name, Instant)) {
+        self.want(WorkloadOrder { others: vec![other], ..self.order("a") });
     }
 
     /// Nothing is to run any more.
@@ -405,10 +404,7 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
-    assert_eq!(
-        rig.engine.take_calls(),
-        ["create web", "find web", "create web", "find web", "delete web", "create web"]
-    );
+    assert_eq!(rig.engine.take_calls(), ["create web", "list", "create web", "list", "delete web", "create web"]);
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
 }
 
@@ -491,7 +487,6 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
     for moves in [false, true] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::List, vec![Fault::IsMissing; 10]);
-        rig.engine.inject(Call::Create, [Fault::IsMissing]);
         rig.want_after_search("a", |_| {});
         assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
         if moves {
