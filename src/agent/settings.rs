@@ -53,10 +53,10 @@ struct Arguments {
     run_folder: Option<PathBuf>,
     /// Communicate without TLS, if no certificates are set
     // [impl->swdd~agent-supports-cli-argument-for-insecure-communication~1]
-    #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
+    #[arg(short = 'k', long, env = "ANKAGENT_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
     /// Communicate with TLS even if the config file or the environment has 'insecure'
-    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// Tag of this agent, shown in its state; repeatable; replaces the tags of the config file
     #[arg(short = 't', long = "tag", value_name = "KEY=VALUE", value_parser = key_value)]

@@ -474,10 +474,18 @@ pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
 
 /// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when nothing is given.
 ///
-/// Of the two options the later one counts, since each overrides the other, and an option more than the environment. For
-/// arguments with the ids `insecure` and `no_insecure`, declared as [`flag`] wants.
+/// Of the two options the later one counts, and an option more than the environment, which clap's own way of overriding
+/// takes for a conflict. For arguments with the ids `insecure` and `no_insecure`, declared as [`flag`] wants.
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
-    if matches.get_flag("no_insecure") { Some(false) } else { flag(matches, "insecure") }
+    let place = |id: &str| {
+        let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        is_option.then(|| matches.indices_of(id)?.next_back()).flatten()
+    };
+    match (place("insecure"), place("no_insecure")) {
+        (Some(insecure), Some(not)) => Some(insecure > not),
+        (None, Some(_)) => Some(false),
+        (_, None) => flag(matches, "insecure"),
+    }
 }
 
 /// Adds the environment variable to a usage error about its value: clap names only the option of `command`.

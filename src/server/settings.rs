@@ -46,10 +46,10 @@ struct Arguments {
     #[arg(short = 'a', long, env = "ANKSERVER_ADDRESS", value_name = "ADDRESS")]
     address: Vec<ListenAddress>,
     /// Communicate without TLS, if no certificates are set
-    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue, overrides_with = "no_insecure")]
+    #[arg(short = 'k', long, env = "ANKSERVER_INSECURE", action = ArgAction::SetTrue)]
     insecure: bool,
     /// Communicate with TLS even if the config file or the environment has 'insecure'
-    #[arg(long, action = ArgAction::SetTrue, overrides_with = "insecure")]
+    #[arg(long, action = ArgAction::SetTrue)]
     no_insecure: bool,
     /// PEM file with the certificate of the authority that signed the certificates of agents and clients
     #[arg(long = "ca_pem", value_name = "PATH", env = "ANKSERVER_CA_PEM")]
