@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "f02983e15b5efed0e294fa2f1bceb8962d6826e9"
+SRCREV = "fb5537364864bc52d1233f8061c0de4ec74c6c1e"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
