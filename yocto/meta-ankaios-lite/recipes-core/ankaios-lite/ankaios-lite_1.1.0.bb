@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "fb5537364864bc52d1233f8061c0de4ec74c6c1e"
+SRCREV = "2dc3ec1ce755d4d46f4e34cb2e69b25029cbfd40"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
