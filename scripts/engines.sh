@@ -66,7 +66,6 @@ if [ ! -e "$system/made" ]; then
     debootstrap --variant=minbase --include="$packages" "$release" "$system.part" >"$cache/engines/debootstrap.log" 2>&1 ||
         leave_out engines "Debian $release could not be fetched; see $cache/engines/debootstrap.log"
     rm -rf "$system.part/var/cache/apt/archives"
-    mkdir -p "$system.part$root"
     mv "$system.part" "$system"
     touch "$system/made"
 fi

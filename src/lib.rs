@@ -32,14 +32,14 @@
 //! main            starts and ends each program; all of `ank` but its connection
 //! server          all decisions of a server
 //! store, hook     its writes to disk; outside programs that change or veto an update
-//! listen, rx:peer, tx, tls:port    its connections
+//! listen, tls, rx:peer, tx    its connections
 //! scheduler       all decisions of an agent about which workload is to run
 //! wl:name         all containers of one workload
 //! call:name       one long call of an engine for it: pull, create, init, start
 //! watch:engine, list:engine, exits:engine    states of containers
 //! probes, paths, exec:name    checks of workloads and of the node
 //! control         all control interfaces of a node
-//! uplink, rx:server           the connection of an agent
+//! uplink, rx:server, tls:server    the connection of an agent
 //! log:number      one stream of log lines
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
 //! ```

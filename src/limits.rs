@@ -21,8 +21,6 @@ pub const STACK_WORKLOAD: usize = 512 * 1024;
 /// Longest time that the agent waits for its threads at the end. Calls of the engine are not waited for.
 pub const AGENT_STOP_DEADLINE: Duration = Duration::from_secs(1);
 
-// ---------------------------------------------------------- service manager
-
 // ------------------------------------------------------------------- memory
 
 /// After the start, or the last call of an engine, memory that only it needed is returned after this time.
@@ -310,8 +308,6 @@ pub const TEMPLATE_STEP_BYTES: usize = 1024;
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
 /// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
 pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
-
-// ----------------------------------------------------------------- settings
 
 // ------------------------------------------------------------ other programs
 

@@ -3,8 +3,7 @@
 //! Thread: `main`.
 
 use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGHEST, REPAIR_INTERVAL, RETRY_LIMIT};
-use crate::model::names::RUNTIMES;
-use crate::model::names::has_name_characters;
+use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::shown_text::without_passwords;

@@ -207,7 +207,7 @@ pub struct Restart {
 }
 
 named_enum! {
-    /// What follows from an update that failed.
+    /// What follows from an update that failed, the strictest first.
     #[derive(Default)]
     OnFailure {
         /// What was before is desired again.

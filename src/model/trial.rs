@@ -157,6 +157,8 @@ pub struct Trial {
     clocks: BTreeMap<Name, Duration>,
     /// When something changes by itself, of all that wait.
     alarms: BTreeSet<(Instant, Name)>,
+    /// How many are of agents that are away.
+    away: usize,
     /// Whether one has become healthy since that was asked last.
     has_improved: bool,
 }
@@ -186,14 +188,24 @@ impl Trial {
         self.refresh(&name, now);
     }
 
-    /// Takes over what another update judges.
+    /// Takes over what another update judges. Of what both judge, the strictest and the earliest deadline count.
     pub fn absorb(&mut self, other: Self) {
-        for (name, judged) in other.judged {
-            drop(self.forget(&name));
+        for (name, mut judged) in other.judged {
+            if let Some(known) = self.forget(&name) {
+                let of = &mut judged.candidate;
+                of.on_failure = of.on_failure.min(known.candidate.on_failure);
+                if known.deadline_at().is_some_and(|at| judged.deadline_at().is_some_and(|other| at < other)) {
+                    (judged.spent, judged.runs_since, judged.alarm) = (known.spent, known.runs_since, known.alarm);
+                }
+            }
             self.alarms.extend(judged.alarm.map(|at| (at, name.clone())));
+            self.away += usize::from(judged.standing == Standing::Away);
             self.judged.insert(name, judged);
         }
-        self.clocks.extend(other.clocks);
+        for (name, clock) in other.clocks {
+            let known = self.clocks.entry(name).or_default();
+            *known = clock.max(*known);
+        }
     }
 
     fn forget(&mut self, name: &Name) -> Option<Judged> {
@@ -201,6 +213,7 @@ impl Trial {
         if let Some(at) = judged.alarm {
             self.alarms.remove(&(at, name.clone()));
         }
+        self.away -= usize::from(judged.standing == Standing::Away);
         Some(judged)
     }
 
@@ -241,6 +254,8 @@ impl Trial {
             judged.spent = Duration::ZERO;
             self.has_improved |= judged.standing != Standing::Healthy;
         }
+        self.away -= usize::from(judged.standing == Standing::Away);
+        self.away += usize::from(standing == Standing::Away);
         judged.standing = standing;
         let alarm = [judged.healthy_at(), judged.deadline_at()].into_iter().flatten().min();
         let alarm = alarm.filter(|_| standing == Standing::Waits);
@@ -346,7 +361,7 @@ impl Trial {
 
     /// Whether nobody is waited for at all.
     pub fn is_over(&self) -> bool {
-        self.is_quiet() && self.judged.values().all(|judged| judged.standing != Standing::Away)
+        self.is_quiet() && self.away == 0
     }
 
     /// Whether one has become healthy since the last call, and all others that are there are.

@@ -243,6 +243,13 @@ mod tests {
         assert_eq!(EngineChildren::open(folder.path()).unwrap().1.still_running(), 0);
     }
 
+    /// In a container each agent has pid 1, and workloads could guess a token that only counts.
+    #[test]
+    fn calls_of_two_agents_with_one_pid_have_different_tokens() {
+        let tokens: Vec<String> = (0..2).map(|_| earlier_agent().1.announce(PROGRAM).unwrap().token.clone()).collect();
+        assert_ne!(tokens[0], tokens[1]);
+    }
+
     #[test]
     fn a_record_of_an_earlier_program_has_the_process_in_it() {
         let (folder, children) = earlier_agent();

@@ -382,8 +382,8 @@ impl ServerLoop {
         self.lasting.add(Kind::Events, key, lasting)
     }
 
-    /// Notifies subscribers of `changes` and of all states that have changed, each in one message with the new values. Events must not cost an agent its
-    /// connection: a subscriber that does not take them in time gets an error, and its subscription ends.
+    /// Notifies subscribers of `changes` and of all states that have changed, each in one message with the new values.
+    /// Events must not cost an agent its connection: a subscriber that does not take them in time gets an error, and its subscription ends.
     pub(super) fn publish(&mut self, mut changes: Changes) {
         let states = &mut self.workloads.states;
         changes.states(&states.take_changed(), states);

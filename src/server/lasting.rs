@@ -72,8 +72,7 @@ pub struct LogCollection {
 impl LogCollection {
     /// About what it takes; an entry takes some 32 bytes beside the text.
     pub fn bytes(&self) -> usize {
-        let names = |name: &InstanceName| name.workload.len() + name.id.len() + name.agent.len() + 32;
-        self.full_id.len() + self.providers.values().flatten().map(names).sum::<usize>()
+        self.full_id.len() + self.providers.values().flatten().map(|name| name.bytes() + 32).sum::<usize>()
     }
 }
 
@@ -222,9 +221,7 @@ impl ServerLoop {
             }
         }
     }
-}
 
-impl ServerLoop {
     /// An instance has no state any more: its requests end. When its agent has nothing of the workload any more, so do all
     /// requests of the workload: they belong to the last instance that was wanted, which may have gone first.
     pub(super) fn end_requests_of_gone(&mut self, gone: &InstanceName) {

@@ -4,7 +4,7 @@
 //! An agent has compared the requests of its workloads with their rules. The server does so again, with the rules that it
 //! sent to the agent, so that a compromised agent has no more rights than its workloads have anyway.
 //!
-//! Thread: `server`; plain values and the part of [`ServerLoop`] that uses them.
+//! Thread: `server`; plain values.
 
 use super::workloads::Workloads;
 use crate::model::authorizer::{Authorizer, Denial};

@@ -646,6 +646,11 @@ mod tests {
         templates.begin_update();
         let rendered = (0..5_000).take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok()).count();
         assert_eq!(rendered, 5_000, "so many of such workloads fit into one update");
+        // What stands behind a tag is text, whatever braces it has.
+        let json = |tag: &str| format!("{tag}{}", "{ \"a\": { \"b\": [1, 2] }} > ".repeat(10_000));
+        for tag in ["{{n}}", "{{#if (eq n \"x\")}}{{/if}}"] {
+            assert!(cost::of_compiling(&json(tag)) < 20_000, "{tag}");
+        }
     }
 
     #[test]

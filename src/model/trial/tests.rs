@@ -12,6 +12,7 @@ impl Trial {
     fn check(&self) {
         let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
         assert_eq!(alarms.collect::<BTreeSet<_>>(), self.alarms);
+        assert_eq!(self.judged.values().filter(|judged| judged.standing == Standing::Away).count(), self.away);
         assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm.is_some()));
     }
 }
@@ -272,4 +273,16 @@ fn all_that_are_there_have_recovered_when_the_last_becomes_healthy() {
     rig.wait(HEALTHY);
     assert!(rig.trial.has_recovered() && !rig.trial.has_recovered());
     assert!(!rig.trial.is_over());
+}
+
+#[test]
+fn of_what_two_updates_judge_the_strictest_and_the_earliest_deadline_count() {
+    let mut rig = Rig::new(&[candidate("web")]);
+    rig.wait(DEADLINE / 2);
+    let mut newer = Trial::default();
+    newer.judge(Candidate { on_failure: OnFailure::Keep, ..candidate("web") }, rig.clock.now());
+    rig.trial.absorb(newer);
+    assert!(rig.trial.would_undo(&instance("web")));
+    rig.wait(DEADLINE / 2);
+    assert_eq!(rig.failed().len(), 1);
 }

@@ -179,7 +179,7 @@ impl ServerLoop {
             joining.losses = joining.losses.max(record.losses);
             joining.was_switched |= record.was_switched;
             joining.was_sent |= record.was_sent;
-            joining.dependents.append(&mut record.dependents);
+            judge_strictest(&mut joining.dependents, std::mem::take(&mut record.dependents));
             joining.reason = joining.reason.take().or_else(|| record.reason.take());
             record.replaced_by = (!is_withdrawn).then(|| joining.number.to_string());
             let phase = if is_withdrawn { UpdatePhase::Withdrawn } else { UpdatePhase::Replaced };
@@ -214,11 +214,12 @@ impl ServerLoop {
             carried_out.insert(name.clone(), before.effective == made.effective);
             forms.insert(name.clone(), made);
         }
-        let dependents = self.dependents(&open.record.unit, failing);
+        let mut dependents = self.dependents(&open.record.unit, failing);
         if is_ready {
             let mut new = open.record.unit.workloads.values().filter_map(|touched| touched.new.as_ref());
             open.record.was_sent |= new.any(|instance| self.peers.of_agent(&instance.agent).is_some());
-            open.record.dependents.extend(dependents.clone());
+            judge_strictest(&mut open.record.dependents, dependents.clone());
+            dependents.iter_mut().for_each(|(name, it)| *it = open.record.dependents[name]);
             (open.record.phase, open.record.was_switched) = (UpdatePhase::Trial, true);
         } else {
             open.record.phase = UpdatePhase::Staging;
@@ -322,5 +323,13 @@ impl ServerLoop {
         let prepared = PreparedUpdate { change, ..PreparedUpdate::default() };
         let (_, changes) = self.carry_out_update(open, prepared, BTreeMap::new());
         self.publish(changes);
+    }
+}
+
+/// Adds to what an update judges besides; of what is judged already, the strictest counts.
+fn judge_strictest(judged: &mut BTreeMap<Name, OnFailure>, more: BTreeMap<Name, OnFailure>) {
+    for (name, on_failure) in more {
+        let known = judged.entry(name).or_insert(on_failure);
+        *known = (*known).min(on_failure);
     }
 }

@@ -1,8 +1,8 @@
 //! Guarded updates: an accepted request that changes workloads is staged while the old instances run, carried out as a
 //! whole, judged, and put back as a whole when it fails. What is known of them, in memory, on disk and for clients.
 //!
-//! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Nothing is done for requests, states
-//! and agents while no update is open: each entry from outside begins with that question.
+//! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Without an open update there is
+//! nothing to look at for requests, states and agents.
 
 mod accept;
 mod staging;
@@ -360,6 +360,7 @@ impl ServerLoop {
         for (name, touched) in &mut record.unit.workloads {
             let Some(before) = touched.in_force.clone() else { continue };
             touched.made = self.workloads.form(name);
+            touched.new = unit::instance(&touched.made); // Hooks and templates may give another one than before.
             touched.stage = self.stage_of(touched.made.effective.as_ref());
             if let Some(agent) = touched.stage.as_ref().and_then(|_| touched.added()) {
                 self.guarded.away.insert(agent.instance.agent.clone(), now);

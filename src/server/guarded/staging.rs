@@ -301,6 +301,9 @@ impl ServerLoop {
             guarded.show_at = Some(guarded.show_at.map_or(until, |at| at.min(until)));
             return;
         }
+        let GuardedUpdates { open, away, .. } = &mut *guarded;
+        let asked: BTreeSet<&Name> = open.values().flat_map(Open::staged).map(|(_, it, _)| &it.agent).collect();
+        away.retain(|agent, _| asked.contains(agent));
         let infos: BTreeMap<InstanceName, String> =
             guarded.staging().flat_map(|open| open.infos(&guarded.away, now)).collect();
         let gone = guarded.away.values().map(|since| *since + UPDATE_AGENT_AWAY).filter(|at| *at > now);

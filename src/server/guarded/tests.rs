@@ -375,7 +375,6 @@ fn sixteen_are_open_and_one_that_waits_for_absent_agents_only_makes_room() {
     assert_eq!(rig.read(1, "phase"), "REPLACED");
 }
 
-/// Nothing is done for states that no update judges, and one search for those that it judges.
 #[test]
 fn an_independent_update_of_a_dependent_ends_its_judging() {
     let mut rig = Rig::new(&[db("1"), workload("web", "1", "", NEEDS_DB)]);

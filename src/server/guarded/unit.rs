@@ -109,7 +109,7 @@ pub struct Unit {
     pub configs: BTreeMap<String, TouchedConfig>,
 }
 
-fn instance(form: &Form) -> Option<InstanceName> {
+pub(super) fn instance(form: &Form) -> Option<InstanceName> {
     form.effective.as_ref().map(|added| added.instance.clone())
 }
 
@@ -201,7 +201,7 @@ impl Unit {
         ]))
     }
 
-    /// The desired way back, as a state; `None` when it is gone.
+    /// The desired way back, as a state; what was added is left out.
     pub fn before_node(&self) -> Node {
         let workload = |(name, touched): (&Name, &Touched)| {
             Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))

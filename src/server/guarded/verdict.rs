@@ -160,8 +160,9 @@ impl ServerLoop {
         !is_done
     }
 
-    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take, and as the server may. A server that ends just after agents
-    /// have begun to switch would else begin with the staging again, and again if the switch is the reason.
+    /// As [`Self::store_state`], and waits for the disk as long as a sound one may take, and as the server may. A server
+    /// that ends just after agents have begun to switch would else begin with the staging again, and again if the switch is
+    /// the reason.
     pub(super) fn store_and_wait(&mut self) {
         let Some(mut store) = self.store.take() else { return };
         store.store_and_wait(self.stored());

@@ -62,7 +62,7 @@ fn a_trial_ends_well_after_a_restart_and_the_count_begins_anew() {
 }
 
 #[test]
-fn a_failure_after_a_restart_puts_back_all_with_hooks_or_configs() {
+fn a_failure_after_a_restart_rolls_back_what_is_made_of_configs() {
     let mut rig = Rig::new(&[db("1")]);
     let state = format!(
         "{{ desiredState: {{ apiVersion: v1, configs: {{ c: '2' }}, workloads: {{ {} }} }} }}",

@@ -181,6 +181,18 @@ fn an_absent_agent_is_waited_for_only_where_its_consent_is_needed() {
 }
 
 #[test]
+fn agents_that_nothing_waits_for_any_more_are_forgotten() {
+    let mut rig = rig();
+    for number in 0..3 {
+        let nav = workload("nav", "1", WHEN, "").replace("agent: A", &format!("agent: invented_{number}"));
+        rig.apply(&[&nav]).unwrap();
+        assert_eq!(rig.cluster.server.guarded.away.len(), 1);
+        rig.apply(&["nav: ~"]).unwrap();
+        assert!(rig.cluster.server.guarded.away.is_empty());
+    }
+}
+
+#[test]
 fn who_cannot_prepare_is_updated_at_once_and_so_is_what_needs_no_preparation() {
     let mut rig = Rig::new(&[db("1")]);
     rig.apply(&[&db("2")]).unwrap();

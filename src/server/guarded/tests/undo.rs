@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::workload::ConfigItem;
-use crate::server::tests::tree;
 
 // [utest->swdd~server-undoes-failed-updates~1]
 // [utest->swdd~server-remembers-undone-updates~1]
@@ -218,6 +217,5 @@ fn the_same_change_from_another_state_is_another_update() {
     rig.wait(HEALTHY);
     assert_eq!(rig.phases(), ["1 UNDONE", "2 GOOD"]);
     rig.apply(&[&db("2")]).unwrap();
-    let known = tree("{ a: b }");
-    assert_ne!(crate::model::guarded_update::definition_hash(&known), "");
+    assert_eq!(rig.phases(), ["1 UNDONE", "2 GOOD", "3 TRIAL"]);
 }
