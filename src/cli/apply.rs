@@ -9,14 +9,13 @@ use super::session::Update;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
-use crate::model::fields::reader::{self, Reading, Rules};
+use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
 use crate::model::fields::table::{STATE, WORKLOAD};
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::node::Node;
-use crate::model::runtime_config::ReadConfig;
 use crate::model::validation::check_mount_points;
 use crate::model::version::API_VERSION_DEPRECATED;
 use crate::model::yaml::{self, Content, Location, Origin, Plain, Step, Yaml, json_pointer};
@@ -107,9 +106,9 @@ fn merged(
         let DesiredState { workloads, configs, .. } = manifest.state;
         let names = workloads.keys().map(|name| ("workloads", name.to_string()));
         for (kind, name) in names.chain(configs.keys().map(|name| ("configs", name.clone()))) {
-            let text = format!("Multiple {kind} with the same name '{name}' found!");
             let second = &input.name;
-            if let Some(first) = origins.insert((kind, name), second) {
+            if let Some(first) = origins.insert((kind, name.clone()), second) {
+                let text = format!("Multiple {kind} with the same name '{name}' found!");
                 let hint = match first == second {
                     true => format!("'{first}' is given twice"),
                     false => format!("it is in '{first}' and in '{second}'; remove it from one of them"),
@@ -220,28 +219,37 @@ fn check_configs(
     output: &mut Output,
     warns_of_engines: bool,
 ) -> Result<()> {
+    let mut warnings: usize = 0;
+    // To find the place of each takes time, and nobody reads thousands.
+    let mut may_warn = || {
+        warnings += 1;
+        warnings <= MANIFEST_WARNINGS_MAX
+    };
     for (name, workload) in &manifest.state.workloads {
         let config = &workload.runtime_config;
         let is_template = !workload.configs.is_empty() && config.contains("{{");
         if is_template || !RUNTIMES.contains(&&*workload.runtime) {
             continue;
         }
-        let (read, mut unknown) = ReadConfig::with_unknown(&workload.runtime, config);
+        let (read, mut unknown) = config.read_with_unknown(&workload.runtime);
         let begins = || root.locate(&in_workload(name, "runtimeConfig"));
         let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
         if let Err(error) = &read.lifecycle {
             let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
             return Err(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
         }
-        if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines) {
+        if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines && may_warn()) {
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
             output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
         }
-        for key in &mut unknown {
+        for key in unknown.iter_mut().filter(|_| may_warn()) {
             key.path.splice(0..0, in_workload(name, "runtimeConfig"));
             key.location = in_file(key.location);
             output.warn(format_args!("{}: {key}", input.name));
         }
+    }
+    if let more @ 1.. = warnings.saturating_sub(MANIFEST_WARNINGS_MAX) {
+        output.warn(format_args!("{}: and {more} more of these", input.name));
     }
     Ok(())
 }

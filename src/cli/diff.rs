@@ -80,7 +80,8 @@ impl Differences {
     fn of(update: &Update, state: &Node) -> Self {
         let difference = |mask: &String| Difference::of(mask, state, &update.new_state);
         let objects: Vec<Difference> = update.masks.iter().filter_map(difference).collect();
-        let changed = |part: &str, name: &str| objects.iter().any(|object| object.part == part && object.name == name);
+        let names: BTreeSet<(&str, &str)> = objects.iter().map(|object| (&*object.part, &*object.name)).collect();
+        let changed = |part, name| names.contains(&(part, name));
         let mut users = BTreeMap::new();
         for (workload, definition) in entries(state.at(&["desiredState", "workloads"])) {
             let used = entries(definition.get("configs")).filter_map(|(_, config)| config.as_text());

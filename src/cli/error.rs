@@ -3,6 +3,8 @@
 //! Thread: `main`. Scripts for Eclipse Ankaios match `Could not connect to Ankaios server on`, `SetState failed with`,
 //! `Command timed out after`, `Connection to server interrupted` and `does not exist`, so these stay.
 
+use crate::model::guarded_update::REMEMBERED;
+use crate::model::messages::NO_STATE;
 use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
 use crate::wire::client::StreamEnd;
@@ -10,10 +12,6 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
-/// Part of the text with which a server refuses an update because it has undone the same before.
-const REMEMBERED: &str = "it is the same as update ";
-/// The same of a server that takes a rollback for an update without content.
-const NO_STATE: &str = "does not contain a new state";
 /// What to do about a response that cannot be used.
 const VERSIONS: &str = "check the versions of ank and server with '--version'";
 
@@ -152,7 +150,9 @@ impl CliError {
                 "the server is older than this ank and cannot roll back; apply the manifests of before instead"
             }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
-            Self::Response(_) => VERSIONS,
+            Self::Response(_) => {
+                "correct what the server names and try again; if it does not know the request, check the versions with '--version'"
+            }
             Self::Subscription(_) | Self::Logs(_) => "see the server's log",
             Self::Interrupted | Self::Output(_) => "",
         };
@@ -229,6 +229,18 @@ mod tests {
         assert_eq!(text(CliError::ended(refused, false), "get workload"), expected);
         let start = CliError::start("Could not connect", "");
         assert_eq!(text(start, "get workload"), "Could not connect");
+    }
+
+    #[test]
+    fn refusals_of_the_server_lead_to_what_to_do() {
+        for (text, expected) in [
+            (NO_STATE.to_owned(), "older than this ank and cannot roll back"),
+            (format!("Update rejected: '{REMEMBERED}3, which was undone: x'"), "'ank apply --force'"),
+            ("x".to_owned(), "correct what the server names"),
+        ] {
+            let hint = CliError::Refused(text).hint();
+            assert!(hint.contains(expected), "{hint}");
+        }
     }
 
     #[test]

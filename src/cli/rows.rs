@@ -39,7 +39,7 @@ pub struct Row {
 impl Row {
     /// The phase; `None` for one of a newer server.
     pub fn phase(&self) -> Option<Phase> {
-        Phase::ALL.iter().map(|(phase, ..)| *phase).find(|phase| phase.to_string() == self.state)
+        phase(&self.state)
     }
 
     /// Applies a reported state.
@@ -62,7 +62,8 @@ fn row(state: &Node) -> Row {
     let (name, sub_state) = (text(state, &["state"]), text(state, &["subState"]));
     let info = one_line(text(state, &["additionalInfo"]));
     // States of a newer server are shown unchanged.
-    let state = if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
+    let newer = || if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
+    let state = Phase::parse(name, sub_state).map_or_else(newer, |phase| phase.to_string());
     Row { runtime: String::new(), state, info }
 }
 
@@ -191,8 +192,11 @@ impl Reasons {
     }
 
     fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
-        let of_name = self.rows.iter().filter(move |(instance, _)| *instance.workload == *name);
-        of_name.map(|(_, row)| row).filter(|row| row.state != "Removed")
+        let of_name = self.rows.range(InstanceName::with_id(name, "", "")..);
+        of_name
+            .take_while(move |(instance, _)| *instance.workload == *name)
+            .map(|(_, row)| row)
+            .filter(|row| row.state != "Removed")
     }
 
     /// The states of the instances of a workload.
@@ -252,11 +256,16 @@ pub fn needs(state: &Node) -> Needs {
     all
 }
 
+/// The phase that is shown like this.
+fn phase(shown: &str) -> Option<Phase> {
+    let (state, sub_state) = shown.split_once('(').unwrap_or((shown, shown));
+    Phase::parse(state, sub_state.trim_end_matches(')'))
+}
+
 /// Whether a phase, as text, fulfils a condition.
 pub fn fulfils(phase: &str, condition: &str) -> bool {
     let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
-    let phase = Row { state: phase.to_owned(), ..Row::default() }.phase();
-    phase.zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
+    self::phase(phase).zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
 }
 
 #[cfg(test)]

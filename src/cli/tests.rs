@@ -95,6 +95,7 @@ impl ServerLink for ScriptedServer {
             Some(Step::State(state)) => Ok(state),
             Some(Step::NoState(text)) => Err(CliError::Response(text.to_owned())),
             Some(Step::Late) => Err(CliError::TimedOut(Duration::from_secs(3))),
+            Some(Step::Signal) => Err(CliError::Interrupted),
             None => Err(lost()),
             other => panic!("a state is read, the script has {other:?}"),
         }

@@ -143,8 +143,11 @@ impl Context<'_> {
     pub fn delete_configs(&mut self, names: &[String]) -> Result<ExitCode> {
         names.iter().try_for_each(|name| check_name("config", name))?;
         let masks: Vec<String> = names.iter().map(|name| format!("desiredState.configs.{name}")).collect();
-        // Only for the report: a state that cannot be read must not prevent the deletion.
-        let before = self.link.complete_state(&masks.iter().map(String::as_str).collect::<Vec<_>>());
+        // Only for the report: a server that refuses the read must not prevent the deletion.
+        let before = match self.read(&masks) {
+            Err(error @ CliError::Response(_)) => Err(error),
+            before => Ok(before?),
+        };
         self.link.update_state(Node::empty(), masks)?;
         // As a set: each name is reported once, in order.
         for name in names.iter().collect::<BTreeSet<_>>() {

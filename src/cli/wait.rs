@@ -79,7 +79,7 @@ impl WaitState {
             let ends = !is_added
                 || match earlier.get(instance) {
                     Some(phase) => !waiting.contains(phase),
-                    None => before.is_some_and(|row| waiting.iter().all(|it| it.to_string() != row.state)),
+                    None => before.is_some_and(|row| row.phase().is_none_or(|phase| !waiting.contains(&phase))),
                 };
             // An instance that the server does not list any more was removed before.
             if ends && !reasons.rows.contains_key(instance) {

@@ -45,6 +45,8 @@ impl UpdatePhase {
 
 /// Begins the reason, behind the workload, of an update that was never carried out.
 pub const CANNOT_BE_STAGED: &str = "cannot be staged: ";
+/// Begins the reason of a refusal: the same update was undone before.
+pub const REMEMBERED: &str = "it is the same as update ";
 /// Before the name of an agent that an update waits for because it is away; names of workloads stand alone.
 pub const AGENT_PREFIX: &str = "agent ";
 

@@ -11,6 +11,9 @@ use super::workload::{DeleteCondition, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Why an update without content is refused.
+pub const NO_STATE: &str = "The UpdateStateRequest does not contain a new state";
+
 /// From agents and commanders to the server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToServer {

@@ -119,6 +119,14 @@ impl RuntimeConfig {
         let read = self.read.get_or_init(|| Arc::new(ReadConfig::of(runtime, &self.text)));
         if read.runtime == *runtime { read.clone() } else { Arc::new(ReadConfig::of(runtime, &self.text)) }
     }
+
+    /// The same, with the keys that mean nothing: engines ignore them, as other implementations do.
+    pub fn read_with_unknown(&self, runtime: &Name) -> (Arc<ReadConfig>, Vec<UnknownKey>) {
+        let (read, unknown) = ReadConfig::with_unknown(runtime, &self.text);
+        let read = Arc::new(read);
+        let _ = self.read.set(read.clone()); // It may be known.
+        (read, unknown)
+    }
 }
 
 impl ReadConfig {
@@ -126,8 +134,7 @@ impl ReadConfig {
         Self::with_unknown(runtime, text).0
     }
 
-    /// What `text` says, and the keys of it that mean nothing: engines ignore them, as other implementations do.
-    pub fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
+    fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
         let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));

@@ -312,7 +312,7 @@ impl Reader {
                 Event::EndOfText => return Ok(Some(at)),
                 Event::Scalar { properties, text, is_plain } => {
                     let before = (self.bytes, self.lines);
-                    let breaks = text.bytes().filter(|byte| *byte == b'\n').count();
+                    let breaks = text.matches('\n').count();
                     self.spend(&properties, text.len(), 1 + breaks)?;
                     let content = self.scalar(properties.tag.as_deref(), text, is_plain, at)?;
                     self.node(Yaml { content, at }, properties.anchor, before, 0)?;
@@ -428,7 +428,7 @@ impl Reader {
     }
 
     fn scalar(&self, tag: Option<&str>, text: String, is_plain: bool, at: Location) -> Result<Content, YamlError> {
-        let found = Plain::of(&text);
+        let found = if is_plain || tag.is_some() { Plain::of(&text) } else { None };
         let text: Rc<str> = text.into();
         let (kinds, expected): (&[Plain], _) = match tag.and_then(|tag| tag.strip_prefix("tag:yaml.org,2002:")) {
             Some("null") => (&[Plain::Null], "null"),

@@ -11,7 +11,8 @@ use crate::model::cycles::cycle_text;
 use crate::model::field_path::{self, FieldNotFound};
 use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::fields::{Kind, omit_empty};
-use crate::model::messages::UpdateState;
+use crate::model::guarded_update::REMEMBERED;
+use crate::model::messages::{NO_STATE, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::Node;
 use crate::model::version::API_VERSION;
@@ -109,7 +110,7 @@ fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Opt
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// The request has no new state.
-    #[error("The UpdateStateRequest does not contain a new state")]
+    #[error("{NO_STATE}")]
     NoState,
     /// The new state holds something that no program of this version can read.
     #[error("Failed to parse new state, '{0}'")]
@@ -143,7 +144,7 @@ pub enum UpdateError {
     #[error("Too many requests wait for mutating hooks; try again later")]
     TooManyWait,
     /// It would do what a guarded update did that was undone.
-    #[error("it is the same as update {number}, which was undone: {reason}")]
+    #[error("{REMEMBERED}{number}, which was undone: {reason}")]
     Remembered {
         /// The number of that one.
         number: u64,

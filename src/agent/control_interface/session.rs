@@ -6,7 +6,7 @@
 use super::mailbox;
 use crate::limits::{CONTROL_MESSAGE_TIME, REQUEST_ID_MAX};
 use crate::model::authorizer::Authorizer;
-use crate::model::messages::{FromWorkload, Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::model::messages::{FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload};
 use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
 use crate::platform::logging::log_source;
@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
 const DENIED: &str = "Access denied";
-const NO_STATE: &str = "The UpdateStateRequest does not contain a new state";
 const NO_SERVER: &str = "The agent has no connection to the server; try again later";
 
 /// What the agent puts before an id beside the name of the workload.

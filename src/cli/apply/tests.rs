@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cli::tests::play;
-use crate::model::fields::reader::MANIFEST_WARNINGS_MAX;
 
 /// Merges manifests `a.yaml`, `b.yaml`, ... and gives the update or the error, standard output and standard error.
 fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, CliError>, String, String) {
@@ -291,6 +290,17 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
         format!("{refused}commandArgs: a text found, expected a list (line 2 column 1 of runtimeConfig)\n")
     );
     assert_eq!(with("image: x\nlifecycle: { prepare: IMAGE }\ncommandOptions: [-p, 80]\n"), "");
+}
+
+#[test]
+fn so_many_warnings_are_shown_and_the_rest_is_counted() {
+    let workload = |number| {
+        format!("  w{number}: {{ agent: A, runtime: podman, runtimeConfig: '{{ image: x, comandArgs: [] }}' }}\n")
+    };
+    let workloads: String = (0..MANIFEST_WARNINGS_MAX + 3).map(workload).collect();
+    let (result, _, err) = merged(&[&format!("apiVersion: v1\nworkloads:\n{workloads}")], None, false);
+    assert!(result.is_ok() && err.lines().count() == MANIFEST_WARNINGS_MAX + 1, "{err}");
+    assert!(err.ends_with("warn: a.yaml: and 3 more of these\n"), "{err}");
 }
 
 #[test]

@@ -199,6 +199,12 @@ fn a_state_that_cannot_be_read_does_not_prevent_the_deletion_of_configs() {
 }
 
 #[test]
+fn configs_are_not_deleted_after_ctrl_c() {
+    let ran = run(vec![Step::Signal], Waiting::default(), |context| context.delete_configs(&["a".to_owned()]));
+    assert!(ran.result.unwrap_err().is_interrupted() && ran.server.updates.is_empty());
+}
+
+#[test]
 fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
     for name in ["a.b", "a.b.c", "", "a b", "*"] {
         let ran = run(vec![], Waiting::default(), |context| context.delete_configs(&["a".into(), name.into()]));

@@ -107,7 +107,7 @@ impl ClientTrial {
         self.trial.judge(candidate, now);
     }
 
-    /// Whether it is decided at `now`, with the states that were reported since it was asked last.
+    /// Whether it is decided, with the states that were reported since it was asked last.
     pub fn check(
         &mut self,
         wait: &mut WaitState,

@@ -131,8 +131,8 @@ impl<'t> Events<'t> {
 
 impl Location {
     fn of(mark: sys::yaml_mark_t) -> Self {
-        let [line, column] = [mark.line, mark.column].map(|count| u32::try_from(count).unwrap_or(u32::MAX - 1) + 1);
-        Self { line, column }
+        let count = |from_zero| u32::try_from(from_zero).unwrap_or(u32::MAX - 1) + 1;
+        Self { line: count(mark.line), column: count(mark.column) }
     }
 }
 
