@@ -1,4 +1,4 @@
-//! Every capacity, timeout, size and stack bound of the three programs, with its reason.
+//! Bounds that several rooms share or a user may meet, with their reasons; others stand beside their one user.
 //!
 //! Thread: none, plain values.
 

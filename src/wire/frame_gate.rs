@@ -3,7 +3,7 @@
 //! first message that is no hello, and one that is too large, end the connection; a large one waits until there is room.
 //!
 //! Thread: `listen`, one gate for each connection. `rx:<peer>` reports each message that it received.
-//! Owns: how far the frames of a connection are. All connections share one [`Intake`].
+//! Owns: how far the frames of a connection are. All connections share one [`Budget`].
 
 use super::budget::{Budget, Share, Ticket};
 use super::pump::Gate;
@@ -235,7 +235,7 @@ impl FrameGate {
     /// The connection has to end.
     pub fn check(&self, now: Instant) -> Result<(), Refused> {
         let mut state = self.account.state.lock();
-        if !state.has_hello && now.saturating_duration_since(self.begun) > NO_HELLO_MAX {
+        if !state.has_hello && now.saturating_duration_since(self.begun) >= NO_HELLO_MAX {
             return Err(Refused::NoHello);
         }
         state.in_flight.iter_mut().try_for_each(|message| message.check(now))
@@ -394,12 +394,16 @@ impl Gate for FrameGate {
         self.check(now).and_then(|()| self.admit(bytes, now)).map_err(|refused| refused.to_string())
     }
 
-    fn check_again_after(&self) -> Option<Duration> {
+    fn check_again_after(&self, now: Instant) -> Option<Duration> {
         if self.is_waiting {
             return Some(RETRY);
         }
         let state = self.account.state.lock();
-        if state.in_flight.is_empty() { (!state.has_hello).then_some(NO_HELLO_MAX) } else { Some(CHECK) }
+        if state.in_flight.is_empty() {
+            (!state.has_hello).then(|| (self.begun + NO_HELLO_MAX).saturating_duration_since(now))
+        } else {
+            Some(CHECK)
+        }
     }
 }
 

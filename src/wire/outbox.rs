@@ -134,7 +134,10 @@ impl Outbox {
                 return self.put_states(states.iter().map(StateEntry::new).collect());
             }
             FromServer::Response(Response { id, content }) => match content {
-                ResponseContent::LogEntries(entries) => (Kind::Log, Some((id.clone(), entries.clone())), None),
+                ResponseContent::LogEntries(entries) => {
+                    let instances: Vec<_> = entries.iter().map(|entry| entry.instance.clone()).collect();
+                    (Kind::Log, Some((id.clone(), instances)), None)
+                }
                 ResponseContent::LogsStop(instance) => (Kind::Answer, None, Some((id.clone(), instance.clone()))),
                 ResponseContent::Error(_) => (Kind::Refusal, None, None),
                 _ => (Kind::Answer, None, None),
@@ -143,8 +146,8 @@ impl Outbox {
         };
         let pieces = fit(message, self.message_max, &self.name);
         self.put_with(|queue| {
-            if let Some((id, entries)) = lines {
-                queue.push_logs(&id, &entries, pieces);
+            if let Some((id, instances)) = lines {
+                queue.push_logs(&id, &instances, pieces);
                 return Ok(());
             }
             if let Some(stream) = ended {

@@ -50,7 +50,7 @@ pub trait Gate: Send {
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
 
     /// When to call [`Self::admit`] again although nothing comes.
-    fn check_again_after(&self) -> Option<Duration>;
+    fn check_again_after(&self, now: Instant) -> Option<Duration>;
 }
 
 /// Why a connection ends before one of its sides has ended it.
@@ -101,6 +101,8 @@ type Shaken = (u64, Connection, Result<(), String>);
 struct Shakers {
     work: Sender<(u64, Connection)>,
     done: Receiver<Shaken>,
+    /// Connections that they have.
+    busy: usize,
 }
 
 struct Connection {
@@ -157,7 +159,7 @@ impl Pump {
                 }
             })?;
         }
-        self.shakers = Some(Shakers { work, done });
+        self.shakers = Some(Shakers { work, done, busy: 0 });
         Ok(())
     }
 
@@ -179,10 +181,12 @@ impl Pump {
         if link.is_shaking() {
             let shaking = self.connections.iter().filter(|(_, connection)| connection.is_shaking());
             let shaking: Vec<u64> = shaking.map(|(key, _)| *key).collect();
-            if shaking.len() >= HANDSHAKES
-                && let Some(oldest) = self.take(shaking[0])
+            let busy = self.shakers.as_ref().map_or(0, |shakers| shakers.busy);
+            if shaking.len() + busy >= HANDSHAKES
+                && let Some(key) = shaking.first().copied()
+                && let Some(oldest) = self.take(key)
             {
-                self.keep(shaking[0], oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+                self.keep(key, oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
             }
         }
         let key = self.next;
@@ -241,6 +245,18 @@ impl Pump {
         while !self.connections.is_empty() && self.wait(None, || SystemClock.now()).is_ok() {}
     }
 
+    /// Goes on with what gRPC still sends, until all connections have ended or the time is over.
+    #[cfg(feature = "server")]
+    pub fn finish(&mut self, end: Instant) {
+        let silent = self.connections.iter().filter(|(_, connection)| connection.open.is_some());
+        let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
+        silent.into_iter().for_each(|key| drop(self.take(key)));
+        while !self.connections.is_empty()
+            && !SystemClock.until(end).is_zero()
+            && self.wait(Some(SystemClock.until(end)), || SystemClock.now()).is_ok()
+        {}
+    }
+
     fn take(&mut self, key: u64) -> Option<Connection> {
         let mut connection = self.connections.remove(&key)?;
         connection.due.take().map(|due| self.due.remove(&(due, key)));
@@ -250,12 +266,15 @@ impl Pump {
     fn step(&mut self, key: u64, from_link: bool, from_grpc: bool, now: Instant) {
         // Both ends of one connection may be ready at once, and the first may have ended it.
         let Some(mut connection) = self.take(key) else { return };
-        if let Some(shakers) = self.shakers.as_ref().filter(|_| from_link && connection.is_shaking()) {
+        if let Some(shakers) = self.shakers.as_mut().filter(|_| from_link && connection.is_shaking()) {
             let [registered, _] = &mut connection.registered;
             let _ = watch(&self.epoll, connection.link.socket(), key, registered, (false, false)); // It is watched.
-            if let Err(full) = shakers.work.try_send((key, connection)) {
-                let (key, connection) = full.into_inner();
-                self.keep(key, connection, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+            match shakers.work.try_send((key, connection)) {
+                Ok(()) => shakers.busy += 1,
+                Err(full) => {
+                    let (key, connection) = full.into_inner();
+                    self.keep(key, connection, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
+                }
             }
             return;
         }
@@ -265,8 +284,10 @@ impl Pump {
 
     fn take_shaken(&mut self, now: Instant) {
         self.wake.reset();
-        let Some(shakers) = &self.shakers else { return };
-        for (key, mut connection, shaken) in shakers.done.try_iter().collect::<Vec<_>>() {
+        let Some(shakers) = &mut self.shakers else { return };
+        let done: Vec<Shaken> = shakers.done.try_iter().collect();
+        shakers.busy -= done.len();
+        for (key, mut connection, shaken) in done {
             let is_done = !connection.link.is_shaking();
             let moved = match shaken {
                 Ok(()) => connection.step(is_done, false, now, &mut self.buffer),
@@ -342,24 +363,29 @@ impl Connection {
 
     /// Moves what came from the other side.
     fn move_incoming(&mut self, mut from_link: bool, now: Instant, buffer: &mut [u8]) -> Result<(), PumpError> {
-        let left = std::mem::take(&mut self.left);
-        self.forward(&left, now)?;
+        let mut left = std::mem::take(&mut self.left);
+        left.drain(..self.forward(&left, now)?);
+        self.left = if left.is_empty() { Vec::new() } else { left };
         // All that came must go on now: only new bytes from the socket lead to the next step.
         while self.until.is_none() && self.left.is_empty() && !self.has_ended {
             match self.link.read(buffer, std::mem::take(&mut from_link))? {
                 Some(0) => self.has_ended = true,
-                Some(count) => self.forward(&buffer[..count], now)?,
+                Some(count) => {
+                    let sent = self.forward(&buffer[..count], now)?;
+                    self.left = buffer[sent..count].to_vec();
+                }
                 None => break,
             }
         }
         Ok(())
     }
 
-    /// Writes what may go on, as far as gRPC takes it, and keeps the rest.
-    fn forward(&mut self, mut bytes: &[u8], now: Instant) -> Result<(), PumpError> {
-        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else { return Ok(()) };
+    /// Writes what may go on, as far as gRPC takes it. Returns how many bytes are done with; all when gRPC has ended.
+    fn forward(&mut self, bytes: &[u8], now: Instant) -> Result<usize, PumpError> {
+        let Some(grpc) = self.grpc.as_mut().filter(|_| self.until.is_none()) else { return Ok(bytes.len()) };
+        let mut sent = 0;
         loop {
-            let fresh = if self.admitted == 0 { bytes } else { &[] };
+            let fresh = if self.admitted == 0 { &bytes[sent..] } else { &[] };
             self.admitted += match &mut self.gate {
                 Some(gate) => gate.admit(fresh, now).map_err(PumpError::Refused)?,
                 None => fresh.len(),
@@ -367,21 +393,20 @@ impl Connection {
             if self.admitted == 0 {
                 break;
             }
-            match grpc.write(&bytes[..self.admitted]) {
+            match grpc.write(&bytes[sent..sent + self.admitted]) {
                 Ok(count @ 1..) => {
-                    bytes = &bytes[count..];
+                    sent += count;
                     self.admitted -= count;
                 }
                 Err(error) if would_block(&error) => break,
                 // It has ended, and what it wrote before is still to be sent.
                 Ok(_) | Err(_) => {
                     (self.gate, self.until) = (None, Some(now + FAREWELL_MAX));
-                    return Ok(());
+                    return Ok(bytes.len());
                 }
             }
         }
-        self.left = bytes.to_vec();
-        Ok(())
+        Ok(sent)
     }
 
     /// Closes our end of gRPC's connection, which the kernel then does not watch any more.
@@ -402,7 +427,7 @@ impl Connection {
 
     /// Has the kernel watch for what can be moved next.
     fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
-        let again = self.gate.as_ref().and_then(|gate| gate.check_again_after());
+        let again = self.gate.as_ref().and_then(|gate| gate.check_again_after(now));
         self.due = self.until.or_else(|| again.map(|time| now + time));
         let is_sent = !self.link.wants_write();
         let reads = self.until.is_some() || self.left.is_empty() && !self.has_ended;

@@ -159,13 +159,14 @@ impl ServerEndpoint {
         let pulse = vital.add_nudged_by("listen", move || nudge.set());
         let listen = threads::spawn("listen", STACK_LARGE, move || {
             let wakes = Wakes { stopped, pulse };
-            if let Err(error) = accept_until_stopped(pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
+            if let Err(error) = accept_until_stopped(&mut pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
             drop(listeners); // Refuse new connections before the old ones end.
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
+            pump.finish(SystemClock.now() + STOP_DEADLINE / 2); // What was written last, and the ends of TLS.
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;
@@ -260,7 +261,7 @@ const LISTENERS: u64 = 1;
 
 /// Accepts connections, and serves them, until it is stopped.
 fn accept_until_stopped(
-    mut pump: Pump,
+    pump: &mut Pump,
     listeners: &[Listener],
     wakes: &Wakes,
     shared: &Arc<Shared>,
@@ -270,7 +271,7 @@ fn accept_until_stopped(
     pump.watch(wakes.stopped.as_fd(), STOPPED)?;
     let watch_listeners =
         |pump: &Pump| (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key));
-    watch_listeners(&pump)?;
+    watch_listeners(pump)?;
     let mut resting: Option<Instant> = None;
     loop {
         wakes.pulse.turn();
@@ -278,13 +279,15 @@ fn accept_until_stopped(
         let ready = pump.wait(rest, || SystemClock.now())?;
         if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {
             resting = None;
-            watch_listeners(&pump)?;
+            watch_listeners(pump)?;
         }
         if ready.contains(&STOPPED) {
+            pump.unwatch(wakes.stopped.as_fd());
+            listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
             return Ok(());
         }
         for (_, listener) in (LISTENERS..).zip(listeners).filter(|(key, _)| ready.contains(key)) {
-            let Err(error) = accept_from(listener, &mut pump, shared, entrance, tls) else { continue };
+            let Err(error) = accept_from(listener, pump, shared, entrance, tls) else { continue };
             // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
             log::warn!("Cannot accept a connection: '{error}'. Trying again.");
             listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));

@@ -93,7 +93,7 @@ impl ServerTls {
     /// # Errors
     /// The library has no session.
     pub fn begin(&self, socket: impl Into<OwnedFd>) -> Result<Link, rustls::Error> {
-        ServerConnection::new(self.0.clone()).map(|session| Link::new(socket, Some((session.into(), Side::Server))))
+        ServerConnection::new(self.0.clone()).map(|session| Link::new(socket, Some(Box::new(session.into()))))
     }
 }
 
@@ -122,7 +122,7 @@ impl ClientTls {
     pub fn begin(&self, stream: TcpStream) -> Result<Link, rustls::Error> {
         let name = ServerName::try_from(SERVER_NAME).expect("a literal DNS name");
         let session = ClientConnection::new(self.0.clone(), name)?;
-        Ok(Link::new(stream, Some((session.into(), Side::Client))))
+        Ok(Link::new(stream, Some(Box::new(session.into()))))
     }
 }
 
@@ -164,23 +164,17 @@ fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
 
 // ---------------------------------------------------------------- handshake
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Client,
-    Server,
-}
-
 /// The other side of a connection, with or without TLS. Only [`Self::shake_until`] waits; errors are reasons why the
 /// connection broke.
 pub struct Link {
     socket: File,
-    session: Option<(Connection, Side)>,
+    session: Option<Box<Connection>>,
     /// What a socket without TLS has not taken yet.
     unsent: Vec<u8>,
 }
 
 impl Link {
-    fn new(socket: impl Into<OwnedFd>, session: Option<(Connection, Side)>) -> Self {
+    fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
         Self { socket: socket.into().into(), session, unsent: Vec::new() }
     }
 
@@ -196,7 +190,7 @@ impl Link {
 
     /// Whether its handshake is under way.
     pub fn is_shaking(&self) -> bool {
-        self.session.as_ref().is_some_and(|(session, _)| session.is_handshaking())
+        self.session.as_ref().is_some_and(|session| session.is_handshaking())
     }
 
     /// Shakes hands as far as that goes without waiting. After an error the alert for the other side is left to be written.
@@ -250,15 +244,15 @@ impl Link {
     /// It cannot be read.
     #[cfg(feature = "server")]
     pub fn certificate(&self) -> Result<Option<PeerCertificate>, String> {
-        let certificates = self.session.as_ref().map(|(session, _)| session.peer_certificates().unwrap_or_default());
+        let certificates = self.session.as_ref().map(|session| session.peer_certificates().unwrap_or_default());
         certificates.map(names).transpose()
     }
 
     /// Gives the session what the socket has. Returns how much that is, `None` when there is nothing now.
     fn receive(&mut self) -> Result<Option<usize>, String> {
-        let Some((session, side)) = &mut self.session else { return Ok(None) };
+        let Some(session) = &mut self.session else { return Ok(None) };
         let received = now_or_later(session.read_tls(&mut self.socket))?;
-        session.process_new_packets().map_err(|error| reason(&error, *side))?;
+        session.process_new_packets().map_err(|error| reason(&error, matches!(**session, Connection::Client(_))))?;
         Ok(received)
     }
 
@@ -271,7 +265,7 @@ impl Link {
         match &mut self.session {
             None if is_ready => now_or_later(self.socket.read(buffer)),
             None => Ok(None),
-            Some((session, _)) => match session.reader().read(buffer) {
+            Some(session) => match session.reader().read(buffer) {
                 // The socket ended without a farewell; what came before was complete all the same.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
                 read => now_or_later(read),
@@ -287,7 +281,7 @@ impl Link {
     /// Sends bytes, as far as the socket takes them. Only when nothing is left to be written.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         match &mut self.session {
-            Some((session, _)) => session.writer().write_all(bytes).map_err(|error| broken(&error))?,
+            Some(session) => session.writer().write_all(bytes).map_err(|error| broken(&error))?,
             None => self.unsent = bytes.to_vec(),
         }
         self.flush()
@@ -297,7 +291,7 @@ impl Link {
     pub fn flush(&mut self) -> Result<(), String> {
         while self.wants_write() {
             let written = match &mut self.session {
-                Some((session, _)) => session.write_tls(&mut self.socket),
+                Some(session) => session.write_tls(&mut self.socket),
                 None => self.socket.write(&self.unsent).inspect(|count| drop(self.unsent.drain(..*count))),
             };
             match written {
@@ -312,12 +306,12 @@ impl Link {
 
     /// Whether something is left to be written.
     pub fn wants_write(&self) -> bool {
-        self.session.as_ref().map_or(!self.unsent.is_empty(), |(session, _)| session.wants_write())
+        self.session.as_ref().map_or(!self.unsent.is_empty(), |session| session.wants_write())
     }
 
     /// Takes what the protocol sends at the end.
     pub fn close(&mut self) {
-        self.session.iter_mut().for_each(|(session, _)| session.send_close_notify());
+        self.session.iter_mut().for_each(|session| session.send_close_notify());
     }
 
     /// Why nothing can be written any more. An alert that came before the connection broke is the better reason.
@@ -350,8 +344,8 @@ fn broken(error: &io::Error) -> String {
 }
 
 /// What a user can act on, in one line.
-fn reason(error: &rustls::Error, side: Side) -> String {
-    let other = if side == Side::Client { "server" } else { "client" };
+fn reason(error: &rustls::Error, is_client: bool) -> String {
+    let other = if is_client { "server" } else { "client" };
     match error {
         rustls::Error::InvalidCertificate(reason) => match reason {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

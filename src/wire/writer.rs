@@ -153,8 +153,8 @@ impl<S: Line> Streams<S> {
     fn serve(mut self, due: &Due<S>, pulse: &Pulse) {
         loop {
             pulse.turn();
-            let alarms = self.streams.values().filter_map(|slot| slot.alarm);
-            let mut state = due.wait(alarms.chain(self.trim_at).min(), self.streams.is_empty());
+            let alarm = self.streams.values().filter_map(|slot| slot.alarm).min();
+            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min(), self.streams.is_empty());
             let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
             if state.no_more && self.streams.is_empty() && added.is_empty() {
                 return;
@@ -171,9 +171,11 @@ impl<S: Line> Streams<S> {
                 self.advance(woken.peer);
             }
             let now = SystemClock.now();
-            let is_due = |(_, slot): &(&PeerId, &Slot<S>)| slot.alarm.is_some_and(|at| at <= now);
-            let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
-            due.into_iter().for_each(|peer| self.advance(peer));
+            if alarm.is_some_and(|at| at <= now) {
+                let is_due = |(_, slot): &(&PeerId, &Slot<S>)| slot.alarm.is_some_and(|at| at <= now);
+                let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
+                due.into_iter().for_each(|peer| self.advance(peer));
+            }
             self.give_back(is_quiet, now);
         }
     }

@@ -583,6 +583,9 @@ fn read_states(states: api::UpdateWorkloadState, left: &mut Left) -> Decoded<Vec
     let mut read = Vec::new();
     for state in states.workloadStates {
         let execution = tree::read_phase(&state.executionState.unwrap_or_default(), left);
+        if let Some(reason) = left.refused() {
+            return Err(ConvertError(reason.clone()));
+        }
         let (Some(instance), Ok((info, Some(phase)))) = (read_instance(state.instanceName), execution) else {
             log::debug!("Skipping an incomplete workload state.");
             continue;

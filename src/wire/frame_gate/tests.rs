@@ -129,8 +129,8 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
 fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
     let (silent, greeted) = (Peer::new(&room()), Peer::greeted(&room()));
     for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
-        assert_eq!(peer.gate.check_again_after().is_some(), expected.is_err());
-        peer.clock.advance(NO_HELLO_MAX);
+        assert_eq!(peer.gate.check_again_after(peer.clock.now()).is_some(), expected.is_err());
+        peer.clock.advance(NO_HELLO_MAX - CHECK);
         assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
         peer.clock.advance(CHECK);
         assert_eq!(peer.gate.check(peer.clock.now()), expected);
@@ -194,7 +194,7 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert!(waits.gate.check_again_after().is_some_and(|pause| pause == RETRY));
+    assert!(waits.gate.check_again_after(waits.clock.now()).is_some_and(|pause| pause == RETRY));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::Encoded;
 use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES};
 use crate::model::log_entries;
-use crate::model::messages::{FromServer, LogEntry, Response, ResponseContent};
+use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::wire::budget::{Budget, Share};
 use crate::wire::convert::messages::{before_state_entries, write_from_server};
@@ -254,11 +254,11 @@ impl Queue {
 
     /// Puts log lines. Those that find no room are dropped and counted; the next ones that find some come after a line with
     /// the number of missing ones.
-    pub fn push_logs(&mut self, id: &str, entries: &[LogEntry], pieces: Vec<Vec<u8>>) {
+    pub fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
         let bytes = pieces.iter().map(|piece| piece.len() + ENTRY).sum::<usize>();
         if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES {
-            for entry in entries {
-                let key = (id.to_owned(), entry.instance.clone());
+            for instance in instances {
+                let key = (id.to_owned(), instance.clone());
                 if let Some(lines) = self.dropped.get_mut(&key) {
                     *lines += 1;
                 } else if self.dropped.len() < DROPPED_LOGS {

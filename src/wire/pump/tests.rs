@@ -17,7 +17,7 @@ impl Gate for Door {
         Ok(if self.is_closed() { 0 } else { bytes.len() })
     }
 
-    fn check_again_after(&self) -> Option<Duration> {
+    fn check_again_after(&self, _now: Instant) -> Option<Duration> {
         self.is_closed().then_some(Duration::from_millis(5))
     }
 }
