@@ -169,6 +169,9 @@ fn versions_are_those_of_this_machines_programs() {
     for program in ["ank-server", "ank-agent", "ank"] {
         let mut command = clean_command(qemu(), Path::new("/"));
         let printed = succeeded(program, command.arg(foreign(program)).arg("--version").output());
-        assert_eq!(printed.trim(), format!("{program} {}", env!("CARGO_PKG_VERSION")));
+        let version = concat!(env!("CARGO_PKG_VERSION"), " (ankaios-lite");
+        let commit = printed.trim().strip_prefix(&format!("{program} {version}")).and_then(|rest| rest.strip_suffix(')'));
+        let commit = commit.unwrap_or_else(|| panic!("'{printed}'")).trim_start().trim_end_matches("-dirty");
+        assert!(matches!(commit.len(), 0 | 12) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "'{printed}'");
     }
 }
