@@ -30,8 +30,6 @@ pub const TRIM_FROM: usize = 1024 * 1024;
 /// Messages of this many bytes in total are a burst, after which free memory is returned.
 pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
 const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
-/// A burst is over when no message was sent for this long.
-pub const BURST_OVER_AFTER: Duration = Duration::from_secs(1);
 
 // ---------------------------------------------------------------------- log
 
@@ -77,26 +75,8 @@ pub const STATES_REST: Duration = Duration::from_millis(20);
 pub const SCHEDULER_INBOX: usize = 256;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 64;
-/// Messages from the server waiting in `ank`.
-pub const CLI_INBOX: usize = 1024;
-/// Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills this.
-pub const CLI_OUTBOX: usize = 4;
-/// Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
-pub const COMPLETION_MAX: Duration = Duration::from_secs(1);
-/// Pause between attempts of `ank get events --reconnect` to reach the server again.
-pub const EVENTS_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Period of the spinner of `ank` while it waits for workloads.
 pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
-/// Later start times are taken for this one, in milliseconds (35,000 years): nothing that a server sends overflows.
-pub const START_TIME_MAX_MS: u64 = 1 << 50;
-/// Without a terminal, `ank` writes each change of a table with up to this many lines while it waits.
-pub const FRAME_LINES_AT_ONCE: u32 = 20;
-/// The next table of more lines follows after this time for each line: a thousand workloads would write their thousand
-/// lines thousands of times.
-pub const FRAME_PAUSE_PER_LINE: Duration = Duration::from_millis(10);
-
-/// How often `ank` reads how far a guarded update is while it waits for the end.
-pub const UPDATE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 // ------------------------------------------------------------------ requests
 
@@ -137,14 +117,8 @@ pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
 /// Bytes kept of an agent's text why a workload has no values.
 pub const USAGE_MISSING_MAX: usize = 128;
-/// Shortest interval of `ank top`: the counters of the CPU are updated in steps of some milliseconds.
-pub const TOP_INTERVAL_LOWEST: Duration = Duration::from_millis(500);
 /// Time between its two samples, and before the first frame of `ank top --watch`.
 pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
-/// Time between two frames of `ank top --watch`.
-pub const TOP_INTERVAL_WATCH: Duration = Duration::from_secs(2);
-/// Longest interval of `ank top`.
-pub const TOP_INTERVAL_HIGHEST: Duration = Duration::from_secs(3600);
 /// Longest wait of the thread that writes metrics for the loop that has the numbers.
 pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -188,24 +162,14 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
 pub const SOCKET_BACKLOG: i32 = 128;
-/// Pause after a connection could not be accepted: out of descriptors or memory.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Calls that one connection may have open; each costs a thread.
-pub const STREAMS_PER_CONNECTION: i32 = 16;
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 pub const STREAMS_MAX: usize = 1024;
 /// Longest wait of a client for its last message to be sent.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
-/// The same reason for a lost connection is logged again after this long at first; it doubles.
-pub const RECONNECT_LOG_FIRST: Duration = Duration::from_secs(60);
-/// Longest pause between two log lines with the same reason.
-pub const RECONNECT_LOG_MAX: Duration = Duration::from_secs(3600);
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 pub const CONNECTION_FD_MIN: i32 = 64;
-/// Connections are numbered below this; a higher number would only cost kernel memory.
-pub const CONNECTION_FD_MAX: i32 = 4096;
 const _: () =
     assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30 && TCP_USER_TIMEOUT.as_secs() < 30);
 
@@ -228,16 +192,6 @@ pub const EXCERPT_MAX: usize = 200;
 
 /// Additional info about probes and conditions, in bytes: it is sent to the whole cluster.
 pub const CONDITION_INFO_MAX: usize = 256;
-/// Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
-pub const PROBE_INBOX: usize = 256;
-/// The same failure of a check is reported again after this long, with the number of attempts.
-pub const PROBE_REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// A new result of a check is reported at once, but not more often than this: each report goes to the whole cluster.
-pub const PROBE_REPORT_PAUSE: Duration = Duration::from_secs(1);
-/// Checks that are due within this time are made together, so that many of them wake the processor once.
-pub const PROBE_SLACK: Duration = Duration::from_millis(20);
-/// Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
-pub const EXEC_SPACING: Duration = Duration::from_secs(1);
 /// Commands that check at the same time, at most one of each workload. More wait: each costs the engine some 0.1 s.
 pub const EXEC_PARALLEL: usize = 4;
 /// A command that takes longer gives its slot back, so that hanging ones delay no others for long.
@@ -247,14 +201,8 @@ pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of a response to an HTTP request: only its first line counts.
 pub const HTTP_ANSWER_MAX: usize = 512;
-/// Bytes of that response read after it, so that the connection ends in order.
-pub const HTTP_REST_MAX: usize = 64 * 1024;
 /// Bytes kept of the output of a command whose check failed; with the rest it fits into [`CONDITION_INFO_MAX`].
 pub const PROBE_REASON_MAX: usize = 120;
-/// Longest notification read, in bytes; what systemd takes.
-pub const NOTIFY_MESSAGE_MAX: usize = 4096;
-/// Notifications of one workload read in a row while others wait.
-pub const NOTIFY_TURN: usize = 16;
 /// Pause before the engine is asked again for the address of a workload.
 pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are evaluated.
@@ -306,8 +254,6 @@ const _: () = assert!(TEMPLATE_START_STEPS - TEMPLATE_START_STEPS / TEMPLATE_STA
 pub const TEMPLATE_STEP_BYTES: usize = 1024;
 /// Config values that the templates of one workload can name, in bytes. The template engine gets a copy of them.
 pub const TEMPLATE_VALUES_MAX: usize = RENDERED_MAX;
-/// Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
-pub const TEMPLATE_COPIES_MAX: usize = 4 * TEMPLATE_VALUES_MAX;
 
 // ------------------------------------------------------------ other programs
 
@@ -340,8 +286,6 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest wait for a removal of a stopped container.
 pub const REMOVE_MAX: Duration = Duration::from_secs(30);
-/// Creates at the same time are this many at least, and twice the number of cores otherwise.
-pub const PARALLEL_STARTS_MIN: usize = 4;
 /// A create that takes longer gives its start slot back, so that a hanging one delays no other.
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is reported in the additional info.
@@ -349,11 +293,6 @@ pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes about
 /// 12 MiB of memory.
 pub const PREPARE_MAX: usize = 4;
-/// Highest value of that setting. More would take about a gigabyte.
-pub const PREPARE_MAX_HIGHEST: usize = 64;
-/// Longest wait for the host paths of a prepared container right before its start. A disk needs less; what takes longer
-/// is created anew.
-pub const PREPARED_PATHS_WAIT: Duration = Duration::from_millis(50);
 /// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
 pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 /// Reason of a failed engine call in states, in bytes; the log has the whole output. With what is written around it, it fits
@@ -375,8 +314,6 @@ pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// about as much as a start, which would wait for it.
 pub const LISTING_BURST_REST: u32 = 8;
 const _: () = assert!(LISTING_BURST_REST > 1);
-/// Ended processes waiting for one state checker; their watcher waits when it is full.
-pub const EXIT_INBOX: usize = 64;
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 /// A container of an earlier agent that is only created is replaced after this time. An engine that restarts a
 /// container shows it so for a moment.
@@ -391,8 +328,6 @@ const _: () = assert!(FIRST_LISTING_MAX.as_secs() < LISTING_MAX.as_secs());
 pub const EARLIER_CALLS_MAX: Duration = Duration::from_secs(30);
 /// Calls that do not end within this time after SIGTERM are killed.
 pub const EARLIER_CALLS_GRACE: Duration = Duration::from_secs(5);
-/// How often the end of such calls is checked; only at the start.
-pub const EARLIER_CALLS_INTERVAL: Duration = Duration::from_millis(200);
 
 // ----------------------------------------------------------------- workloads
 

@@ -170,7 +170,8 @@ fn versions_are_those_of_this_machines_programs() {
         let mut command = clean_command(qemu(), Path::new("/"));
         let printed = succeeded(program, command.arg(foreign(program)).arg("--version").output());
         let version = concat!(env!("CARGO_PKG_VERSION"), " (ankaios-lite");
-        let commit = printed.trim().strip_prefix(&format!("{program} {version}")).and_then(|rest| rest.strip_suffix(')'));
+        let commit =
+            printed.trim().strip_prefix(&format!("{program} {version}")).and_then(|rest| rest.strip_suffix(')'));
         let commit = commit.unwrap_or_else(|| panic!("'{printed}'")).trim_start().trim_end_matches("-dirty");
         assert!(matches!(commit.len(), 0 | 12) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "'{printed}'");
     }

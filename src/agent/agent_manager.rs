@@ -14,7 +14,7 @@ use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
 use super::workload_state_store::WorkloadStateStore;
-use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_INTERVAL, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
+use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
@@ -26,6 +26,7 @@ use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
+use std::time::Duration;
 use std::time::Instant;
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
@@ -227,7 +228,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if end_at <= now {
             calls.end(end_at + EARLIER_CALLS_GRACE <= now);
         }
-        self.earlier_calls_due = Some((now + EARLIER_CALLS_INTERVAL, end_at));
+        // How often the end of such calls is checked; only at the start.
+        self.earlier_calls_due = Some((now + Duration::from_millis(200), end_at));
         false
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::{NAME_MAX, PARALLEL_STARTS_MIN, PREPARE_MAX, PREPARE_MAX_HIGHEST, REPAIR_INTERVAL, RETRY_LIMIT};
+use crate::limits::{NAME_MAX, PREPARE_MAX, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
@@ -98,7 +98,8 @@ struct Keys {
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
     #[serde(default)]
-    prepare_max: Number<0, { PREPARE_MAX_HIGHEST as u64 }, { PREPARE_MAX as u64 }>,
+    // Highest value of that setting. More would take about a gigabyte.
+    prepare_max: Number<0, 64, { PREPARE_MAX as u64 }>,
     /// Seconds.
     #[serde(default)]
     listing_interval: Number<1, NUMBER_MAX, { REPAIR_INTERVAL.as_secs() }>,
@@ -294,7 +295,8 @@ fn combine(
         _ => RerunFinished::Always,
     };
     let parallel_starts =
-        keys.max_parallel_starts.map_or_else(|| PARALLEL_STARTS_MIN.max(2 * machine.cores), |starts| starts.0 as usize);
+        // Creates at the same time are this many at least, and twice the number of cores otherwise.
+        keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
     Ok(AgentSettings {
         name,
         url,

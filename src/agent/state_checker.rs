@@ -11,8 +11,8 @@
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
 use crate::limits::{
-    EXIT_CODE_MAX, EXIT_INBOX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL,
-    REPAIR_INTERVAL, STACK_LARGE,
+    EXIT_CODE_MAX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL,
+    STACK_LARGE,
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -556,7 +556,8 @@ pub fn start(
     pulse: Pulse,
 ) -> io::Result<Thread> {
     let engine = settings.engine;
-    let (exits_sender, exits) = bounded(EXIT_INBOX);
+    // Ended processes waiting for one state checker; their watcher waits when it is full.
+    let (exits_sender, exits) = bounded(64);
     let (listings, results) = bounded(1);
     let idle_connector = bounded(1);
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.

@@ -8,7 +8,7 @@
 use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
-use crate::limits::{RECONNECT_LOG_FIRST, RECONNECT_LOG_MAX, RECONNECT_PAUSE, STACK_LARGE};
+use crate::limits::{RECONNECT_PAUSE, STACK_LARGE};
 use crate::model::messages::{AgentCapabilities, FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::with_causes;
@@ -217,9 +217,11 @@ impl InterruptionLog {
                 if now.saturating_duration_since(*at) < *interval {
                     return false;
                 }
-                (*interval * 2).min(RECONNECT_LOG_MAX)
+                // Longest pause between two log lines with the same reason.
+                (*interval * 2).min(Duration::from_secs(3600))
             }
-            _ => RECONNECT_LOG_FIRST,
+            // The same reason for a lost connection is logged again after this long at first; it doubles.
+            _ => Duration::from_secs(60),
         };
         self.last = Some((reason.to_owned(), now, interval));
         true

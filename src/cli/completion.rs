@@ -2,7 +2,7 @@
 //! program for candidates.
 //!
 //! Thread: `main`. Takes: the words typed so far, with their options for the connection. Gives: names in the state of
-//! the server; none, without a message, when it does not respond within [`COMPLETION_MAX`].
+//! the server; none, without a message, when it does not respond within a second.
 
 use super::args::{self, Common};
 use super::error::Result;
@@ -11,7 +11,8 @@ use super::output::Output;
 use super::rows::entries;
 use super::session::{ServerLink, Session};
 use super::settings::{CliSettings, known_contexts};
-use crate::limits::COMPLETION_MAX;
+use std::time::Duration;
+
 use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::table::PARTS_ON_REQUEST;
@@ -156,7 +157,8 @@ fn read_state(masks: &[&str]) -> Option<Node> {
     let (server_url, common) = typed(words_of_command_line())?;
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
     let mut settings = settings.ok()?;
-    settings.response_timeout = settings.response_timeout.min(COMPLETION_MAX);
+    // Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
+    settings.response_timeout = settings.response_timeout.min(Duration::from_secs(1));
     let mut session = Session::new(&settings, &[]);
     let state = session.complete_state(masks).ok();
     session.close(false);

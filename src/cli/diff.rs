@@ -24,14 +24,10 @@ use std::time::Duration;
 /// The part of the state that says which workloads use which configs.
 const USERS_MASK: &str = "desiredState.workloads.*.configs";
 
-/// Equal lines around those that differ.
-const CONTEXT: usize = 3;
 /// A comparison of large texts that takes longer is ended: what is left is shown as replaced.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 const HEADER: &str = "\x1b[1m";
-const PLACE: &str = "\x1b[36m";
-const OLD: &str = "\x1b[31m";
 const NEW: &str = "\x1b[32m";
 
 /// Prints what `update`, which names whole workloads and configs, would change.
@@ -184,16 +180,17 @@ impl Difference {
         let (old, new) = (text(&self.old), text(&self.new));
         let deadline = SystemClock.now() + TIME_MAX;
         let parts = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
-        for hunk in group_diff_ops(parts, CONTEXT) {
+        // Equal lines around those that differ.
+        for hunk in group_diff_ops(parts, 3) {
             let range = |of: fn(&DiffOp) -> Range<usize>| of(&hunk[0]).start..of(&hunk[hunk.len() - 1]).end;
             let (before, after) = (range(DiffOp::old_range), range(DiffOp::new_range));
             // Of no lines the one before them is named.
             let place = |lines: &Range<usize>| format!("{},{}", lines.start + lines.len().min(1), lines.len());
             let field = field_around(&old, before.start).map_or_else(String::new, |field| format!(" {field}"));
-            shown.push((PLACE, format!("@@ -{} +{} @@{field}", place(&before), place(&after))));
+            shown.push(("\x1b[36m", format!("@@ -{} +{} @@{field}", place(&before), place(&after))));
             for part in hunk {
                 let is_equal = part.tag() == DiffTag::Equal;
-                let (sign, colour) = if is_equal { (' ', "") } else { ('-', OLD) };
+                let (sign, colour) = if is_equal { (' ', "") } else { ('-', "\x1b[31m") };
                 shown.extend(old[part.old_range()].iter().map(|line| (colour, format!("{sign}{line}"))));
                 if !is_equal {
                     shown.extend(new[part.new_range()].iter().map(|line| (NEW, format!("+{line}"))));

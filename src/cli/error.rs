@@ -12,9 +12,6 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
-/// What to do about a response that cannot be used.
-const VERSIONS: &str = "check the versions of ank and server with '--version'";
-
 /// How `ank` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitCode {
@@ -108,7 +105,8 @@ impl CliError {
 
     /// A response that no server of this version sends.
     pub fn unexpected(text: &str) -> Self {
-        Self::input(text, VERSIONS)
+        // What to do about a response that cannot be used.
+        Self::input(text, "check the versions of ank and server with '--version'")
     }
 
     /// The error for a workload that none of `known` is.

@@ -14,8 +14,6 @@ use std::io::{self, IsTerminal, Write};
 
 /// Width without a terminal: nothing is cut or wrapped.
 pub const UNLIMITED: usize = usize::MAX;
-/// Size of a terminal that does not report one: columns and lines.
-const UNKNOWN_SIZE: (usize, usize) = (80, 24);
 
 /// Both streams and their levels.
 pub struct Output {
@@ -180,7 +178,8 @@ pub fn print_usage(error: &clap::Error, words: &[OsString]) {
 fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
-        _ => UNKNOWN_SIZE,
+        // Size of a terminal that does not report one: columns and lines.
+        _ => (80, 24),
     }
 }
 

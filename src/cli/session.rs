@@ -7,7 +7,7 @@
 use super::error::{CliError, Result};
 use super::output::Output;
 use super::settings::{CliSettings, Waiting};
-use crate::limits::{CLI_INBOX, CLI_OUTBOX, CONNECT_MAX, EVENTS_RECONNECT_INTERVAL};
+use crate::limits::CONNECT_MAX;
 use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ToServer, UpdateState};
@@ -174,13 +174,16 @@ impl<'s> Session<'s> {
             connect_limit: (*response_timeout).clamp(Duration::from_millis(1), CONNECT_MAX),
             message_max: message_max.0 as usize,
         };
-        let (to_main, events) = bounded(CLI_INBOX);
+        // Messages from the server waiting in `ank`.
+        let (to_main, events) = bounded(1024);
         let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
         let reader =
             threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &to_main)).map_err(no_thread)?;
         match self.next_event(&events, Some(deadline))? {
             Some(Event::Connected(Ok((sender, hangup)))) => {
-                let (requests, to_send) = bounded(CLI_OUTBOX);
+                // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills
+                // this.
+                let (requests, to_send) = bounded(4);
                 let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
                 Ok(Connection { requests, hangup, events, threads: [reader, writer.map_err(no_thread)?] })
             }
@@ -338,7 +341,8 @@ impl ServerLink for Session<'_> {
 
     fn reconnect(&mut self) -> Result<()> {
         self.close(false);
-        let pause = Some(deadline_after(EVENTS_RECONNECT_INTERVAL));
+        // Pause between attempts of `ank get events --reconnect` to reach the server again.
+        let pause = Some(deadline_after(Duration::from_secs(1)));
         self.next_event(&never(), pause).map(|_| ())
     }
 

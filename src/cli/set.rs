@@ -12,9 +12,6 @@ use crate::model::field_path::{parts, value_at};
 use crate::model::fields::reader::Reading;
 use crate::model::node::Node;
 
-/// Parts of the state that can be changed.
-const CHANGEABLE: [&str; 2] = ["desiredState", "agents"];
-
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
 ///
 /// # Errors
@@ -35,7 +32,8 @@ fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, o
     let Reading { tree: state, unknown, .. } = state_input::read(&name, text)?;
     unknown.iter().for_each(|key| output.warn(key));
     for mask in masks {
-        if !CHANGEABLE.contains(&parts(mask)[0]) {
+        // Parts of the state that can be changed.
+        if !["desiredState", "agents"].contains(&parts(mask)[0]) {
             output
                 .warn(format_args!("mask '{mask}' changes nothing: only parts of desiredState and agents can be set"));
         } else if !delete_missing && !is_given(&state, mask) {

@@ -18,10 +18,6 @@ use std::time::Duration;
 
 /// Config file of the whole machine.
 const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
-/// Config file of the user, below `$HOME`.
-const USER_FILE: &str = ".config/ankaios/ank.conf";
-const DEFAULT_URL: &str = "https://127.0.0.1:25551";
-const DEFAULT_RESPONSE_TIMEOUT_MS: u64 = 3000;
 /// Keys of the file besides those of certificates; all may stand in the table `default` and in contexts.
 const KEYS: [&str; 9] = [
     "version",
@@ -124,10 +120,8 @@ impl CliSettings {
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
         warn_of_other_server(server_url, common, keys, output);
         let (url, security) = connection(server_url, common, &file, output)?;
-        let response_timeout = common
-            .response_timeout
-            .or(keys.response_timeout.map(|timeout| timeout.0))
-            .unwrap_or(DEFAULT_RESPONSE_TIMEOUT_MS);
+        let response_timeout =
+            common.response_timeout.or(keys.response_timeout.map(|timeout| timeout.0)).unwrap_or(3000);
         Ok(Self {
             url,
             security,
@@ -164,7 +158,9 @@ fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, 
 /// Reads the first config file that exists, if any.
 fn find_file(common: &Common, output: &mut Output) -> Result<Option<ConfigFile>, ConfigError> {
     let home = std::env::var_os("HOME");
-    let user_file = home.map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(USER_FILE));
+    // Config file of the user, below `$HOME`.
+    let user_file = home
+        .map(|home| PathBuf::from(if home.is_empty() { "/".into() } else { home }).join(".config/ankaios/ank.conf"));
     if user_file.is_none() && common.ank_config.is_none() {
         output.warn(format_args!(
             "HOME environment variable not found, continue with searching only system config file at '{SYSTEM_FILE}'."
@@ -229,7 +225,7 @@ fn connection(
         .clone()
         .overridden_by(paths)
         .map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
-    let text = server_url.or(keys.server_url.as_deref()).unwrap_or(DEFAULT_URL);
+    let text = server_url.or(keys.server_url.as_deref()).unwrap_or("https://127.0.0.1:25551");
     let is_variable = |url: &str| std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url);
     let url = ServerUrl::parse(text).map_err(|error| {
         let place = match server_url {

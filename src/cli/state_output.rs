@@ -14,9 +14,6 @@ use serde::ser::{Serialize, Serializer};
 use serde_yaml::{Mapping, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
-const KEY_MAX: usize = 128;
-
 /// A node with its kind: it is written with the documented order of fields.
 pub struct Ordered<'n> {
     /// The node.
@@ -130,7 +127,8 @@ pub fn yaml_lines(value: &Value) -> (String, Vec<String>) {
                 let (key, (beside, below)) = (scalar(key), yaml_lines(value));
                 let indent = if value.is_sequence() { "" } else { "  " };
                 let blank = if beside.is_empty() { "" } else { " " };
-                let key = if key.len() > KEY_MAX { format!("? {key}\n") } else { key };
+                // Bytes of a key that stands before its value; YAML reads no longer ones there than 1,024.
+                let key = if key.len() > 128 { format!("? {key}\n") } else { key };
                 let first = format!("{key}:{blank}{beside}");
                 std::iter::once(first).chain(below.into_iter().map(move |line| format!("{indent}{line}")))
             });

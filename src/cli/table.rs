@@ -16,16 +16,10 @@ use unicode_width::UnicodeWidthChar;
 const GAP: usize = 3;
 /// The end of a cell that was shortened, and of headings where columns were left out.
 const ELLIPSIS: &str = "...";
-/// Fewer columns are too few to read a sentence.
-const READABLE: usize = 60;
 /// The longest state: as much of it is shown at any width.
 const STATE: usize = 28;
-/// Where the width has no end, longer cells make no column wider.
-const PADDED_MAX: usize = 100;
 /// The indent of text below its row.
 const INDENT: &str = "  ";
-/// The heading of the column that is never left out.
-const STATE_HEADING: &str = "EXECUTION STATE";
 
 /// One column of one row: its heading, the cell, the key in JSON and YAML, and the value there. Without a heading it is no
 /// column of the table, without a value no part of the data.
@@ -136,7 +130,7 @@ pub enum TooWide {
     Wrap,
     /// The last cell ends in `...`.
     Shorten,
-    /// As `Wrap`, but where the last column would have less than [`READABLE`] columns there is no table: each row
+    /// As `Wrap`, but where the last column would have less than 60 columns there is no table: each row
     /// takes a line, and its last cell those below it. Nothing is cut.
     Whole,
 }
@@ -167,7 +161,8 @@ impl Table {
         let last = self.headings.len() - 1;
         let headings: Vec<String> = self.headings.iter().map(ToString::to_string).collect();
         let rows = || std::iter::once(&headings).chain(&self.rows);
-        let padded_max = if columns == UNLIMITED { PADDED_MAX } else { columns };
+        // Where the width has no end, longer cells make no column wider.
+        let padded_max = if columns == UNLIMITED { 100 } else { columns };
         let widest = |at: usize| rows().map(|row| width(&row[at])).max().unwrap_or_default();
         let mut widths: Vec<usize> = (0..=last).map(|at| widest(at).min(padded_max)).collect();
         let mut shown: Vec<usize> = (0..=last).collect();
@@ -176,10 +171,12 @@ impl Table {
             (shown.iter().map(|at| widths[*at] + GAP).sum::<usize>() - GAP + sign).saturating_sub(columns)
         };
         let room = widest(last).min(columns).saturating_sub(missing(&widths, &shown));
-        if too_wide == TooWide::Whole && room < widths[last].min(READABLE) {
+        // Fewer columns are too few to read a sentence.
+        if too_wide == TooWide::Whole && room < widths[last].min(60) {
             return self.plain_lines(columns);
         }
-        let is_state = |at: usize| self.headings[at].trim_start() == STATE_HEADING;
+        // The heading of the column that is never left out.
+        let is_state = |at: usize| self.headings[at].trim_start() == "EXECUTION STATE";
         if too_wide != TooWide::Drop {
             let least = if is_state(last) { STATE } else { width(self.headings[last]) };
             widths[last] = widths[last].min(room.max(least));

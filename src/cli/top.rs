@@ -9,12 +9,13 @@ use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
 use super::state_output::{object, timestamp, value};
 use super::table::{Field, LiveFrames, TooWide, View};
-use crate::limits::{TOP_INTERVAL_FIRST, TOP_INTERVAL_WATCH};
+use crate::limits::TOP_INTERVAL_FIRST;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::usage::DISCONNECTED;
 use serde_yaml::Value;
 use std::collections::BTreeSet;
+use std::time::Duration;
 use std::time::SystemTime;
 
 /// What is shown of a workload or a node: the heading of each value, which is also the key to sort by, and its cell.
@@ -30,8 +31,6 @@ type Column = (&'static str, fn(f64) -> String);
 /// The values of [`COLUMNS`], `None` where they are unknown: percent of one core; bytes without the page cache that can be
 /// taken back at once; bytes with it; two counts; milliseconds.
 type Values = [Option<f64>; 6];
-/// Of a sum these are unknown: peaks were at different times.
-const NO_SUM: [&str; 2] = ["PEAK", "UPTIME"];
 
 /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until the connection ends.
 /// `now` is the time of each document.
@@ -44,7 +43,8 @@ pub fn show(
     let TopArguments { agent, names, watch, interval, .. } = arguments;
     let filter =
         WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() };
-    let usual = if *watch { TOP_INTERVAL_WATCH } else { TOP_INTERVAL_FIRST };
+    // Time between two frames of `ank top --watch`.
+    let usual = if *watch { Duration::from_secs(2) } else { TOP_INTERVAL_FIRST };
     let interval = interval.unwrap_or(usual);
     let mut before = read(&filter, link)?;
     filter.warn_of_unknown(&before, &rows::rows(&before), output);
@@ -129,7 +129,8 @@ fn view(arguments: &TopArguments, filter: &WorkloadArguments, before: &Node, sta
     for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
         let own = || shown.iter().filter(|(instance, ..)| *instance.agent == *agent).map(|line| &line.2);
         let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);
-        let sums = std::array::from_fn(|at| sum(at).filter(|_| !NO_SUM.contains(&COLUMNS[at].0)));
+        // Of a sum these are unknown: peaks were at different times.
+        let sums = std::array::from_fn(|at| sum(at).filter(|_| !["PEAK", "UPTIME"].contains(&COLUMNS[at].0)));
         for (name, values) in [("(workloads)", sums), ("(node)", of_node(before, state, agent))] {
             view.push_cells(&fields(&InstanceName::with_id(name, "", agent), "", &values, None));
         }

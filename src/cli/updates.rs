@@ -16,8 +16,6 @@ use serde_yaml::Value;
 
 /// Names in one cell of the table.
 const NAMES_SHOWN: usize = 3;
-/// [`keptIn`](self) of updates that a restart of the server forgets.
-const IN_MEMORY: &str = "MEMORY";
 
 /// Prints the updates, the oldest first.
 pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
@@ -25,7 +23,8 @@ pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> 
     let updates = updates(&state);
     let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
     view.print(("updates", []), TooWide::Wrap, None, output)?;
-    if updates.iter().any(|(_, update)| text(update, &["keptIn"]) == IN_MEMORY) {
+    // `keptIn` of updates that a restart of the server forgets.
+    if updates.iter().any(|(_, update)| text(update, &["keptIn"]) == "MEMORY") {
         output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
     }
     Ok(())

@@ -8,7 +8,7 @@ use super::error::Result;
 use super::rows::{self, Reasons, Row};
 use super::session::{Accepted, Context, ServerLink};
 use super::table::{LiveFrames, Table, TooWide, shortened};
-use crate::limits::{FRAME_LINES_AT_ONCE, FRAME_PAUSE_PER_LINE, SPINNER_INTERVAL};
+use crate::limits::SPINNER_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
@@ -187,7 +187,8 @@ impl WaitState {
     /// Without a terminal: the output grows with the time and not with workloads times changes.
     fn pause_between_frames(&self) -> Duration {
         let lines = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
-        FRAME_PAUSE_PER_LINE.saturating_mul(lines.saturating_sub(FRAME_LINES_AT_ONCE))
+        // Each change of a table with few lines; a thousand workloads would write their thousand lines thousands of times.
+        Duration::from_millis(10).saturating_mul(lines.saturating_sub(20))
     }
 
     /// Marks the added instances of the named workloads as outstanding, and no others but those that were not reported

@@ -328,8 +328,6 @@ const PERIOD_LOWEST_MS: u64 = 50;
 const TIMEOUT_MAX_MS: u64 = 60_000;
 /// Shortest first delay of restarts, in milliseconds. A container needs about that long to start.
 const BACKOFF_LOWEST_MS: u64 = 100;
-/// Shortest deadline of an update, in milliseconds. No container is stopped and started in less.
-const UPDATE_DEADLINE_LOWEST_MS: u64 = 1000;
 /// So long a new instance must run unless its block says something else, in milliseconds.
 const UPDATE_HEALTHY_MS: u64 = 10_000;
 /// So long it may take until it is healthy, likewise: an image of some hundred MB may have to be pulled.
@@ -493,7 +491,8 @@ const UPDATE: Object = Object::named(
         .described("What is prepared before the old instance is stopped."),
         Field::new("when", CONDITION).described("What must hold for the update to be carried out."),
         time("healthyMs", UPDATE_HEALTHY_MS).described("It is healthy when it ran for so long."),
-        number("deadlineMs", UPDATE_DEADLINE_LOWEST_MS, DAY_MS, UPDATE_DEADLINE_MS)
+        // Shortest deadline of an update, in milliseconds. No container is stopped and started in less.
+        number("deadlineMs", 1000, DAY_MS, UPDATE_DEADLINE_MS)
             .described("It has failed when it was not healthy for so long; greater than 'healthyMs'."),
         Field::new("onFailure", Kind::Choice(&Choice::of(OnFailure::TEXTS)))
             .described("The setting of the server without it."),
@@ -501,10 +500,6 @@ const UPDATE: Object = Object::named(
 );
 
 // --------------------------------------------------------------- reading it
-
-/// Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some 20,000
-/// with forty nodes each. The server reads them in a row, about 5 ns for each byte.
-pub const TEXTS_MAX: usize = 128 * 1024 * 1024;
 
 /// Reads the block of a runtime configuration; `None` when it has none, or the runtime is not one that has it.
 ///

@@ -10,11 +10,10 @@ use crate::limits::LOG_MESSAGE_MAX;
 const CUT: &str = " [truncated]";
 /// The line that follows one that was cut.
 const CUT_NOTE: &str = "The previous message was truncated due to exceeding the maximum 2 MB size.";
-/// Bytes of an entry besides its texts; more than the tags and lengths of its six fields take.
-const OVERHEAD: usize = 48;
 
 fn names_bytes(entry: &LogEntry) -> usize {
-    entry.instance.bytes() + OVERHEAD
+    // Bytes of an entry besides its texts; more than the tags and lengths of its six fields take.
+    entry.instance.bytes() + 48
 }
 
 fn bytes(entry: &LogEntry) -> usize {

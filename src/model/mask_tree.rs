@@ -7,8 +7,6 @@ use super::node::{Entries, Node};
 
 /// A longer read mask cannot match: decoders limit the depth of states to about 100.
 const MASK_PARTS_MAX: usize = 256;
-/// What the allocations of a key and of the list behind it take beside their content, in bytes.
-const ALLOCATIONS: usize = 48;
 /// Masks of one read or subscription that may lead to the same field, because one has a wildcard where the other has a
 /// key. Each of them costs again for each field.
 pub const MASKS_OVERLAP_MAX: usize = 16;
@@ -72,7 +70,8 @@ impl MaskTree {
     /// What the tree takes in memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Branch>()
-            + ALLOCATIONS
+            // What the allocations of a key and of the list behind it take beside their content, in bytes.
+            + 48
             + self.below.iter().map(|(key, below)| key.len() + below.bytes()).sum::<usize>()
     }
 

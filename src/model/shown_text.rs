@@ -8,9 +8,6 @@ use std::ops::Range;
 /// Stands for what is not shown.
 pub const MASK: &str = "***";
 
-/// Begins what stands behind an `@` in the name of an image when it is a digest and not a host.
-const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
-
 /// Whether a terminal does something else with `character` than show it: it moves the cursor, begins a command, or
 /// changes the order of the characters around it. Not ends of lines and tabs, which every text may have.
 #[inline]
@@ -81,7 +78,8 @@ pub fn printable_with_colours(line: &str) -> String {
 pub fn password_in(text: &str) -> Option<Range<usize>> {
     let mut name = text;
     if let Some((before, digest)) = text.rsplit_once('@')
-        && DIGESTS.iter().any(|algorithm| digest.starts_with(algorithm))
+        // Begins what stands behind an `@` in the name of an image when it is a digest and not a host.
+        && ["sha256:", "sha384:", "sha512:"].iter().any(|algorithm| digest.starts_with(algorithm))
     {
         name = before;
     }

@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 pub const NO_ANSWER: &str = "no answer within 1 s";
 /// Why an agent has no sample: it disconnected before it responded.
 pub const DISCONNECTED: &str = "disconnected";
-/// Why an agent has no sample: it is an older program, or one of another implementation.
-pub const NOT_SUPPORTED: &str = "its agent does not tell";
 /// Why a workload has no values: its processes share a control group with others, or it cannot be seen from here.
 pub const NO_CGROUP: &str = "no cgroup of its own";
 

@@ -12,8 +12,6 @@ use crate::limits::NAME_MAX;
 /// The rule of most names.
 pub const NAME_RULE: &str =
     "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters.";
-/// The rule of filter masks.
-const MASK_RULE: &str = "Expected to have parts separated by '.', each '*' or of characters in [a-zA-Z0-9_-].";
 const _: () = assert!(NAME_MAX == 63, "the texts name the limit");
 
 /// A state breaks a rule. The texts are part of the interface.
@@ -44,7 +42,9 @@ pub enum ValidationError {
     #[error("Unsupported agent name '{0}'. {NAME_RULE}")]
     AgentName(String),
     /// A mask of an access rule.
-    #[error("Unsupported filter mask '{0}'. {MASK_RULE}")]
+    #[error(
+        "Unsupported filter mask '{0}'. Expected to have parts separated by '.', each '*' or of characters in [a-zA-Z0-9_-]."
+    )]
     FilterMask(String),
     /// An empty mask of an access rule.
     #[error("Empty filter masks are not allowed in Control Interface access rules")]

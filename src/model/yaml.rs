@@ -16,10 +16,6 @@ use std::rc::Rc;
 
 /// What a YAML node counts beside its text, in bytes: about its memory, a few times over in what is made of it.
 pub const NODE_BYTES: usize = 128;
-/// What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
-const INDENT_BYTES: usize = 2;
-/// What aliases may add to a file: as much as fits into a message.
-const ADDED_MAX: usize = MESSAGE_MAX;
 /// Size of what others sent: some 30,000 nodes or 4 MB of text, so an agent stays below 50 MB.
 pub const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
@@ -372,13 +368,15 @@ impl Reader {
     }
 
     fn count(&mut self, bytes: usize, lines: usize, is_added: bool) -> Result<(), YamlError> {
-        let indented = lines.saturating_mul(INDENT_BYTES * self.open.len());
+        // What a line counts for each list and mapping around it, in bytes: its indentation when it is written again.
+        let indented = lines.saturating_mul(2 * self.open.len());
         let bytes = bytes.saturating_add(indented);
         self.lines = self.lines.saturating_add(lines);
         self.bytes = self.bytes.saturating_add(bytes);
         self.added = self.added.saturating_add(if is_added { bytes } else { 0 });
         let (counted, max, longer) = match self.origin {
-            Origin::Own => (self.added, ADDED_MAX, " longer"),
+            // What aliases may add to a file: as much as fits into a message.
+            Origin::Own => (self.added, MESSAGE_MAX, " longer"),
             Origin::Others => (self.bytes, OTHERS_MAX, ""),
         };
         if counted <= max {

@@ -15,22 +15,13 @@ use crate::platform::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-/// What a service manager hands to us and no child may see: it would answer in our name, and with the last one podman
-/// leaves what holds its containers in the cgroup of our unit.
-const SERVICE_MANAGER_VARIABLES: [&str; 7] =
-    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "INVOCATION_ID"];
-
-/// Where the kernel keeps how likely this process is killed when memory runs out.
-const OOM_SCORE_ADJUSTMENT: &str = "/proc/self/oom_score_adj";
-const OOM_SCORE_ADJUSTMENT_C: &CStr = c"/proc/self/oom_score_adj";
 
 /// Readable as soon as a call should be cancelled; `None` when it cannot be.
 pub type Cancel<'a> = Option<BorrowedFd<'a>>;
@@ -126,7 +117,17 @@ impl<'a> ChildCall<'a> {
 fn command(program: &OsStr, arguments: &[String]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).stdin(Stdio::null());
-    for variable in SERVICE_MANAGER_VARIABLES {
+    // What a service manager hands to us and no child may see: it would answer in our name, and with the last one
+    // podman leaves what holds its containers in the cgroup of our unit.
+    for variable in [
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+        "INVOCATION_ID",
+    ] {
         command.env_remove(variable);
     }
     if is_protected() {
@@ -144,7 +145,8 @@ fn command(program: &OsStr, arguments: &[String]) -> Command {
 /// once: it does not change while we run.
 fn is_protected() -> bool {
     static PROTECTED: OnceLock<bool> = OnceLock::new();
-    *PROTECTED.get_or_init(|| is_negative(&std::fs::read_to_string(OOM_SCORE_ADJUSTMENT).unwrap_or_default()))
+    // Where the kernel keeps how likely this process is killed when memory runs out.
+    *PROTECTED.get_or_init(|| is_negative(&std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default()))
 }
 
 fn is_negative(adjustment: &str) -> bool {
@@ -155,7 +157,7 @@ fn is_negative(adjustment: &str) -> bool {
 /// memory would be as safe as the agent.
 fn give_up_protection() -> io::Result<()> {
     // A child that stays protected is better than none.
-    if let Ok(file) = rustix::fs::open(OOM_SCORE_ADJUSTMENT_C, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+    if let Ok(file) = rustix::fs::open(c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
         let _ = rustix::io::write(&file, b"0");
     }
     Ok(())

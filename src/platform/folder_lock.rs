@@ -8,23 +8,18 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::time::Duration;
-
-/// Attempts to lock a folder, [`FOLDER_LOCK_PAUSE`] apart. A server that starts holds that of its socket for much less
-/// than one pause, and an agent that was stopped ends within half of the attempts.
-const FOLDER_LOCK_TRIES: u32 = 40;
-/// Pause between two such attempts.
-const FOLDER_LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
 pub fn lock(file: File) -> io::Result<Option<File>> {
-    for _ in 0..FOLDER_LOCK_TRIES {
+    // Attempts 50 ms apart. A server that starts holds that of its socket for much less
+    // than one pause, and an agent that was stopped ends within half of the attempts.
+    for _ in 0..40 {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(file)),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(FOLDER_LOCK_PAUSE.subsec_nanos()) };
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.
     }
     Ok(None)

@@ -20,14 +20,10 @@ use std::marker::PhantomData;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
-const DEFAULT_FILTER: &str = "info,grpcio=warn";
 /// Period in which the lines of one source are counted.
 const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
 /// Sources with a count of their own, more than a cluster has; all others share the lines of one.
 const LOG_SOURCES: usize = 256;
-/// The source of log lines of the gRPC library, which do not name their cause.
-const LIBRARY: &str = "the gRPC library";
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 
@@ -36,7 +32,8 @@ const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 /// A filter written for `program` as a module (`ank_server=debug`) applies to all our modules.
 pub fn init(program: &str) {
     let filter = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
-    let filter = filter.map_or_else(|| DEFAULT_FILTER.to_owned(), |text| own_modules(&text, program));
+    // Levels without `RUST_LOG`. What the gRPC library logs as info is about its own internals.
+    let filter = filter.map_or_else(|| "info,grpcio=warn".to_owned(), |text| own_modules(&text, program));
     let colours = wants_colours();
     let set = Builder::new()
         // The gRPC library logs too much at level info; a filter that names it shows all.
@@ -152,7 +149,8 @@ impl Sources {
         // What ends with its thread may log after this value is gone.
         let source = SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default();
         match &*source {
-            _ if is_of_library => self.count(LIBRARY, now),
+            // The source of log lines of the gRPC library, which do not name their cause.
+            _ if is_of_library => self.count("the gRPC library", now),
             "" => self.count(&format!("{module}:{}", record.line().unwrap_or_default()), now),
             source => self.count(source, now),
         }

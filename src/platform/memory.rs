@@ -14,12 +14,6 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
-const STACK_KEPT: usize = 8 * 1024;
-/// Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
-const MALLOC_ARENAS: i32 = 2;
-/// The same for the first time after the start: when those who waited for it have been answered.
-const SETTLE_FIRST: Duration = Duration::from_millis(50);
 /// Bytes of code that are mapped as one piece. For each page that is needed the kernel maps up to 64 KiB around it; a piece
 /// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
@@ -36,7 +30,8 @@ pub fn at_start() {
     #[allow(unsafe_code)]
     // SAFETY: sets a number inside malloc; called before other threads exist.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, MALLOC_ARENAS);
+        // Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
+        libc::mallopt(libc::M_ARENA_MAX, 2);
     }
     let _ = CODE.set(code_mappings()); // Set once: a program starts once.
 }
@@ -87,7 +82,8 @@ impl OwnStack {
     #[allow(unsafe_code)]
     pub fn give_back_unused(&self) {
         let here = 0_u8;
-        let end = (&raw const here).addr().saturating_sub(STACK_KEPT) & !(self.page - 1);
+        // What is not given back of the unused part of a stack, in bytes: room for the call that gives it back.
+        let end = (&raw const here).addr().saturating_sub(8 * 1024) & !(self.page - 1);
         let Some(length) = end.checked_sub(self.lowest).filter(|length| *length > 0) else { return };
         let start = std::ptr::without_provenance_mut(self.lowest);
         // SAFETY: the range is a part of the stack of this thread, further below all that is in use than the frames of
@@ -97,9 +93,6 @@ impl OwnStack {
         }
     }
 }
-
-/// The largest pages of the architectures that these programs are for.
-const PAGE_MAX: usize = 64 * 1024;
 
 /// Wakes the thread of [`settle`]; it has room for one message, more are not needed.
 static WORK_DONE: OnceLock<Sender<()>> = OnceLock::new();
@@ -147,7 +140,8 @@ fn page_size() -> usize {
     #[allow(unsafe_code)]
     // SAFETY: takes no pointers.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
-    page.ok().filter(|page| page.is_power_of_two()).unwrap_or(PAGE_MAX)
+    // The largest pages of the architectures that these programs are for.
+    page.ok().filter(|page| page.is_power_of_two()).unwrap_or(64 * 1024)
 }
 
 /// Starts a thread that returns the pages of code that only the start needed to the kernel, and does so again some time
@@ -159,7 +153,7 @@ pub fn settle() -> io::Result<()> {
     threads::spawn("settle", STACK_SMALL, move || {
         // What follows the start may be the largest burst of all, and should not add to what only the start needed. Whoever
         // waits for the start does not wait for this as well.
-        let _ = woken.recv_timeout(SETTLE_FIRST);
+        let _ = woken.recv_timeout(Duration::from_millis(50));
         code.iter().for_each(map_in_pieces);
         give_back_code(code);
         loop {

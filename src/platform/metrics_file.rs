@@ -19,11 +19,6 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default of the key `metrics_interval`: what Prometheus is usually set to.
-const METRICS_INTERVAL: Duration = Duration::from_secs(15);
-/// Its longest value, in seconds.
-const METRICS_INTERVAL_HIGHEST_S: u64 = 3600;
-
 /// What node_exporter reads in its folder.
 const EXTENSION: &str = "prom";
 /// Everybody may read it: there are no secrets in it, and node_exporter has a user of its own.
@@ -46,8 +41,8 @@ impl TryFrom<String> for MetricsPath {
     }
 }
 
-/// Value of the key `metrics_interval`, in whole seconds.
-pub type MetricsInterval = Number<1, METRICS_INTERVAL_HIGHEST_S, { METRICS_INTERVAL.as_secs() }>;
+/// Value of the key `metrics_interval`, in whole seconds; by default what Prometheus is usually set to.
+pub type MetricsInterval = Number<1, 3600, 15>;
 
 /// Which file is written, and how often.
 #[derive(Debug, Clone, PartialEq, Eq)]

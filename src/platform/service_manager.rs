@@ -23,8 +23,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
-const NOTIFY_SEND_MAX: Duration = Duration::from_secs(1);
 /// A changed status is sent at most this often: it is for people.
 const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
 /// Longest part of the status, in bytes; it is shown on one line.
@@ -33,8 +31,6 @@ const SERVICE_STATUS_MAX: usize = 300;
 const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
 const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
-/// A thread without progress for this long is named in the log, before the service manager kills the program.
-const VITAL_LATE: Duration = Duration::from_secs(2);
 
 /// The service manager that started us, if there is one.
 #[derive(Debug, Default)]
@@ -226,7 +222,8 @@ impl<C: Clock> Notifier<C> {
             return self.report_progress(now);
         }
         let waited = now.saturating_duration_since(*self.late_since.get_or_insert(now));
-        if waited >= VITAL_LATE && !self.complained {
+        // A thread without progress for this long is named in the log, before the service manager kills the program.
+        if waited >= Duration::from_secs(2) && !self.complained {
             log::warn!("Waiting for the thread(s) '{}', which make no progress.", silent.join("', '"));
             self.complained = true;
         }
@@ -277,7 +274,8 @@ impl NotifySocket {
             _ => return Err(io::Error::new(io::ErrorKind::Unsupported, "it is neither a path nor an abstract name")),
         };
         let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(NOTIFY_SEND_MAX))?;
+        // Longest wait until the service manager takes a message. It is busy for milliseconds, or it is gone.
+        socket.set_write_timeout(Some(Duration::from_secs(1)))?;
         Ok(Self { socket, address })
     }
 

@@ -23,16 +23,11 @@ use toml::de::{DeTable, DeValue};
 const FILE_MAX: u64 = 1024 * 1024;
 /// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
 const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
-/// The lowest value of `max_control_message_size`, in bytes: a hello and small requests must fit.
-const CONTROL_MESSAGE_MAX_LOWEST: usize = 4 * 1024;
 
 /// The only version of config files.
 pub const CONFIG_VERSION: &str = "v1";
 /// What to do about a file without version, or with another one.
 pub const VERSION_LINE: &str = "begin the file with: version = \"v1\"";
-/// Warning when certificates are given although `--insecure` is.
-pub const INSECURE_AND_PEMS: &str =
-    "Insecure and secure flags specified at the same time. Defaulting to secure communication.";
 
 /// A whole number in a config file, from `LOW` to `HIGH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +58,7 @@ pub type MessageSize = Number<{ FOREIGN_MESSAGE_MAX as u64 }, { MESSAGE_MAX_HIGH
 
 /// The key `max_control_message_size` of an agent's config file: bytes of the longest message that a workload may
 /// send through its control interface.
-pub type ControlMessageSize =
-    Number<{ CONTROL_MESSAGE_MAX_LOWEST as u64 }, { MESSAGE_MAX_HIGHEST as u64 }, { CONTROL_MESSAGE_MAX as u64 }>;
+pub type ControlMessageSize = Number<{ 4 * 1024 }, { MESSAGE_MAX_HIGHEST as u64 }, { CONTROL_MESSAGE_MAX as u64 }>;
 
 /// The config file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -521,7 +515,9 @@ pub fn decide_security(insecure: bool, pems: Pems) -> (Result<Security, MissingP
     let options = ["'--ca_pem'", "'--crt_pem'", "'--key_pem'"].into_iter().zip(&pems.0);
     let missing: Vec<&'static str> = options.filter(|(_, text)| text.is_none()).map(|(option, _)| option).collect();
     let nothing_given = missing.len() == 3;
-    let warning = (insecure && !nothing_given).then_some(INSECURE_AND_PEMS);
+    // Warning when certificates are given although `--insecure` is.
+    let warning = (insecure && !nothing_given)
+        .then_some("Insecure and secure flags specified at the same time. Defaulting to secure communication.");
     let security = match pems.0 {
         [Some(ca), Some(certificate), Some(key)] => Ok(Security::MutualTls(PemTexts { ca, certificate, key })),
         _ if insecure && nothing_given => Ok(Security::Insecure),

@@ -16,8 +16,6 @@ use std::time::Duration;
 const ENGINE_OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Standard error kept of one engine call, in bytes.
 const ENGINE_ERROR_MAX: usize = 4 * 1024;
-/// Time from SIGTERM to SIGKILL for a call of an engine.
-const ENGINE_KILL_GRACE: Duration = Duration::from_secs(2);
 
 /// A listing can be long; what is cut off cannot be parsed, so it does not matter which part of it is kept.
 const BOUNDS: OutputBounds =
@@ -68,7 +66,8 @@ impl<'a> EngineCall<'a> {
             input: &[],
             limit: None,
             bounds: BOUNDS,
-            kill_grace: ENGINE_KILL_GRACE,
+            // Time from SIGTERM to SIGKILL for a call of an engine.
+            kill_grace: Duration::from_secs(2),
         };
         Self { call, record_in: None, partial: false, quoted: quoted(program, &shown), hidden }
     }

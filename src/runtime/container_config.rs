@@ -15,8 +15,6 @@ use std::sync::Arc;
 pub const LABEL_NAME: &str = "name";
 /// Label with the name of the agent.
 pub const LABEL_AGENT: &str = "agent";
-/// Where a workload finds its control interface.
-const CONTROL_INTERFACE_TARGET: &str = "/run/ankaios/control_interface";
 
 /// What the container of `workload` is to be, for the runtime called `runtime`.
 pub fn config_of(workload: &Workload, runtime: &str) -> Result<Arc<ContainerConfig>, RuntimeError> {
@@ -52,7 +50,8 @@ impl ContainerConfig {
         let mut own = Vec::new();
         // [impl->swdd~podman-create-workload-mounts-fifo-files~1]
         if let Some(folder) = &new.control_interface {
-            own.push(bind_mount(folder, CONTROL_INTERFACE_TARGET, "")?);
+            // Where a workload finds its control interface.
+            own.push(bind_mount(folder, "/run/ankaios/control_interface", "")?);
         }
         for (source, target) in &new.files {
             own.push(bind_mount(source, target, ",readonly=true")?);

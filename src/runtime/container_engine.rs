@@ -26,8 +26,6 @@ const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
-/// What an engine says that cannot write the pid.
-const NO_PID_FILE: &str = "unknown flag: --pidfile";
 /// Digits of a container id.
 const ID_DIGITS: usize = 64;
 
@@ -159,7 +157,10 @@ impl ContainerConnector {
                 self.clean_up(new, (existing, remove), cancel)?;
                 // A remote client for example.
                 match error {
-                    RuntimeError::Failed(text) if new.pid_file.is_some() && text.contains(NO_PID_FILE) => {
+                    // What an engine says that cannot write the pid.
+                    RuntimeError::Failed(text)
+                        if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") =>
+                    {
                         self.make(arguments, (existing, remove), &without_pid_file(new), limit, cancel)
                     }
                     error => Err(error),

@@ -15,8 +15,6 @@ use std::collections::BTreeSet;
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
-/// Label by which nerdctl remembers `--rm`.
-const LABEL_AUTO_REMOVE: &str = "nerdctl/auto-remove";
 
 pub const ENGINE: Engine = Engine {
     runtime: RUNTIME_NAME,
@@ -51,7 +49,8 @@ fn listing(cli: &EngineCli, filter: &str, cancel: Cancel<'_>) -> Result<Vec<Engi
 /// The Go template by which nerdctl inspects one container.
 fn format() -> String {
     let labels = container_list::labels_format(".Config.Labels");
-    let auto_remove = container_list::shortened(&format!(r#"(index .Config.Labels "{LABEL_AUTO_REMOVE}")"#));
+    // Label by which nerdctl remembers `--rm`.
+    let auto_remove = container_list::shortened(r#"(index .Config.Labels "nerdctl/auto-remove")"#);
     format!(r#"{{"Id":{{{{json .ID}}}},"State":{{{{json .State}}}},"AutoRemove":{auto_remove},{labels}}}"#)
 }
 

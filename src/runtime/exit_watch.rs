@@ -22,10 +22,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Descriptors that are not used to watch processes of containers, but left for calls of the engine and the connection
-/// to the server; with fewer the engine is polled.
-const DESCRIPTORS_KEPT_FREE: u64 = 32;
-
 /// Key of the descriptor that ends the thread.
 const END: u64 = u64::MAX;
 
@@ -100,7 +96,9 @@ impl ExitWatch {
 /// number says how many are in use: no end of a process is worth a call of the engine that fails.
 fn leaves_enough(descriptor: BorrowedFd<'_>) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return true };
-    u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + DESCRIPTORS_KEPT_FREE < limit)
+    // Descriptors that are not used to watch processes of containers, but left for calls of the engine and the
+    // connection to the server; with fewer the engine is polled.
+    u64::try_from(descriptor.as_raw_fd()).is_ok_and(|number| number + 32 < limit)
 }
 
 impl Drop for ExitWatch {

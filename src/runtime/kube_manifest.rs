@@ -9,10 +9,6 @@ use std::path::Path;
 
 /// Name of the volume with the control interface inside a pod.
 const VOLUME: &str = "control-interface-volume";
-/// Where a container finds its control interface.
-const MOUNT_PATH: &str = "/run/ankaios/control_interface";
-/// Kinds that podman turns into pods.
-const POD_KINDS: [&str; 4] = ["Pod", "Deployment", "DaemonSet", "Job"];
 
 /// A document of a manifest that becomes one or more pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +73,12 @@ pub fn first_container(manifest: &str) -> Option<String> {
 /// The documents of the kinds that become pods; none when the manifest cannot be read.
 fn of_pods(manifest: &str) -> Vec<Value> {
     let mut documents = parse(manifest).unwrap_or_default();
-    documents.retain(|one| one.get("kind").and_then(Value::as_str).is_some_and(|kind| POD_KINDS.contains(&kind)));
+    // Kinds that podman turns into pods.
+    documents.retain(|one| {
+        one.get("kind")
+            .and_then(Value::as_str)
+            .is_some_and(|kind| ["Pod", "Deployment", "DaemonSet", "Job"].contains(&kind))
+    });
     documents
 }
 
@@ -149,7 +150,8 @@ fn add_mount(containers: &mut [Value], name: &str) -> Result<(), String> {
     for container in containers {
         let found = container.get("name").and_then(Value::as_str).ok_or("Container missing name field")?;
         if found == name {
-            let mount = mapping([("name", VOLUME.into()), ("mountPath", MOUNT_PATH.into())]);
+            // Where a container finds its control interface.
+            let mount = mapping([("name", VOLUME.into()), ("mountPath", "/run/ankaios/control_interface".into())]);
             return append(container, "volumeMounts", mount)
                 .ok_or_else(|| format!("The volumeMounts of container '{name}' are not a list"));
         }

@@ -10,12 +10,8 @@ use crate::platform::child::followed::{FollowedChild, Output};
 use std::ffi::OsStr;
 use std::io;
 
-/// Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
-const LOG_READ: usize = 64 * 1024;
 /// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
 const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
-/// A line of this many bytes will never end; its log is closed.
-const LOG_LINE_ENDLESS: usize = 50 * 1024 * 1024;
 
 /// The last line of a log with a line that does not end.
 const ENDLESS_LINE: &str = "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
@@ -67,7 +63,8 @@ impl LogCall {
 impl LogReader {
     /// Reads once and adds the complete lines to `lines`; never waits. True when nothing more will come.
     pub fn read(&mut self, lines: &mut Vec<String>) -> bool {
-        let mut buffer = [0; LOG_READ];
+        // Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
+        let mut buffer = [0; 64 * 1024];
         let before = lines.len();
         let over = match self.child.read(&mut buffer) {
             Output::Bytes(count) => self.lines.take(&buffer[..count], lines),
@@ -101,7 +98,8 @@ impl Lines {
             let kept = content.len().min(LOG_LINE_MAX - self.partial.len());
             self.partial.extend_from_slice(&content[..kept]);
             self.skipped += content.len() - kept;
-            if self.partial.len() + self.skipped > LOG_LINE_ENDLESS {
+            // A line of this many bytes will never end; its log is closed.
+            if self.partial.len() + self.skipped > 50 * 1024 * 1024 {
                 *self = Self::default();
                 lines.push(ENDLESS_LINE.to_owned());
                 return true;

@@ -9,9 +9,6 @@
 
 use crate::model::shown_text::{MASK, password_in, without_passwords};
 
-/// A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
-const MASKED_VALUE_MIN: usize = 4;
-
 /// Options whose whole value may be a secret, also when it has no name.
 const SECRET_OPTIONS: [&str; 10] = [
     "--creds",
@@ -97,7 +94,8 @@ impl Arguments {
     /// Puts the mask in the place of each hidden value that an engine repeats, and of passwords in addresses. Short values
     /// stay: they are parts of words.
     pub fn mask(hidden: &[String], text: String) -> String {
-        let long_enough = hidden.iter().filter(|value| value.len() >= MASKED_VALUE_MIN);
+        // A secret of fewer bytes is not masked in output of an engine: it would be found in the middle of words.
+        let long_enough = hidden.iter().filter(|value| value.len() >= 4);
         let mut values: Vec<&String> = long_enough.collect();
         values.sort_by_key(|value| std::cmp::Reverse(value.len())); // One may be the beginning of another.
         let text = values.into_iter().fold(text, |text, value| text.replace(value.as_str(), MASK));

@@ -134,7 +134,9 @@ impl Workloads {
             }
         }
         let mut forms = BTreeMap::new();
-        let mut texts_left = lifecycle::TEXTS_MAX;
+        // Size of all runtime configurations of one update or start that may have a `lifecycle:` block, in bytes: some
+        // 20,000 with forty nodes each. The server reads them in a row, about 5 ns for each byte.
+        let mut texts_left = 128 * 1024 * 1024;
         for (name, rendered) in self.rendered(&change, occasion, &mut failed)? {
             let known = self.before_hooks().get(&name).map(|known| &known.workload);
             if known == rendered.as_ref() || failed.contains_key(&name) {

@@ -14,7 +14,7 @@ use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
-use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER, NOT_SUPPORTED};
+use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
 use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,7 +90,8 @@ impl ServerLoop {
         }
         let reached = self.peers.agents.iter().filter(|(name, _)| !wanted.below(name).is_nothing());
         let (able, unable): (Vec<_>, Vec<_>) = reached.partition(|(_, agent)| agent.capabilities.tells_usage);
-        let missing = Arc::new(AgentUsage::missing(NOT_SUPPORTED));
+        // Why an agent has no sample: it is an older program, or one of another implementation.
+        let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
         let able: Vec<(Name, PeerId)> = able.into_iter().map(|(name, agent)| (name.clone(), agent.peer)).collect();
         let content = Content::Usage(UsageRead {
             masks: masks.clone(),

@@ -13,10 +13,7 @@ use super::pump::{self, Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
-use crate::limits::{
-    ACCEPT_PAUSE, ANSWERS_BYTES, CONNECTION_FD_MAX, CONNECTION_FD_MIN, STACK_LARGE, STOP_DEADLINE, STREAMS_MAX,
-    STREAMS_PER_CONNECTION,
-};
+use crate::limits::{ANSWERS_BYTES, CONNECTION_FD_MIN, STACK_LARGE, STOP_DEADLINE, STREAMS_MAX};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
 use crate::platform::sync::Mutex;
@@ -82,7 +79,7 @@ struct Shared {
     streams: Streams,
     next_peer: AtomicU64,
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
-    /// so there are never more than [`CONNECTION_FD_MAX`].
+    /// so there are never more than 4096.
     connections: Mutex<HashMap<i32, Connection>>,
 }
 
@@ -141,7 +138,8 @@ impl ServerEndpoint {
             connections: Mutex::default(),
         });
         let arguments =
-            grpc::channel(options.message_max, keepalive).max_concurrent_stream(STREAMS_PER_CONNECTION).build_args();
+            // Calls that one connection may have open; each costs a thread.
+            grpc::channel(options.message_max, keepalive).max_concurrent_stream(16).build_args();
         let server = grpcio::ServerBuilder::new(grpc::environment())
             .channel_args(arguments)
             .requests_slot_per_cq(16)
@@ -291,7 +289,8 @@ fn accept_until_stopped(
             // Out of descriptors or memory: the connection stays in the backlog, so pause instead of spinning.
             log::warn!("Cannot accept a connection: '{error}'. Trying again.");
             listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
-            resting = Some(SystemClock.now() + ACCEPT_PAUSE);
+            // Pause after a connection could not be accepted: out of descriptors or memory.
+            resting = Some(SystemClock.now() + Duration::from_millis(200));
         }
     }
 }
@@ -359,7 +358,8 @@ fn connect_grpc(
     };
     let number = fd.into_raw_fd();
     entrance.next_number =
-        if number + 1 >= CONNECTION_FD_MAX { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
+        // Connections are numbered below this; a higher number would only cost kernel memory.
+        if number + 1 >= 4096 { CONNECTION_FD_MIN } else { (number + 1).max(CONNECTION_FD_MIN) };
     shared.connections.lock().insert(number, Connection { origin, account });
     #[allow(unsafe_code)]
     // SAFETY: `number` is a connected stream socket that nothing else uses: a fresh duplicate whose original is

@@ -8,8 +8,8 @@
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use crate::limits::{
-    BURST_OVER_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN,
-    STACK_LARGE, STATES_REST,
+    BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN, STACK_LARGE,
+    STATES_REST,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
@@ -184,7 +184,8 @@ impl<S: Line> Streams<S> {
     /// milliseconds, so it waits until the burst is over.
     fn give_back(&mut self, is_quiet: bool, now: Instant) {
         if !is_quiet {
-            self.trim_at = (self.sent >= BURST_TRIM_FROM).then(|| now + BURST_OVER_AFTER);
+            // A burst is over when no message was sent for this long.
+            self.trim_at = (self.sent >= BURST_TRIM_FROM).then(|| now + Duration::from_secs(1));
         } else if self.trim_at.is_some_and(|at| at <= now) {
             (self.sent, self.trim_at) = (0, None);
             give_back_after(BURST_TRIM_FROM);

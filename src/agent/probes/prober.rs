@@ -9,7 +9,7 @@ use super::paths;
 use super::sockets::{SocketIo, Wake};
 use super::table::ProbeTable;
 use super::{Outcome, ProbeOrder, ProbeReport, Probes};
-use crate::limits::{NOTIFY_MESSAGE_MAX, NOTIFY_TURN, PROBE_INBOX, STACK_LARGE};
+use crate::limits::STACK_LARGE;
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::private_folder::PrivateFolder;
@@ -51,7 +51,8 @@ enum Command {
 
 impl Running {
     fn start<C: Clock>(clock: C) -> io::Result<Self> {
-        let (commands, orders) = bounded(PROBE_INBOX);
+        // Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
+        let (commands, orders) = bounded(256);
         let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let wake = Arc::new(wake);
         let for_answers = Arc::downgrade(&wake);
@@ -221,8 +222,10 @@ impl<C: Clock> Loop<C> {
     fn read_notifications(&mut self, key: u64) {
         let socket = self.table.orders().find(|order| order.key == key).and_then(|order| order.notify.clone());
         let Some(socket) = socket else { return };
-        let mut message = [0_u8; NOTIFY_MESSAGE_MAX];
-        for _ in 0..NOTIFY_TURN {
+        // Longest notification read, in bytes; what systemd takes.
+        let mut message = [0_u8; 4096];
+        // Notifications of one workload read in a row while others wait.
+        for _ in 0..16 {
             let Ok((length, _)) = recv(&socket, &mut message[..], RecvFlags::empty()) else { return };
             self.table.notified(key, &message[..length], self.clock.now());
         }

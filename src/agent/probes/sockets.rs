@@ -9,7 +9,7 @@
 use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
 use super::{Outcome, ProbeOrder, Purpose};
 use crate::limits::{
-    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, HTTP_REST_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
+    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
 };
 use crate::model::lifecycle::Check;
 use crate::platform::clock::{Clock, SystemClock};
@@ -187,7 +187,8 @@ impl Waiting {
         if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
             return None;
         }
-        self.rest = Some(HTTP_REST_MAX);
+        // Bytes of that response read after it, so that the connection ends in order.
+        self.rest = Some(64 * 1024);
         let _ = shutdown(&self.socket, Shutdown::Write);
         let expected = self.request.as_ref().and_then(|(_, status)| *status);
         Some(judge(&self.answer[..line_end.unwrap_or_default()], expected))

@@ -3,7 +3,7 @@
 //! Thread: `probes`, which owns it; tests and simulations step it. Time is passed in; probing is behind [`ProbeIo`].
 
 use super::{Outcome, ProbeOrder, ProbeReport, Purpose};
-use crate::limits::{EXEC_SPACING, PROBE_REPORT_INTERVAL, PROBE_REPORT_PAUSE, PROBE_SLACK};
+
 use crate::model::lifecycle::Check;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -97,7 +97,8 @@ impl<I: ProbeIo> ProbeTable<I> {
                 entry.ended(Outcome::fails(reason), now);
             }
             // What is nearly due is probed now, so that the processor wakes once for many.
-            if entry.next.is_some_and(|at| at <= now + PROBE_SLACK.min(entry.order.pace.period / 5)) {
+            // Checks that are due within this time are made together, so that many of them wake the processor once.
+            if entry.next.is_some_and(|at| at <= now + Duration::from_millis(20).min(entry.order.pace.period / 5)) {
                 entry.begin(now);
                 if let Some(outcome) = io.begin(&entry.order) {
                     entry.ended(outcome, now);
@@ -165,7 +166,8 @@ impl Entry {
     }
 
     fn next_at(&self, now: Instant) -> Instant {
-        let spacing = if matches!(self.order.check, Check::Exec(_)) { EXEC_SPACING } else { Duration::ZERO };
+        // Checks of one workload by a command are at least this far apart: each is a process, and one of the engine's.
+        let spacing = if matches!(self.order.check, Check::Exec(_)) { Duration::from_secs(1) } else { Duration::ZERO };
         (now + self.order.pace.period).max(self.began + spacing)
     }
 
@@ -174,7 +176,9 @@ impl Entry {
         let repeats = *outcome != Outcome::Holds || self.order.purpose == Purpose::Gone;
         let Some((reported, at)) = &self.reported else { return repeats };
         let age = now.saturating_duration_since(*at);
-        (reported != outcome && age >= PROBE_REPORT_PAUSE) || (repeats && age >= PROBE_REPORT_INTERVAL)
+        // A new result at once, but each report goes to the whole cluster; the same failure again with the number of
+        // attempts.
+        (reported != outcome && age >= Duration::from_secs(1)) || (repeats && age >= Duration::from_secs(5))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{StartSlot, Use};
 use crate::agent::workload_files::write_files;
-use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, PREPARED_PATHS_WAIT, REVIVAL_INTERVAL, START_SLOT_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::workload::Workload;
@@ -24,6 +24,7 @@ use crate::platform::sync::EventFd;
 use crate::runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::Instant;
 
 /// The call of a start that is under way.
@@ -141,7 +142,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Opens what the container has mounted, and checks that all of it is what it was.
     fn check_prepared(&mut self, container: &PreparedContainer) -> Result<NewContainer, String> {
-        host_paths::compare(&container.paths, PREPARED_PATHS_WAIT)?;
+        // Longest wait for the host paths of a prepared container right before its start. A disk needs less; what takes
+        // longer is created anew.
+        host_paths::compare(&container.paths, Duration::from_millis(50))?;
         self.open_control_interface().map_err(|error| format!("Failed to create control interface: '{error}'"))?;
         self.open_notify_socket().map_err(Unprepared::cause)?;
         let Some(workload) = self.wanted.clone() else { return Err("it is not wanted".to_owned()) };

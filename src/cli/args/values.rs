@@ -3,7 +3,7 @@
 //! Thread: `main`, plain functions.
 
 use super::{Format, Until};
-use crate::limits::{TOP_INTERVAL_HIGHEST, TOP_INTERVAL_LOWEST};
+
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
 use crate::model::fields::table::selects_nothing;
@@ -87,7 +87,8 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 /// The time between two samples.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text)?;
-    if (TOP_INTERVAL_LOWEST..=TOP_INTERVAL_HIGHEST).contains(&interval) {
+    // The counters of the CPU are updated in steps of some milliseconds.
+    if (Duration::from_millis(500)..=Duration::from_secs(3600)).contains(&interval) {
         return Ok(interval);
     }
     Err("expected a time from 500ms to 1h".to_owned())

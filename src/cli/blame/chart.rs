@@ -17,14 +17,8 @@ const TOP: f64 = 62.0;
 const ROW: f64 = 24.0;
 /// Height of a bar.
 const BAR: f64 = 14.0;
-/// What stands below the rows: the axis.
-const BOTTOM: f64 = 46.0;
-/// Bars that are shorter cannot be seen.
-const BAR_MIN: f64 = 1.0;
 /// Characters of a name and its agent that fit before the bars.
 const LABEL_MAX: usize = 28;
-/// Lines across the chart, at most.
-const TICKS_MAX: u64 = 8;
 /// How much of the time axis follows the last event, as a part of the whole: room for what runs.
 const REST: u64 = 20;
 
@@ -64,7 +58,8 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     let x = |at: u64| LEFT + (RIGHT - LEFT) * (at.clamp(from, to) - from) as f64 / (to - from) as f64;
 
     let bottom = TOP + ROW * rows.len() as f64;
-    let height = bottom + BOTTOM;
+    // What stands below the rows: the axis.
+    let height = bottom + 46.0;
     let mut lines = vec![format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
          font-family=\"sans-serif\" font-size=\"12\" fill=\"#22262b\">"
@@ -82,7 +77,8 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
 
     // The distance of lines across the chart is 1, 2 or 5 milliseconds, with zeros.
     let mut steps = (0..).flat_map(|zeros| [1, 2, 5].map(|digit| digit * 10_u64.pow(zeros)));
-    let step = steps.find(|step| (to - from) / step <= TICKS_MAX).unwrap_or(1);
+    // Lines across the chart, at most.
+    let step = steps.find(|step| (to - from) / step <= 8).unwrap_or(1);
     for tick in starts.since_boot(from).div_ceil(step)..=starts.since_boot(to) / step {
         let at = tick * step;
         let (x, label) = (x(at - starts.boot), label(at, step));
@@ -99,7 +95,8 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     for (start, y) in rows.iter().zip(middles()) {
         let bars = stages(start).map(|((_, colour, height), from, end)| {
             let (begin, end) = (x(from), x(end.unwrap_or(to)));
-            rectangle([begin, y - height / 2.0, (end - begin).max(BAR_MIN), height], colour)
+            // Bars that are shorter cannot be seen.
+            rectangle([begin, y - height / 2.0, (end - begin).max(1.0), height], colour)
         });
         let [before, after] = labels(start, y + 4.0, chain.contains(&*start.instance.workload));
         lines.push(before);

@@ -7,7 +7,8 @@ use crate::cli::rows::{entries, text};
 use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::table::one_line;
 use crate::cli::wait::{self, Progress, WaitState};
-use crate::limits::UPDATE_POLL_INTERVAL;
+use std::time::Duration;
+
 use crate::model::field_path::parts;
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use crate::model::names::InstanceName;
@@ -18,8 +19,6 @@ use std::time::Instant;
 /// The parts of the complete state from which one learns that an update is guarded. Servers that guard none have none of
 /// them and do not mind.
 pub const MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
-/// The parts that say which updates are remembered as undone, and of what.
-const UNDONE_MASKS: [&str; 3] = ["updates.*.phase", "updates.*.workloads", "updates.*.configs"];
 
 /// The phase of a guarded update; `None` for one of a newer server.
 pub fn phase(update: &Node) -> Option<UpdatePhase> {
@@ -69,7 +68,8 @@ pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
 pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
-    let state = link.complete_state(&UNDONE_MASKS)?;
+    // The parts that say which updates are remembered as undone, and of what.
+    let state = link.complete_state(&["updates.*.phase", "updates.*.workloads", "updates.*.configs"])?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
     Ok(undone.map(|id| format!("updates.{id}")).collect())
 }
@@ -127,7 +127,8 @@ impl Guarded {
                 Err(CliError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
                 read => read?,
             }
-            self.next = now + UPDATE_POLL_INTERVAL;
+            // How often `ank` reads how far a guarded update is while it waits for the end.
+            self.next = now + Duration::from_secs(1);
             wait.set_on_trial(&waits_for(&self.update).collect());
         }
         // One that is in force for good is done when all that it deletes has gone, too.

@@ -4,7 +4,7 @@
 //! below stands for an attack that kept the engine busy for seconds or hours with what else would be few steps (the
 //! tests of templates.rs have them all); the templates of users are mostly cheaper than their price.
 
-use crate::limits::{TEMPLATE_COPIES_MAX, TEMPLATE_STEP_BYTES};
+use crate::limits::{TEMPLATE_STEP_BYTES, TEMPLATE_VALUES_MAX};
 use handlebars::Path;
 use handlebars::template::{DecoratorTemplate, HelperTemplate, Parameter, Subexpression, Template, TemplateElement};
 use serde_json::Value;
@@ -129,7 +129,8 @@ impl Pricing {
     /// The text for users: an element that may not be used, or more copies of values than may be held.
     pub fn prepare(mut self, template: &mut Template) -> Result<usize, String> {
         let steps = self.template(template, Place { depth: 0, copied: false, copies: 0 })?;
-        if self.most_copies.saturating_mul(self.values) > TEMPLATE_COPIES_MAX {
+        // Copies of config values that blocks and parameters inside of each other may hold at the same time, in bytes.
+        if self.most_copies.saturating_mul(self.values) > 4 * TEMPLATE_VALUES_MAX {
             return Err(format!(
                 "blocks and parameters inside of each other make up to {} copies of the configs of the workload, which \
                  hold {} bytes; reference fewer or smaller configs",
