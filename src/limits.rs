@@ -208,7 +208,8 @@ pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are evaluated.
 pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a node has few.
+/// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a node has few. While all are
+/// blocked, what is prepared and names paths is created anew.
 pub const PATH_THREADS: usize = 4;
 /// Probes of paths of one owner without a result: two for each of many workloads.
 pub const PATH_PROBES_MAX: usize = 1024;
@@ -299,9 +300,6 @@ pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 /// into [`CONDITION_INFO_MAX`].
 pub const ENGINE_REASON_MAX: usize = 200;
 const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
-/// Threads that look at the host paths of prepared containers, at most. Each may be blocked by a path that does not answer;
-/// a path blocks one. While all are blocked, only what names no paths is prepared, and what is prepared is created anew.
-pub const PREPARED_PATHS_THREADS: usize = 8;
 /// After an exit was noticed, podman may report the container as running for this long.
 pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 /// Pause before the engine is asked again for the exit code of an ended process.

@@ -407,9 +407,15 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
     }
 
+    /// Takes in all changes before it acts on one: what is replaced together is started in the order of its dependencies.
     fn submit(&mut self, changes: Vec<Change>) {
+        let names: Vec<Name> = changes.iter().map(|change| change.name.clone()).collect();
         for change in changes {
-            let reports = self.runtime.submit(change, &mut self.store);
+            let reports = self.runtime.submit(change);
+            self.report(reports);
+        }
+        for name in names {
+            let reports = self.runtime.settle(&name, &mut self.store);
             self.report(reports);
         }
     }

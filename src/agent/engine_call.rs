@@ -19,6 +19,7 @@ use crate::platform::threads;
 use crate::runtime::exit_watch::main_process;
 use crate::runtime::{Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
 use crossbeam_channel::bounded;
+use log::error;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -121,7 +122,11 @@ impl EngineCall {
             let process = new.pid_file.as_deref().and_then(|path| main_process(path, &id));
             CallDone::Started(id, process)
         };
-        let result = match &self.step {
+        let written = match self.step {
+            CallStep::Create | CallStep::Run | CallStep::StartAgain(_) => write(&self.context, &new),
+            CallStep::Image | CallStep::Init(_) | CallStep::Start(_) => Ok(()),
+        };
+        let result = written.and_then(|()| match &self.step {
             CallStep::Image => self.connector.prepare_image(&new.workload, limit, cancel).map(|()| CallDone::Image),
             CallStep::Create => self.create(&new, cancel).map(CallDone::Prepared),
             CallStep::Init(container) => {
@@ -132,7 +137,7 @@ impl EngineCall {
             CallStep::Start(id) | CallStep::StartAgain(id) => {
                 self.connector.start(id, &new, limit, cancel).map(started)
             }
-        };
+        });
         (self.reply)(Called { number: self.number, result, connector: self.connector });
     }
 
@@ -161,7 +166,7 @@ impl EngineCall {
             paths.extend(self.context.copied.iter().cloned()); // It copies them when it creates the container.
         }
         // Looked at before the create, which may read them: what changes meanwhile is noticed then, too.
-        let paths = look(paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
+        let paths = look(&paths, PREPARING_PATHS_WAIT).map_err(RuntimeError::NotStarted)?;
         self.connector.note_prepared(&new.instance, &Record::of_create(&self.context.boot).text());
         let id = self.connector.create_only(new, self.context.create_timeout, cancel)?;
         let container = PreparedContainer { id, level: PrepareLevel::Create, paths };
@@ -175,8 +180,7 @@ impl EngineCall {
         new: &NewContainer,
         cancel: Cancel<'_>,
     ) -> Result<PreparedContainer, RuntimeError> {
-        let copied = BTreeSet::clone(&self.context.copied);
-        container.paths.extend(look(copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?);
+        container.paths.extend(look(&self.context.copied, PREPARING_PATHS_WAIT).map_err(RuntimeError::TimedOut)?);
         self.connector.init(&container.id, new, self.context.create_timeout, cancel)?;
         container.level = PrepareLevel::Init;
         self.note(new, &container)?;
@@ -194,11 +198,7 @@ impl EngineCall {
             let failed = |error| format!("the notify socket '{}' cannot be made: {error}", path.display());
             notify_socket(path).map_err(|error| for_now(failed(error)))?; // Nobody writes to it before the start.
         }
-        let folder = self.context.folder.join(new.instance.folder()).join("files");
-        write_files(&folder, &new.workload.files).map(drop).map_err(|error| {
-            let cause = format!("Failed to create workload file: '{error}'");
-            if error.is_final(&new.workload.files) { RuntimeError::Unsupported(cause) } else { for_now(cause) }
-        })
+        Ok(())
     }
 
     fn note(&mut self, new: &NewContainer, container: &PreparedContainer) -> Result<(), RuntimeError> {
@@ -207,4 +207,14 @@ impl EngineCall {
         self.connector.note_prepared(&new.instance, &record.text());
         Ok(())
     }
+}
+
+/// Writes the files that the container mounts.
+fn write(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
+    let (folder, files) = (context.folder.join(new.instance.folder()).join("files"), &new.workload.files);
+    write_files(&folder, files).map(drop).map_err(|error| {
+        error!("Failed to create workload files for workload '{}': '{error}'", new.instance);
+        let cause = format!("Failed to create workload file: '{error}'");
+        if error.is_final(files) { RuntimeError::Unsupported(cause) } else { RuntimeError::NotStarted(cause) }
+    })
 }

@@ -42,7 +42,6 @@ pub struct PreparationReport {
     pub added: AddedWorkload,
     /// As far as it may be.
     pub done: Option<PrepareLevel>,
-    pub level: PrepareLevel,
     /// Why the last try failed, and how many did.
     pub failure: Option<(String, u32)>,
     /// There is no further try.

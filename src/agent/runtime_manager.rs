@@ -6,7 +6,7 @@
 //! states to report.
 //! Costs: a state change looks only at the workloads that wait for that one; how many others wait does not matter.
 
-use super::conditions::{Conditions, NodeFacts};
+use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
 use super::events::{PreparationReport, SchedulerEvent};
 use super::probes::short_info;
@@ -15,7 +15,7 @@ use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, Workl
 use super::workload_control_loop::{Connector, Engines, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
-use crate::limits::STACK_WORKLOAD;
+use crate::limits::{PRECONDITION_INTERVAL, STACK_WORKLOAD};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
@@ -26,7 +26,7 @@ use crate::platform::logging::log_source;
 use crate::runtime::{ContainerId, ListedContainer};
 use crossbeam_channel::{Sender, bounded};
 use log::{error, info, warn};
-use next::Staging;
+use next::Staged;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -98,6 +98,10 @@ struct Record {
     waits_for: BTreeSet<String>,
     /// Why it may not run whatever its dependencies do.
     withheld: Option<String>,
+    /// The conditions of what is wanted.
+    gate: Option<Gate>,
+    /// What the server lets this agent stage for an update.
+    staged: Option<Staged>,
     /// How far it is prepared, as it is shown while it waits.
     note: String,
     object: Option<WorkloadObject>,
@@ -175,7 +179,9 @@ pub struct RuntimeManager<C: Clock, T> {
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
     context: LoopContext<C>,
-    conditions: Conditions,
+    facts: NodeFacts,
+    /// When to evaluate conditions again.
+    gates_due: Option<Instant>,
     random: fastrand::Rng,
     threads: T,
     rerun: RerunFinished,
@@ -185,7 +191,10 @@ pub struct RuntimeManager<C: Clock, T> {
     loops_started: u64,
     /// How far starts are prepared, when a workload does not say it.
     prepare_level: PrepareLevel,
-    staging: Staging,
+    /// A list of what is to be staged has come since the session began.
+    has_stage_list: bool,
+    /// What is wanted in this session is not known yet as far as containers that exist decide about it.
+    awaits_hello: bool,
     /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
     unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
@@ -211,13 +220,15 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         Self {
             listings: Listings::new(&context.engines),
             unstarted: BTreeMap::new(),
-            staging: Staging::default(),
+            has_stage_list: false,
+            awaits_hello: false,
             unstaged: BTreeMap::new(),
             prepare_level,
             touched: BTreeSet::new(),
             found: BTreeMap::new(),
             context,
-            conditions: Conditions::new(facts),
+            facts,
+            gates_due: None,
             random,
             threads,
             rerun,
@@ -231,7 +242,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     #[cfg(test)]
     pub fn sizes(&self) -> [usize; 4] {
         let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
-        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), self.conditions.count()]
+        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
+        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), gates]
     }
 
     pub fn engines(&self) -> &Engines {
@@ -268,15 +280,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         all.filter_map(change).collect()
     }
 
-    /// Takes in what is wanted now and does what may be done already. Returns states to report.
+    /// Takes in what is wanted now; [`Self::settle`] does what may be done of it. Returns states to report.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub fn submit(
-        &mut self,
-        Change { name, new, deleted }: Change,
-        store: &mut WorkloadStateStore,
-    ) -> Vec<WorkloadState> {
+    pub fn submit(&mut self, Change { name, new, deleted }: Change) -> Vec<WorkloadState> {
         let _source = log_source(name.clone());
         let record = self.records.entry(name.clone()).or_default();
         let waited = record.waiting().map(|added| added.instance.clone());
@@ -303,16 +311,20 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
             _ => {}
         }
-        let mut reports = record.gone(new.as_ref(), waited, named);
-        match &new {
-            Some(new) => self.conditions.insert(new, self.context.clock.now()),
-            None => self.conditions.remove(&name),
-        }
+        let reports = record.gone(new.as_ref(), waited, named);
+        let gate = new.as_ref().and_then(|new| self.gate(new, false));
+        self.records.entry(name.clone()).or_default().gate = gate;
         if is_new && self.is_to_be_staged(&name) {
-            self.unstaged.insert(name.clone(), None);
+            self.unstaged.insert(name, None);
         }
+        reports
+    }
+
+    /// Does what may be done of a workload of which something else is wanted now. Returns states to report.
+    pub fn settle(&mut self, name: &Name, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+        let _source = log_source(name.clone());
         let others = self.update_withheld();
-        reports.extend(self.decide(&name, true, store));
+        let mut reports = self.decide(name, true, store);
         reports.extend(self.decide_all(others, store));
         reports
     }
@@ -362,7 +374,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 return reports;
             }
         }
-        let may_start = |new: &AddedWorkload| record.withheld.is_none() && store.may_start(&new.workload.dependencies);
+        let may_start = |new: &AddedWorkload| {
+            record.withheld.is_none() && store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
+        };
         match wanted {
             None => {
                 self.wait(name, Waits::No, BTreeMap::new());
@@ -387,6 +401,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
         }
         reports
+    }
+
+    /// Whether what depends on this instance may be started. One of ours that is about to be replaced would go while that
+    /// starts, unless it is not known yet whether it will be.
+    fn counts(&self, instance: &InstanceName) -> bool {
+        let wanted = self.records.get(&instance.workload).and_then(|record| record.wanted.as_ref());
+        let replaces = |new: &AddedWorkload| new.instance != *instance && new.instance.agent == instance.agent;
+        !wanted.is_some_and(replaces) || self.unstaged.contains_key(&instance.workload)
     }
 
     /// What the workload waits for from now on; `users` are those that its old instance goes after.
@@ -415,7 +437,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     fn forget_if_empty(&mut self, name: &Name) {
-        if self.records.get(name).is_some_and(|record| record.wanted.is_none() && record.object.is_none()) {
+        let is_empty = |record: &Record| record.wanted.is_none() && record.object.is_none() && record.staged.is_none();
+        if self.records.get(name).is_some_and(is_empty) {
             self.records.remove(name);
         }
     }
@@ -453,11 +476,20 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     // ------------------------------------------------------------- conditions
 
+    /// Evaluates the conditions of an instance that is wanted, or staged, from now on.
+    fn gate(&mut self, added: &AddedWorkload, is_staged: bool) -> Option<Gate> {
+        let gate = Gate::new(added, is_staged, &mut self.facts);
+        if gate.as_ref().is_some_and(Gate::is_open) {
+            self.gates_due.get_or_insert_with(|| self.context.clock.now() + PRECONDITION_INTERVAL);
+        }
+        gate
+    }
+
     /// Sets which workloads may not run because of conditions, and returns those of which a decision is due.
     // [impl->swdd~agent-lifecycle-precondition~1]
     fn update_withheld(&mut self) -> Vec<Name> {
-        let mut withheld = self.conditions.closed();
-        withheld.retain(|name, _| self.records.contains_key(name));
+        let closed = |(name, record): (&Name, &Record)| Some((name.clone(), record.gate.as_ref()?.reason()?));
+        let mut withheld: BTreeMap<Name, String> = self.records.iter().filter_map(closed).collect();
         if withheld.is_empty() && self.records.values().all(|record| record.withheld.is_none()) {
             return Vec::new();
         }
@@ -499,13 +531,23 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// When [`Self::refresh_conditions`] wants to be called next.
     pub fn conditions_due(&self) -> Option<Instant> {
-        self.unstaged.values().copied().flatten().chain(self.conditions.due()).min()
+        self.unstaged.values().copied().flatten().chain(self.gates_due).min()
     }
 
     /// Evaluates the conditions again and does what follows. Returns states to report.
     pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        self.conditions.refresh(self.context.clock.now());
-        self.touched.extend(self.staging.names().cloned()); // A staged instance may be created now, or not any more.
+        let gates = self.records.values().flat_map(|record| record.gate.iter().chain(record.staged_gate()));
+        let known = (self.facts.check_paths)(&gates.flat_map(Gate::paths).collect());
+        let mut is_open = false;
+        for (name, record) in &mut self.records {
+            let staged = record.staged.as_mut();
+            self.touched.extend(staged.as_ref().map(|_| name.clone())); // It may be created now, or not any more.
+            for gate in record.gate.iter_mut().chain(staged.and_then(|staged| staged.gate.as_mut())) {
+                gate.evaluate(&known, &self.facts.tags);
+                is_open |= gate.is_open();
+            }
+        }
+        self.gates_due = is_open.then(|| self.context.clock.now() + PRECONDITION_INTERVAL);
         let mut reports = self.release_unstaged(store);
         let due = self.update_withheld();
         reports.extend(self.decide_all(due, store));
@@ -616,11 +658,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         // Its runtime may have been another one.
         let others = self.listings.missing_besides(&workload.runtime, self.context.clock.now());
+        let own = self.listings.is_missing(&workload.runtime).then(|| (workload.runtime.clone(), None));
         WorkloadOrder {
             added: added.clone(),
             existing: OnExisting::Replace,
-            search_first: self.listings.is_missing(&workload.runtime),
-            others: others.map(|(name, until)| (name.clone(), until)).collect(),
+            unlisted: own.into_iter().chain(others.map(|(name, until)| (name.clone(), Some(until)))).collect(),
         }
     }
 

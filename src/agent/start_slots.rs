@@ -49,12 +49,13 @@ pub struct StartSlot {
     of: Use,
 }
 
-/// A place in the queue for a slot; given up when dropped.
+/// A place in the queue for a slot, and then the slot; given up when dropped.
 pub struct SlotRequest {
     shared: Arc<Mutex<Shared>>,
     of: Use,
     number: u64,
     given: Receiver<StartSlot>,
+    slot: Option<StartSlot>,
 }
 
 impl StartSlots {
@@ -86,7 +87,7 @@ impl StartSlots {
             number
         };
         serve(&self.shared);
-        SlotRequest { shared: self.shared.clone(), of, number, given }
+        SlotRequest { shared: self.shared.clone(), of, number, given, slot: None }
     }
 
     /// Whether something is being started.
@@ -134,6 +135,12 @@ impl SlotRequest {
     /// The slot, once it is free.
     pub fn try_take(&self) -> Option<StartSlot> {
         self.given.try_recv().ok()
+    }
+
+    /// Whether it has the slot.
+    pub fn is_given(&mut self) -> bool {
+        self.slot = self.slot.take().or_else(|| self.try_take());
+        self.slot.is_some()
     }
 }
 

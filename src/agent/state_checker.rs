@@ -152,7 +152,7 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     next_listing: u64,
     /// When the listing under way began.
     began: Option<Instant>,
-    /// When the next listing should begin; `None` while nothing needs one.
+    /// When the next listing should begin, whatever each container needs; `None` while nothing needs one.
     wanted: Option<Instant>,
     /// Whether a container of a burst of starts waits for a listing.
     burst: bool,
@@ -175,6 +175,8 @@ struct Watched<P> {
     processes: Vec<Process<P>>,
     /// When a process ended whose exit code is not known yet.
     exit_seen: Option<Instant>,
+    /// When it is to be listed again, as long as it is watched.
+    again: Option<Instant>,
     /// Pause before a passing state, which no event ends, is listed again.
     passing_pause: Duration,
 }
@@ -243,9 +245,9 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         if self.began.is_some() || idle {
             return None;
         }
-        let wanted = self.wanted.map(|at| at.max(self.rest_until));
+        let wanted = self.watched.values().filter_map(|watched| watched.again).chain(self.wanted).min();
         let burst = self.burst.then_some(self.burst_rest_until);
-        wanted.into_iter().chain(burst).min()
+        wanted.map(|at| at.max(self.rest_until)).into_iter().chain(burst).min()
     }
 
     /// Starts a listing when one is due.
@@ -255,6 +257,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         if self.next_listing_at().is_some_and(|at| at <= now) {
             self.began = Some(now);
             (self.wanted, self.burst) = (None, false);
+            self.watched.values_mut().for_each(|watched| watched.again = None);
             self.next_listing += 1;
             self.env.start_listing();
         }
@@ -281,6 +284,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             missed: false,
             processes: Vec::new(),
             exit_seen: None,
+            again: None,
             passing_pause: POLL_INTERVAL,
         };
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
@@ -337,7 +341,6 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             log::info!("'{}' lists the states of workloads again.", self.settings.engine);
         }
         let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
-        let mut again = None;
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {
                 continue;
@@ -350,15 +353,14 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 }
                 None => watched.judge_missing(),
             };
-            again = [again, list_again].into_iter().flatten().min();
+            watched.again = list_again.map(|pause| now + pause);
             watched.report(state);
         }
         let is_gone = |_: &InstanceName, (valid_from, id, _): &mut (u64, ContainerId, GoneReply)| {
             *valid_from <= number && by_id.get(id).is_none_or(|found| !found.state.phase.is_pending())
         };
         self.prepared.extract_if(.., is_gone).for_each(|(_, (.., gone))| gone());
-        let repair = self.settings.repair_interval;
-        self.want_at(now + again.map_or(repair, |pause| pause.min(repair)));
+        self.want_at(now + self.settings.repair_interval);
         self.reply(number, &Ok(listed));
     }
 

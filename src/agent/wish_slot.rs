@@ -26,11 +26,9 @@ pub struct WorkloadOrder {
     pub added: AddedWorkload,
     /// What becomes of a container that is there.
     pub existing: OnExisting,
-    /// Containers of this workload may exist that no listing showed; remove them before the first create.
-    pub search_first: bool,
-    /// Runtimes whose engines may have a container of this workload too, which goes before the first create, and until
-    /// when to wait for their listings.
-    pub others: Vec<(Name, Instant)>,
+    /// Runtimes whose engines may have containers of this workload that no listing showed, which go before the first create;
+    /// and until when to wait for that. It has no end for its own.
+    pub unlisted: Vec<(Name, Option<Instant>)>,
 }
 
 /// What becomes of a container that is there when a workload is to run.
@@ -83,8 +81,8 @@ impl Wish {
     }
 }
 
-/// The listing of an engine of another runtime, or of the own one (`None`).
-pub type Listed = (Option<Name>, ListResult);
+/// The listing of the engine of a runtime.
+pub type Listed = (Name, ListResult);
 
 /// What a control loop takes from its slot.
 pub enum SlotEvent {
@@ -408,6 +406,14 @@ impl WishSlot {
         slot.held.remove(instance) && !slot.wants(instance)
     }
 
+    /// As [`Self::release`], of an instance that is prepared for its return: not when it will not come back, since its end
+    /// is that of what is prepared then.
+    pub fn release_ended(&self, instance: &InstanceName) -> bool {
+        let mut slot = self.shared.slot.lock();
+        let comes_back = slot.preparation.as_ref().is_some_and(|wanted| wanted.added.instance == *instance);
+        comes_back && slot.held.remove(instance) && !slot.wants(instance)
+    }
+
     /// Whether the control loop has to report the end of this instance.
     pub fn holds(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().held.contains(instance)
@@ -427,12 +433,6 @@ impl WishSlot {
     #[must_use]
     pub fn wants(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().wants(instance)
-    }
-
-    /// Whether there is a wish that [`Self::next`] has not returned yet, which makes a create pointless.
-    #[must_use]
-    pub fn has_newer(&self) -> bool {
-        self.shared.slot.lock().is_new
     }
 
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
@@ -462,7 +462,7 @@ impl WishSlot {
     }
 
     /// Begins a search: returns what makes the replies for listings. Those of an earlier search count no more.
-    pub fn begin_search(&self) -> impl Fn(Option<Name>) -> ListReply {
+    pub fn begin_search(&self) -> impl Fn(Name) -> ListReply + use<> {
         let mut slot = self.shared.slot.lock();
         slot.search += 1;
         slot.listed.clear();
@@ -553,8 +553,8 @@ mod tests {
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let added = AddedWorkload { instance: workload.instance_name("w"), workload };
-        let (existing, others) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder { added, existing, search_first: false, others }))
+        let (existing, unlisted) = (OnExisting::Replace, Vec::new());
+        Wish::Run(Box::new(WorkloadOrder { added, existing, unlisted }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
@@ -652,13 +652,13 @@ mod tests {
     fn listings_of_an_earlier_search_do_not_count() {
         let (_sender, slot) = wish_slot();
         let first = slot.begin_search();
-        first(None)(Ok(Vec::new()));
-        let late = first(Some("containerd".into()));
+        first("podman".into())(Ok(Vec::new()));
+        let late = first("containerd".into());
         let second = slot.begin_search();
         late(Ok(Vec::new()));
         assert!(slot.next().is_none());
-        second(None)(Ok(Vec::new()));
-        assert!(matches!(slot.next(), Some(SlotEvent::Listed((None, Ok(_))))));
+        second("podman".into())(Ok(Vec::new()));
+        assert!(matches!(slot.next(), Some(SlotEvent::Listed((runtime, Ok(_)))) if *runtime == *"podman"));
     }
 
     // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]

@@ -18,7 +18,7 @@ use super::engine_call::{CallContext, StartCall};
 use super::events::{PreparationReport, SchedulerEvent, send_state};
 use super::folder_removal::remove_folder;
 use super::probes::Probes;
-use super::start_slots::{SlotRequest, StartSlot, StartSlots};
+use super::start_slots::{SlotRequest, StartSlots};
 use super::state_checker::WatchCommand;
 use super::wish_slot::{OnExisting, Preparation, SlotEvent, Wish, WishSlot, WorkloadOrder};
 use crate::limits::REMOVAL_MAX;
@@ -30,26 +30,23 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::memory::OwnStack;
 use crate::runtime::{ContainerId, MainProcess, RuntimeConnector};
+use containers::Removal;
 #[cfg(test)]
 use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use preparation::Prepared;
 use readiness::{InstanceLifecycle, Origin};
-use removal::Removal;
-use search::Search;
-use start::Calling;
+use start::{Calling, Kind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-mod delete;
+mod containers;
 mod preparation;
 mod readiness;
-mod removal;
 mod restart;
-mod search;
 mod start;
 
 /// Calls of one engine.
@@ -109,9 +106,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     container: Option<ContainerId>,
     /// The main process that its last start had, where that is known.
     process: Option<MainProcess>,
-    leftovers: Leftovers,
-    /// Runtimes whose engines may have a container of the workload, too, and until when to wait for their listings.
-    others: Vec<(Name, Instant)>,
+    /// Runtimes whose engines may have containers of the workload that nobody listed, and until when that is waited for.
+    unlisted: Vec<(Name, Option<Instant>)>,
     /// Containers that go.
     removal: Removal,
     /// What is to be prepared beside what runs.
@@ -128,28 +124,11 @@ pub struct WorkloadControlLoop<C: Clock> {
     /// How often what is wanted was started, or taken over from an earlier life of the agent.
     starts: u32,
     failed_creates: u32,
-    failed_deletes: u32,
-    /// Searches that failed because of engines of other runtimes.
-    failed_searches: u32,
     /// Additional info of the start that is under way.
     shown: String,
     restarts: RestartBackoff,
     lifecycle: InstanceLifecycle,
     stage: Stage,
-}
-
-/// Whether containers of the instance may exist that the loop has no id of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Leftovers {
-    /// No create was tried.
-    None,
-    /// A create failed; its connector cleaned up as well as it could. Search before the loop ends.
-    Unlikely,
-    /// A create was cut short: search before the next create.
-    Likely,
-    /// The engine has not listed what an earlier agent left: search for any instance of the workload before the next
-    /// create, or there would be two.
-    AnyInstance,
 }
 
 /// What the loop waits for besides wishes.
@@ -158,7 +137,7 @@ enum Stage {
     /// Nothing is started before all that is too many is removed.
     BehindRemoval(Start),
     /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
-    Searching(Search),
+    Searching(Start),
     WaitingForSlot(Start, SlotRequest),
     /// A call of the start is under way.
     Calling(Calling),
@@ -204,15 +183,6 @@ enum AfterDelete {
     Failed(String),
 }
 
-/// Something to react to.
-enum Event {
-    Slot(SlotEvent),
-    SlotFree(Start, StartSlot),
-    TimerDue,
-    RemovalDue,
-    LifecycleDue,
-}
-
 /// What a step of the loop did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -253,8 +223,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             control: None,
             container,
             process: None,
-            leftovers: Leftovers::None,
-            others: Vec::new(),
+            unlisted: Vec::new(),
             removal: Removal::default(),
             preparation: None,
             next: None,
@@ -264,8 +233,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             watching: false,
             starts: 0,
             failed_creates: 0,
-            failed_deletes: 0,
-            failed_searches: 0,
             shown: String::new(),
             restarts,
             lifecycle: InstanceLifecycle::new(number << 32),
@@ -293,32 +260,25 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Handles one event if there is one, else does what there is to do for the next start.
     pub fn step(&mut self) -> Step {
-        match self.next_event() {
-            Some(event) => self.on_event(event),
-            None if self.prepare() => self.end_if_done(),
-            None => Step::Idle,
-        }
-    }
-
-    /// What to handle now.
-    fn next_event(&mut self) -> Option<Event> {
-        if let Some(event) = self.slot.next() {
-            return Some(Event::Slot(event));
-        }
-        if let Stage::WaitingForSlot(start, request) = &self.stage
-            && let Some(slot) = request.try_take()
-        {
-            return Some(Event::SlotFree(*start, slot));
-        }
+        let _source = log_source(self.instance.workload.clone());
         let now = self.context.clock.now();
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
-        if is_due(self.stage_due()) {
-            Some(Event::TimerDue)
+        if let Some(event) = self.slot.next() {
+            self.on_event(event);
+        } else if let Stage::WaitingForSlot(start, request) = &self.stage
+            && let Some(slot) = request.try_take()
+        {
+            self.start(*start, Some(slot));
+        } else if is_due(self.stage_due()) {
+            self.on_timer();
         } else if is_due(self.removal_due()) {
-            Some(Event::RemovalDue)
-        } else {
-            is_due(self.lifecycle.due()).then_some(Event::LifecycleDue)
+            self.remove_due();
+        } else if is_due(self.lifecycle.due()) {
+            self.on_lifecycle_due();
+        } else if !self.prepare() {
+            return Step::Idle;
         }
+        self.end_if_done()
     }
 
     /// When the loop wants to act by itself.
@@ -331,8 +291,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
-            Stage::Calling(calling) => Some(calling.due()),
-            Stage::Searching(_) => self.others.iter().map(|(_, until)| *until).min(),
+            Stage::Calling(calling) => Some(calling.due),
+            Stage::Searching(_) => self.given_up_at(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
@@ -353,41 +313,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
         select.ready();
     }
 
-    fn on_event(&mut self, event: Event) -> Step {
-        let _source = log_source(self.instance.workload.clone());
+    fn on_event(&mut self, event: SlotEvent) {
         match event {
-            Event::Slot(SlotEvent::Wish) => self.on_wish(),
-            Event::Slot(SlotEvent::Preparation) => self.on_preparation(),
-            Event::Slot(SlotEvent::Surplus(found)) => {
+            SlotEvent::Wish => self.on_wish(),
+            SlotEvent::Preparation => self.on_preparation(),
+            SlotEvent::Surplus(found) => {
                 self.add_surplus(found);
-                if let Stage::Searching(Search { start, .. }) | Stage::WaitingForSlot(start, _) = &self.stage {
+                if let Stage::Searching(start) | Stage::WaitingForSlot(start, _) = &self.stage {
                     self.begin_start(*start);
                 }
             }
-            Event::Slot(SlotEvent::Called(called)) => self.on_called(called),
-            Event::Slot(SlotEvent::PreparedGone(id)) => self.on_prepared_gone(&id),
-            Event::Slot(SlotEvent::Observed(state)) => self.on_observed(state),
-            Event::Slot(SlotEvent::Listed(listed)) => {
-                if let Stage::Searching(search) = &mut self.stage {
-                    search.listed.push(listed);
-                    self.end_search();
-                }
-            }
-            Event::Slot(SlotEvent::Probed(report)) => self.on_probed(&report),
-            Event::SlotFree(start, slot) => self.start(start, Some(slot)),
-            Event::TimerDue => self.on_timer(),
-            Event::RemovalDue => self.remove_due(),
-            Event::LifecycleDue => self.on_lifecycle_due(),
+            SlotEvent::Called(called) => self.on_called(called),
+            SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
+            SlotEvent::Observed(state) => self.on_observed(state),
+            SlotEvent::Listed(listed) => self.on_listed(listed),
+            SlotEvent::Probed(report) => self.on_probed(&report),
         }
-        self.end_if_done()
     }
 
     fn on_timer(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Searching(search) => {
-                self.stage = Stage::Searching(search);
+            Stage::Searching(start) => {
+                self.stage = Stage::Searching(start);
                 self.give_up_others();
-                self.end_search();
+                if self.unlisted.is_empty() {
+                    self.begin_start(start);
+                }
             }
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
             Stage::RetryAt(_, start) => self.begin_start(start),
@@ -404,7 +355,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
         if let Stage::Calling(calling) = &self.stage
-            && !calling.is_preparation()
+            && calling.kind != Kind::Preparation
         {
             self.wish_waits = true; // It has cancelled the call.
             return;
@@ -482,12 +433,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { added, existing: _, search_first, others } = order;
+        let WorkloadOrder { added, existing: _, unlisted } = order;
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.engine = engine_of(&self.context.engines, &added.workload.runtime);
-        (self.instance, self.wanted, self.others) = (added.instance, Some(added.workload), others);
-        self.leftovers = if search_first { Leftovers::AnyInstance } else { Leftovers::None };
-        (self.starts, self.failed_creates, self.failed_searches) = (0, 0, 0);
+        (self.instance, self.wanted, self.unlisted) = (added.instance, Some(added.workload), unlisted);
+        (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
         self.reclaim_old();

@@ -135,11 +135,18 @@ impl WorkloadStateStore {
         entries.iter().find(|entry| entry.instance == *instance).map(|entry| &entry.state)
     }
 
-    /// Whether a workload with these dependencies may start: of each, some instance has reached the state.
+    /// Whether a workload with these dependencies may start: of each, some instance that counts has reached the state.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
     #[must_use]
-    pub fn may_start(&self, dependencies: &BTreeMap<String, AddCondition>) -> bool {
-        dependencies.iter().all(|(name, condition)| self.phases(name).any(|phase| phase.fulfils_add(*condition)))
+    pub fn may_start(
+        &self,
+        dependencies: &BTreeMap<String, AddCondition>,
+        counts: impl Fn(&InstanceName) -> bool,
+    ) -> bool {
+        dependencies.iter().all(|(name, condition)| {
+            let mut entries = self.by_workload.get(name.as_str()).into_iter().flatten();
+            entries.any(|entry| entry.state.phase.fulfils_add(*condition) && counts(&entry.instance))
+        })
     }
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
@@ -324,9 +331,9 @@ mod tests {
                     store.set_foreign(WorkloadState::new(instance("d", agent), plain(*phase)));
                 }
             }
-            assert_eq!(store.may_start(&add), may_start, "{states:?}");
+            assert_eq!(store.may_start(&add, |_| true), may_start, "{states:?}");
             assert_eq!(store.may_stop("d", DeleteCondition::NotPendingNorRunning), may_stop, "{states:?}");
-            assert!(store.may_start(&BTreeMap::new()));
+            assert!(store.may_start(&BTreeMap::new(), |_| true));
         }
     }
 }

@@ -18,7 +18,6 @@ use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::ContainerConfig;
 use crate::model::workload::Workload;
-use std::iter;
 use std::time::Duration;
 
 /// Stop timeout of a container that names none itself (podman's default).
@@ -44,7 +43,7 @@ pub struct Engine {
     /// Fails when an image is missing.
     pub image_exists: &'static [&'static str],
     /// The containers that match a filter, ended ones too.
-    pub listing: fn(&EngineCli, &str, Cancel<'_>) -> Result<Vec<EngineContainer>, RuntimeError>,
+    pub listing: fn(&EngineCli, &str) -> Result<Vec<EngineContainer>, RuntimeError>,
     /// The entry as a container of an agent; `None` when it is not its, or cannot be read.
     pub listed: fn(&EngineContainer, &str) -> Option<ListedContainer>,
 }
@@ -73,14 +72,9 @@ impl ContainerConnector {
 
     /// As [`RuntimeConnector::find`].
     // [impl->swdd~podman-get-workload-id-uses-label~1]
-    fn find_within(
-        &self,
-        instance: &InstanceName,
-        wanted: Option<&Workload>,
-        cancel: Cancel<'_>,
-    ) -> Result<Vec<ContainerId>, RuntimeError> {
+    fn find_one(&self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
         let in_pods = wanted.is_some_and(|workload| workload.config().joins_pod());
-        let containers = (self.engine.listing)(&self.cli, &filter_by_name(instance), cancel)?;
+        let containers = (self.engine.listing)(&self.cli, &filter_by_name(instance))?;
         let named = containers.iter().filter(|container| container.is_of(instance));
         // A container of a pod may have the labels of its image.
         let ours = named.filter_map(|container| {
@@ -91,7 +85,7 @@ impl ContainerConnector {
     }
 
     /// Stops a container, also a paused one: it does not notice a stop, and podman 4 refuses it, so it is continued first.
-    fn stop_within(&self, id: &ContainerId, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+    fn stop_within(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         // The container may take its own stop timeout, which only the engine has: it comes from the workload's options or
         // from the engine's configuration, maybe of an earlier agent. Nearly all stops end within the default, so the engine
         // is queried only when one does not.
@@ -102,12 +96,12 @@ impl ContainerConnector {
         let more_time = || stop_timeout()?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
         let stop = || {
             let call = self.change(self.engine.stop, id).limit(self.stop_limit);
-            gone_is_fine(call.run_extended(cancel, more_time).map(drop))
+            gone_is_fine(call.run_extended(None, more_time).map(drop))
         };
         match stop() {
             Err(RuntimeError::Failed(text)) if text.contains("paused") => {
                 log::info!("container '{}' is paused and continued to be stopped", id.0);
-                self.change(&["unpause"], id).limit(LISTING_MAX).run(cancel)?;
+                self.change(&["unpause"], id).limit(LISTING_MAX).run(None)?;
                 stop()
             }
             result => result,
@@ -115,21 +109,21 @@ impl ContainerConnector {
     }
 
     /// Removes a container that does not run, with one of the calls for that. Already gone counts as done.
-    fn remove(&self, call: &[&str], id: &ContainerId, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
-        gone_is_fine(self.change(call, id).limit(REMOVE_MAX).run(cancel).map(drop))
+    fn remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
+        gone_is_fine(self.change(call, id).limit(REMOVE_MAX).run(None).map(drop))
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
-    fn stop_and_remove(&self, call: &[&str], id: &ContainerId, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
-        self.stop_within(id, cancel)?;
-        self.remove(call, id, cancel) // Even what was never started, which an engine may not be able to stop.
+    fn stop_and_remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
+        self.stop_within(id)?;
+        self.remove(call, id) // Even what was never started, which an engine may not be able to stop.
     }
 
     /// Removes what was seen not to run. The engine refuses it for a container that was started again meanwhile, which has
     /// to be stopped then.
     fn remove_or_stop(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove(call, id, None).or_else(|error| match error {
-            RuntimeError::Failed(_) => self.stop_and_remove(call, id, None),
+        self.remove(call, id).or_else(|error| match error {
+            RuntimeError::Failed(_) => self.stop_and_remove(call, id),
             other => Err(other),
         })
     }
@@ -138,12 +132,10 @@ impl ContainerConnector {
         self.cli.change(Arguments::default().plain(call).plain(&[&*id.0]))
     }
 
-    /// Makes a container, or changes the `existing` one, as `arguments` say. What a failed call has left is removed as
-    /// `remove` says, and its error kept. Who cancels a create removes what is there anyway, so a cancelled one ends at once.
+    /// Makes a container, or changes one, as `arguments` say.
     fn make(
         &self,
         arguments: impl Fn(&ContainerConfig, &NewContainer) -> Result<Arguments, RuntimeError>,
-        (existing, remove): (Option<&ContainerId>, &[&str]),
         new: &NewContainer,
         limit: Option<Duration>,
         cancel: Cancel<'_>,
@@ -152,19 +144,9 @@ impl ContainerConnector {
         let socket = new.notify_socket.as_ref().map(|path| (NOTIFY_SOCKET, path.to_string_lossy().into_owned()));
         let call = self.cli.change(arguments(&config, new)?).limit(limit).variables(socket);
         match call.run(cancel).and_then(|output| self.created_id(output, new)) {
-            Err(error) if error.means_not_started() || error == RuntimeError::Cancelled => Err(error),
-            Err(error) => {
-                self.clean_up(new, (existing, remove), cancel)?;
-                // A remote client for example.
-                match error {
-                    // What an engine says that cannot write the pid.
-                    RuntimeError::Failed(text)
-                        if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") =>
-                    {
-                        self.make(arguments, (existing, remove), &without_pid_file(new), limit, cancel)
-                    }
-                    error => Err(error),
-                }
+            // A remote client for example.
+            Err(RuntimeError::Failed(text)) if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") => {
+                self.make(arguments, &without_pid_file(new), limit, cancel)
             }
             made => made,
         }
@@ -179,7 +161,7 @@ impl ContainerConnector {
             return Ok(ContainerId(id.into()));
         }
         // A failed call must not read as if nothing had been created: the container may well exist.
-        let found = self.find_within(&new.instance, Some(&new.workload), None).map_err(|error| match error {
+        let found = self.find_one(&new.instance, Some(&new.workload)).map_err(|error| match error {
             RuntimeError::NotInstalled(reason) | RuntimeError::NotStarted(reason) => RuntimeError::Failed(reason),
             other => other,
         })?;
@@ -192,31 +174,6 @@ impl ContainerConnector {
             }
         }
     }
-
-    /// Removes the containers of a create or start that failed; an error only when that is cancelled. They are found by
-    /// label, since the user may have named them differently, and a call that was ended half way printed no id.
-    // [impl->swdd~podman-create-workload-deletes-failed-container~1]
-    fn clean_up(
-        &self,
-        new: &NewContainer,
-        (existing, remove): (Option<&ContainerId>, &[&str]),
-        cancel: Cancel<'_>,
-    ) -> Result<(), RuntimeError> {
-        let (mut ids, listed) = match self.find_within(&new.instance, Some(&new.workload), cancel) {
-            Ok(ids) => (ids, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
-        };
-        ids.extend(existing.filter(|id| !ids.contains(id)).cloned());
-        let removals = ids.iter().map(|id| self.stop_and_remove(remove, id, cancel));
-        for result in iter::once(listed).chain(removals) {
-            match result {
-                Err(RuntimeError::Cancelled) => return result,
-                Err(error) => log::warn!("Failed container cleanup after failed create. Error: '{error}'"),
-                Ok(()) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 impl RuntimeConnector for ContainerConnector {
@@ -226,7 +183,7 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        self.make(ContainerConfig::run_arguments, (None, self.engine.remove), new, limit, cancel)
+        self.make(ContainerConfig::run_arguments, new, limit, cancel)
     }
 
     fn prepare_image(
@@ -251,7 +208,7 @@ impl RuntimeConnector for ContainerConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        self.make(ContainerConfig::create_arguments, (None, self.engine.remove_unused), new, limit, cancel)
+        self.make(ContainerConfig::create_arguments, new, limit, cancel)
     }
 
     fn init(
@@ -262,7 +219,7 @@ impl RuntimeConnector for ContainerConnector {
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
         let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["init", &id.0]));
-        self.make(call, (Some(id), self.engine.remove_unused), new, limit, cancel).map(drop)
+        self.make(call, new, limit, cancel).map(drop)
     }
 
     fn start(
@@ -273,15 +230,15 @@ impl RuntimeConnector for ContainerConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let call = |config: &ContainerConfig, _: &NewContainer| Ok(config.call(&["start", &id.0]));
-        self.make(call, (Some(id), self.engine.remove), new, limit, cancel)
+        self.make(call, new, limit, cancel)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_and_remove(self.engine.remove, id, None)
+        self.stop_and_remove(self.engine.remove, id)
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_within(id, None)
+        self.stop_within(id)
     }
 
     fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
@@ -300,7 +257,7 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {
-        self.find_within(instance, wanted, None)
+        self.find_one(instance, wanted)
     }
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
@@ -323,7 +280,7 @@ impl RuntimeConnector for ContainerConnector {
     // [impl->swdd~podman-implements-runtime-state-getter~1]
     // [impl->swdd~podman-state-getter-uses-podmancli~1]
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {
-        let entries = (self.engine.listing)(&self.cli, &filter_by_agent(&self.agent), None)?;
+        let entries = (self.engine.listing)(&self.cli, &filter_by_agent(&self.agent))?;
         let listed: Vec<_> = entries.iter().filter_map(|entry| (self.engine.listed)(entry, &self.agent)).collect();
         let left_out = entries.len() - listed.len();
         if left_out != self.left_out {

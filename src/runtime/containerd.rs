@@ -9,7 +9,7 @@ use super::container_engine::{Engine, is_gone};
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
 use super::masking::Arguments;
-use super::{Cancel, ContainerId, ListedContainer, MainProcess, RuntimeError};
+use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
 
@@ -29,9 +29,9 @@ pub const ENGINE: Engine = Engine {
 };
 
 /// A container that vanishes meanwhile is left out.
-fn listing(cli: &EngineCli, filter: &str, cancel: Cancel<'_>) -> Result<Vec<EngineContainer>, RuntimeError> {
+fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, RuntimeError> {
     let arguments = ["ps", "--all", "--no-trunc", "--filter", filter, "--format={{json .ID}}"];
-    let text = cli.call(arguments).run(cancel)?.into_text()?;
+    let text = cli.call(arguments).run(None)?.into_text()?;
     let ids: Result<BTreeSet<String>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
     let ids = ids.map_err(|error| cli.nonsense(&format!("The ids cannot be read: {error}"), &arguments))?;
     let ids: Vec<&str> = ids.iter().map(String::as_str).filter(|id| ContainerId::printed(id).is_some()).collect();
@@ -42,7 +42,7 @@ fn listing(cli: &EngineCli, filter: &str, cancel: Cancel<'_>) -> Result<Vec<Engi
     let shown = ["inspect", "--format=...", "..."];
     let given = [&["inspect", &format], &ids[..]].concat();
     let call = cli.call(Arguments::shown_as(&given, &shown)).partial();
-    let result = cli.read_listing(call, &shown, cancel);
+    let result = cli.read_listing(call, &shown);
     result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
 }
 

@@ -2,13 +2,13 @@
 //!
 //! Thread: the caller's. Owns: the name of the program and where its calls are recorded.
 
+use super::RuntimeError;
 use super::command::{EngineCall, quoted};
 use super::container_list::{self, EngineContainer};
 use super::container_records::ContainerRecords;
 use super::engine_children::EngineChildren;
 use super::log_reader::LogCall;
 use super::masking::Arguments;
-use super::{Cancel, RuntimeError};
 use crate::limits::LISTING_MAX;
 
 /// How one engine is called.
@@ -56,22 +56,17 @@ impl EngineCli {
 
     /// All containers of podman, ended ones too, or those that match `filter`.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, filter: Option<&str>, cancel: Cancel<'_>) -> Result<Vec<EngineContainer>, RuntimeError> {
+    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, RuntimeError> {
         let mut arguments = vec!["ps", "--all"];
         arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);
-        self.read_listing(self.call(Arguments::shown_as(&arguments, &shown)), &shown, cancel)
+        self.read_listing(self.call(Arguments::shown_as(&arguments, &shown)), &shown)
     }
 
     /// Makes a call that prints a listing. In errors it has the arguments `shown`, since templates are long.
-    pub fn read_listing(
-        &self,
-        call: EngineCall<'_>,
-        shown: &[&str],
-        cancel: Cancel<'_>,
-    ) -> Result<Vec<EngineContainer>, RuntimeError> {
-        container_list::parse(&call.run(cancel)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
+    pub fn read_listing(&self, call: EngineCall<'_>, shown: &[&str]) -> Result<Vec<EngineContainer>, RuntimeError> {
+        container_list::parse(&call.run(None)?.into_text()?).map_err(|why| self.nonsense(&why, shown))
     }
 }

@@ -127,9 +127,9 @@ impl RuntimeError {
         command::reason(&self.to_string())
     }
 
-    /// Whether nothing happened, because the engine's program could not be started.
+    /// Whether nothing happened: the engine's program was not, or could not be, started.
     pub fn means_not_started(&self) -> bool {
-        matches!(self, Self::NotInstalled(_) | Self::NotStarted(_))
+        matches!(self, Self::Unsupported(_) | Self::NotInstalled(_) | Self::NotStarted(_))
     }
 
     /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
@@ -145,7 +145,7 @@ impl RuntimeError {
 // [impl->swdd~agent-general-runtime-state-getter-interface~1]
 pub trait RuntimeConnector: Send {
     /// Creates and starts a container. `limit` bounds the call (`create_timeout`), `None` does not: it may pull an image.
-    /// After a failure nothing of the attempt is left behind, unless it was cancelled: the caller cleans up then.
+    /// A call that has failed may have left a container, which the caller removes; so with all that make or start one.
     ///
     /// # Errors
     /// `Unsupported` for a configuration that can never work, `Cancelled` by `cancel`, others may be retried.
@@ -188,8 +188,7 @@ pub trait RuntimeConnector: Send {
         Err(RuntimeError::Unsupported(format!("'{}' can only be created and started at once", new.instance.workload)))
     }
 
-    /// Does all of a start of the created container `id` of `new` but the start itself. A container that cannot be
-    /// initialised is removed.
+    /// Does all of a start of the created container `id` of `new` but the start itself.
     ///
     /// # Errors
     /// As [`Self::create_only`].
@@ -209,7 +208,6 @@ pub trait RuntimeConnector: Send {
     }
 
     /// Starts the existing, ended container `id` of `new` again; same limits and errors as [`Self::create`].
-    /// A container that cannot be started is removed, so that the next attempt may create a new one.
     ///
     /// # Errors
     /// As [`Self::create`].

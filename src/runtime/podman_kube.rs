@@ -156,7 +156,7 @@ impl PodmanKubeConnector {
 
     /// The containers of these pods but for those that hold them together.
     fn containers_of(&self, pods: &[String]) -> Result<Vec<EngineContainer>, RuntimeError> {
-        let mut containers = self.cli.containers(None, None)?;
+        let mut containers = self.cli.containers(None)?;
         containers.retain(|one| is_in(one, pods) && !one.is_infra());
         Ok(containers)
     }
@@ -399,7 +399,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let with_pods: Vec<_> = instances.into_iter().map(|name| (self.pods_of(&name), name)).collect();
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
-        let containers = self.cli.containers(None, None)?;
+        let containers = self.cli.containers(None)?;
         let listed = with_pods.into_iter().map(|(pods, instance)| {
             if let Err(error) = &pods {
                 log::warn!("The pods of workload '{instance}' are not known: '{error}'");

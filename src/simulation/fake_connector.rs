@@ -312,8 +312,6 @@ impl RuntimeConnector for FakeConnector {
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             Some(Fault::Fails) => return Err(failed()),
             _ if in_use => {
-                // As the trait says, a failed create leaves nothing of its instance behind.
-                world.containers.retain(|_, container| container.instance != new.instance || container.in_pod);
                 return Err(RuntimeError::Failed("the name is already in use".to_owned()));
             }
             _ => {}
@@ -378,7 +376,6 @@ impl RuntimeConnector for FakeConnector {
                 return Err(RuntimeError::TimedOut("it took too long".to_owned()));
             }
             _ if world.containers.values().any(is_named) => {
-                world.containers.retain(|_, container| container.instance != new.instance);
                 return Err(RuntimeError::Failed("the name is already in use".to_owned()));
             }
             _ => {}
@@ -404,7 +401,6 @@ impl RuntimeConnector for FakeConnector {
             return Err(RuntimeError::Cancelled);
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
-            world.containers.remove(id);
             return Err(failed());
         };
         container.state = ExecutionState::with_info(Phase::PendingStarting, "initialized");
@@ -442,7 +438,6 @@ impl RuntimeConnector for FakeConnector {
             _ => {}
         }
         let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
-            world.containers.remove(id);
             return Err(failed());
         };
         container.state = ExecutionState::plain(Phase::Running);

@@ -41,34 +41,15 @@ impl SimConnector {
         self.call(action, None, None)
     }
 
-    /// Whatever a create or start that failed has left is removed and the first error kept.
-    fn clean_up(&mut self, instance: &InstanceName, existing: Option<&ContainerId>) {
-        let mut ids = self.find(instance, None).unwrap_or_default();
-        if let Some(id) = existing
-            && !ids.contains(id)
-        {
-            ids.push(id.clone());
-        }
-        for id in ids {
-            let _ = self.delete(&id); // As in reality, only worth a warning.
-        }
-    }
-
-    fn run_or_clean_up(
+    fn make(
         &mut self,
         action: Action,
-        new: &NewContainer,
-        existing: Option<&ContainerId>,
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
-        match self.call(action, limit, cancel) {
-            Ok(Answer::Id(id)) => Ok(id),
-            Ok(other) => panic!("a create answers {other:?}"),
-            Err(error) => {
-                self.clean_up(&new.instance, existing);
-                Err(error)
-            }
+        match self.call(action, limit, cancel)? {
+            Answer::Id(id) => Ok(id),
+            other => panic!("a create answers {other:?}"),
         }
     }
 }
@@ -88,7 +69,7 @@ impl RuntimeConnector for SimConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Run(new.clone()), new, None, limit, cancel)
+        self.make(Action::Run(new.clone()), limit, cancel)
     }
 
     fn prepare_image(
@@ -112,7 +93,7 @@ impl RuntimeConnector for SimConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Create(new.clone()), new, None, limit, cancel)
+        self.make(Action::Create(new.clone()), limit, cancel)
     }
 
     fn init(
@@ -122,7 +103,7 @@ impl RuntimeConnector for SimConnector {
         limit: Option<Duration>,
         cancel: Cancel<'_>,
     ) -> Result<(), RuntimeError> {
-        self.run_or_clean_up(Action::Init(id.clone(), new.clone()), new, Some(id), limit, cancel).map(drop)
+        self.make(Action::Init(id.clone(), new.clone()), limit, cancel).map(drop)
     }
 
     fn note(&mut self, instance: &InstanceName, _id: &ContainerId) {
@@ -145,7 +126,7 @@ impl RuntimeConnector for SimConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         check(new)?;
-        self.run_or_clean_up(Action::Start(id.clone(), new.clone()), new, Some(id), limit, cancel)
+        self.make(Action::Start(id.clone(), new.clone()), limit, cancel)
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -114,6 +114,25 @@ fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
     assert!(cluster.engine.containers_of("w2").is_empty());
 }
 
+/// What a restart after a crash needs: a listing with the exit code, the removal, the start. The process of the new container
+/// is in its file, so nothing is listed for it. A listing may come too early for the engine.
+#[test]
+fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("w", "run").restart("ALWAYS")]);
+    for restart in 2..5 {
+        let before = cluster.engine.calls().len();
+        cluster.engine.finish("w", 1);
+        wait_until("it was restarted", || runs(&cluster, "w") == restart);
+        cluster.wait_for_state("w", "Running(Ok)");
+        let calls = cluster.engine.calls();
+        let calls: Vec<&str> = calls[before..].iter().map(|call| call.command()).collect();
+        let changes: Vec<&str> = calls.iter().copied().filter(|call| *call != "ps").collect();
+        assert_eq!(changes, ["rm", "run"], "{calls:?}");
+        assert!((3..=4).contains(&calls.len()), "{calls:?}");
+    }
+}
+
 #[test]
 fn containers_of_other_agents_are_left_alone() {
     let mut cluster = Cluster::start(&["A", "X-A"]);

@@ -10,7 +10,7 @@ use crate::model::messages::AddedWorkload;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::{EngineConfig, ReadConfig};
 use crate::model::workload::Workload;
-use crate::runtime::{ContainerId, NewContainer, RuntimeConnector};
+use crate::runtime::{ContainerId, NewContainer, RuntimeConnector, RuntimeError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::{self, Write as _};
@@ -96,13 +96,10 @@ impl Record {
 }
 
 /// What an instance is created with, when its folders and files have been made.
-///
-/// # Errors
-/// Why its files cannot be mounted.
 pub fn new_container(
     agent_folder: &Path,
     AddedWorkload { instance, workload }: &AddedWorkload,
-) -> Result<NewContainer, String> {
+) -> Result<NewContainer, RuntimeError> {
     let folder = agent_folder.join(instance.folder());
     let has_interface = control_interface::is_wanted(&workload.control_interface_access);
     let config = workload.config();
@@ -111,7 +108,8 @@ pub fn new_container(
         instance: instance.clone(),
         workload: workload.clone(),
         control_interface: has_interface.then(|| folder.join(control_interface::FOLDER)),
-        files: file_paths(&folder.join("files"), &workload.files).map_err(|error| error.to_string())?,
+        files: file_paths(&folder.join("files"), &workload.files)
+            .map_err(|error| RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'")))?,
         notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
         pid_file: keeps_pid(&config).then(|| folder.join("pid")),
     })

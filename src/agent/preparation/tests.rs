@@ -91,7 +91,11 @@ fn what_may_start_at_once_is_not_prepared() {
     rig.engine.inject(Call::Create, [Fault::Fails]);
     rig.add(&[plain("v")]);
     rig.agent.pass(Duration::from_millis(500));
-    assert_eq!(rig.engine.take_calls(), ["create v", "create v"], "the pause of a retry is no time to prepare");
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create v", "find v", "create v"],
+        "the pause of a retry is no time to prepare"
+    );
 }
 
 // ------------------------------------------------------------------ failures
@@ -109,7 +113,9 @@ fn a_start_that_fails_is_followed_by_a_create_and_only_that_counts() {
         rig.engine.inject(Call::Create, [Fault::Fails]);
         rig.sent();
         far(&mut rig, Phase::Running);
-        assert_eq!(rig.engine.take_calls(), ["start w", "create w"]);
+        let removal = if lost { "delete nothing" } else { "delete w" };
+        let calls = rig.engine.take_calls();
+        assert_eq!(calls, ["start w", removal, "create w", "find w"], "{calls:?}");
         let failed = "w Pending(Starting): 'Retry 1: Error: the engine says no'";
         assert_eq!(rig.sent(), [TRIGGERED, failed]);
         rig.agent.pass(Duration::from_millis(500));
@@ -125,9 +131,10 @@ fn a_start_that_the_engine_did_not_begin_removes_the_container_itself() {
     rig.engine.inject(Call::Delete, [Fault::Fails]);
     rig.engine.take_calls();
     far(&mut rig, Phase::Running);
-    // What could not be removed has its name, so the create fails, and cleans up.
-    assert_eq!(rig.engine.take_calls(), ["start w", "delete w", "create w"]);
+    // What could not be removed has its name, so a create would fail.
+    assert_eq!(rig.engine.take_calls(), ["start w", "delete w"]);
     rig.agent.pass(Duration::from_secs(1));
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
     assert_eq!(rig.engine.only().1.state.phase, Phase::Running);
 }
 
@@ -177,14 +184,14 @@ fn a_preparation_that_fails_is_shown_retried_and_prevents_no_start() {
     let mut rig = rig(PrepareLevel::Create);
     rig.engine.inject(Call::CreateOnly, vec![Fault::Fails; 40]);
     rig.add(&[plain("w")]);
-    assert_eq!(rig.engine.take_calls(), ["create-only w"]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w"]);
     let sent = rig.sent();
     assert!(
         sent[1].starts_with("w Pending(WaitingToStart): 'prepare: Error: the engine says no, retry in 1 s"),
         "{sent:?}"
     );
     rig.agent.pass(MINUTE * 60);
-    let tries = rig.engine.take_calls().len();
+    let tries = rig.engine.take_calls().len() / 2;
     assert!((18..40).contains(&tries), "there is no limit of retries, only pauses: {tries}");
     far(&mut rig, Phase::Running);
     assert_eq!(rig.engine.take_calls(), ["create w"]);
@@ -371,21 +378,24 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
 }
 
 #[test]
-fn an_image_got_later_does_not_let_what_a_failed_create_has_left_be_forgotten() {
+fn what_a_failed_create_has_left_goes_before_anything_else_is_prepared() {
     let mut rig = rig(PrepareLevel::Create);
     rig.paths.lock().unwrap().insert("/key".to_owned());
     let added = wanted_with("w", "image: x\nlifecycle: { precondition: { pathExists: /key } }", |workload| {
         workload.dependencies.insert("far".to_owned(), AddCondition::Running);
     });
-    rig.engine.inject(Call::CreateOnly, [Fault::LeavesHalfDone, Fault::Fails, Fault::Fails, Fault::Fails]);
+    rig.engine.inject(Call::CreateOnly, [Fault::LeavesHalfDone]);
+    rig.engine.inject(Call::Find, [Fault::Fails, Fault::Fails]);
     rig.add(std::slice::from_ref(&added));
     rig.paths.lock().unwrap().clear();
-    rig.agent.pass(Duration::from_secs(5));
+    assert_eq!(
+        (rig.engine.take_calls(), rig.engine.containers().len()),
+        (vec!["create-only w".to_owned(), "find w".to_owned()], 1)
+    );
+    rig.agent.pass(MINUTE);
     let calls = rig.engine.take_calls();
+    assert_eq!(calls[..3], ["find w", "find w", "delete w"]);
     assert!(calls.last().is_some_and(|call| call.starts_with("image ")), "{calls:?}");
-    assert_eq!(rig.engine.containers().len(), 1);
-    only_delete(&mut rig, &added);
-    rig.agent.pass(Duration::from_secs(5));
     assert_eq!(rig.engine.containers().len(), 0);
 }
 
@@ -424,7 +434,7 @@ fn a_start_whose_preparation_fails_goes_on_with_a_create() {
     far(&mut rig, Phase::Running);
     rig.agent.manager.threads().hold_calls = false;
     rig.agent.run();
-    assert_eq!(rig.engine.take_calls(), ["create-only w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "create w"]);
 }
 
 #[test]

@@ -3,29 +3,44 @@
 //!
 //! One thread does all the work; another one is started for each that is blocked, up to a bound.
 //!
-//! Thread: `scheduler` and `probes` own one [`PathProbes`] each; `paths` probes for its owner and ends with it.
+//! Thread: `scheduler`, `probes` and all looks at the paths of prepared containers have one [`PathProbes`] each; `paths` probes
+//! for it and ends with it.
 //! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the owner.
 
-use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, PATH_WAIT, STACK_SMALL};
+use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, STACK_SMALL};
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
-use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use std::collections::{BTreeMap, BTreeSet};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathFacts {
+    device: u64,
+    inode: u64,
+    /// The number of a device, else 0.
+    number: u64,
+    /// Size and time of modification (seconds, nanoseconds) of a file; of others they change without meaning.
+    content: Option<(u64, i64, i64)>,
+}
 
 /// One probe of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathProbe {
-    /// Whether something is there.
-    Exists(String),
+    /// What is there.
+    Look(String),
     /// Whether the socket there accepts a connection.
     Connects(String),
 }
 
-/// Whether it holds, or why not.
-pub type PathResult = Result<(), Errno>;
+/// Whether it holds, or why not; of a look, what is there.
+pub type PathResult = Result<Option<PathFacts>, Errno>;
 
 /// A probe with its result.
 pub type Probed = (PathProbe, PathResult);
@@ -87,27 +102,26 @@ impl PathProbes {
         results
     }
 
-    /// Which of these paths exist, as far as that is known within [`PATH_WAIT`]. A path without a result by then is
-    /// not waited for the next time.
-    pub fn exist(&mut self, paths: &BTreeSet<&str>) -> BTreeMap<String, bool> {
-        let mut known = BTreeMap::new();
-        let mut note = |(probe, result): Probed| {
-            if let PathProbe::Exists(path) = probe {
-                known.insert(path, result.is_ok());
-            }
-        };
-        self.take_results().into_iter().for_each(&mut note); // Late ones.
+    /// What is at these paths, as far as that is known within `limit`; `None` for nothing. A path without a result by then is
+    /// not waited for before it has answered.
+    pub fn look(
+        &mut self,
+        paths: impl Iterator<Item = String>,
+        limit: Duration,
+    ) -> BTreeMap<String, Option<PathFacts>> {
+        self.take_results(); // Late ones, which may be old.
         for path in paths {
-            let _ = self.start(&PathProbe::Exists((*path).to_owned())); // Then it is not known.
+            let _ = self.start(&PathProbe::Look(path)); // Then it is not known.
         }
-        let timeout = after(PATH_WAIT);
+        let (mut known, timeout) = (BTreeMap::new(), after(limit));
         // With all threads blocked, no result can come.
         while self.open.values().any(|abandoned| !abandoned) && self.blocked() < PATH_THREADS {
             select_biased! {
                 recv(self.results.1) -> result => {
-                    let Ok(result) = result else { break };
-                    self.open.remove(&result.0);
-                    note(result);
+                    let Ok((probe, result)) = result else { break };
+                    if self.open.remove(&probe) == Some(false) && let PathProbe::Look(path) = probe {
+                        known.insert(path, result.ok().flatten());
+                    }
                 }
                 recv(timeout) -> _ => break,
             }
@@ -138,12 +152,26 @@ impl PathProbes {
 /// Probes the node that this process runs on.
 pub fn node() -> ProbePath {
     Arc::new(|probe| match probe {
-        PathProbe::Exists(path) => stat(path.as_str()).map(drop),
+        PathProbe::Look(path) => match fs::metadata(path) {
+            Ok(found) => Ok(Some(facts(&found))),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
+        },
         PathProbe::Connects(path) => SocketAddrUnix::new(path.as_str()).and_then(|address| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
+            connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address).map(|()| None)
         }),
     })
+}
+
+fn facts(found: &fs::Metadata) -> PathFacts {
+    let kind = found.file_type();
+    let is_device = kind.is_block_device() || kind.is_char_device();
+    PathFacts {
+        device: found.dev(),
+        inode: found.ino(),
+        number: if is_device { found.rdev() } else { 0 },
+        content: kind.is_file().then(|| (found.size(), found.mtime(), found.mtime_nsec())),
+    }
 }
 
 #[cfg(test)]

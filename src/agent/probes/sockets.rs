@@ -60,7 +60,7 @@ impl super::table::ProbeIo for SocketIo {
     fn begin(&mut self, order: &ProbeOrder) -> Option<Outcome> {
         match &order.check {
             Check::Notify => None,
-            Check::File(path) => self.paths.begin(order.key, PathProbe::Exists(path.clone())),
+            Check::File(path) => self.paths.begin(order.key, PathProbe::Look(path.clone())),
             Check::Unix(path) => self.paths.begin(order.key, PathProbe::Connects(path.clone())),
             Check::Exec(command) => {
                 self.commands.begin(order, command);
@@ -268,7 +268,11 @@ impl Paths {
     fn take_ended(&mut self) -> Vec<Ended> {
         let results: BTreeMap<PathProbe, PathResult> = self.probes.take_results().into_iter().collect();
         let ended = self.waiting.extract_if(.., |_, probe| results.contains_key(probe));
-        ended.map(|(key, probe)| (key, results[&probe].map_or_else(failure, |()| Outcome::Holds))).collect()
+        ended
+            .map(|(key, probe)| {
+                (key, results[&probe].as_ref().map_or_else(|errno| failure(*errno), |_| Outcome::Holds))
+            })
+            .collect()
     }
 }
 

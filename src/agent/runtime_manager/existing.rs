@@ -5,6 +5,7 @@
 
 use super::next::{is_prepared, surplus_of};
 use super::{Change, Existing, Record, RuntimeManager, Waits, WorkloadThreads};
+use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
@@ -41,9 +42,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         wanted: BTreeMap<Name, AddedWorkload>,
         mut deleted: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
     ) -> Vec<Change> {
-        self.staging.awaits_hello = false;
+        self.awaits_hello = false;
         self.touch_waiting();
-        self.conditions.retain(|name| wanted.contains_key(name));
         let unneeded = self.records.keys().filter(|name| !wanted.contains_key(*name)).cloned();
         let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
         let all = all.into_iter().chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
@@ -82,13 +82,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let serves = |(runtime, container): &Existing| {
                 is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
             };
-            // The conditions of what is known were evaluated when it came; the activation counts once.
-            if self.records.contains_key(name) {
+            if self.records.get(name).is_some_and(|record| record.wanted.is_some() || record.object.is_some()) {
                 continue;
             }
-            self.conditions.insert(added, self.context.clock.now());
             let is_served = by_workload.get(name).is_some_and(|found| found.iter().any(serves));
-            if is_served && !self.conditions.is_inactive(name) {
+            if is_served && !self.gate(added, false).is_some_and(|gate| gate.is_inactive()) {
                 let candidates = by_workload.remove(name).unwrap_or_default();
                 self.adopt(name, Some(added), candidates, &mut reports); // It resumes, so nothing else is to be done.
             }
@@ -199,8 +197,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let Some(added) = wanted else {
             return reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
         };
-        self.conditions.insert(added, self.context.clock.now());
-        let is_active = !self.conditions.is_inactive(name);
+        let gate = self.gate(added, false);
+        let is_active = !gate.as_ref().is_some_and(Gate::is_inactive);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if is_active && self.stays(added, &runtime, &container) {
             info!("Resuming workload '{name}'");
@@ -212,7 +210,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let wish = Some(Wish::Run(Box::new(order)));
             reports.extend(self.start_loop(added.instance.clone(), runtime, held, surplus, wish));
             let record = self.records.entry(name.clone()).or_default();
-            record.wanted = Some(added.clone());
+            (record.wanted, record.gate) = (Some(added.clone()), gate);
             return self.wait(name, Waits::No, BTreeMap::new());
         }
         let reuse = is_active

@@ -6,6 +6,7 @@
 //! empty when none has come before the hello.
 
 use super::{Existing, Record, RuntimeManager, Waits, WorkloadThreads};
+use crate::agent::conditions::Gate;
 use crate::agent::events::PreparationReport;
 use crate::agent::preparation::record::Record as PreparedRecord;
 use crate::agent::settings::unsupported_runtime;
@@ -32,25 +33,13 @@ pub const COPIED_FILES: [&str; 4] =
 /// For so long the old instance runs on after the new one could not be staged, so that the server can undo the update.
 const UNDONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// All that is to be staged.
-#[derive(Default)]
-pub(super) struct Staging {
-    /// With what the server was sent of it in this session.
-    staged: BTreeMap<Name, (AddedWorkload, Option<PreparedInstance>)>,
-    /// A list has come since the session began.
-    has_list: bool,
-    /// What is wanted in this session is not known yet as far as containers that exist decide about it.
-    pub(super) awaits_hello: bool,
-}
-
-impl Staging {
-    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
-        self.staged.keys()
-    }
-
-    fn get(&self, name: &str) -> Option<&AddedWorkload> {
-        self.staged.get(name).map(|(added, _)| added)
-    }
+/// An instance that is staged.
+pub(super) struct Staged {
+    added: AddedWorkload,
+    /// The conditions under which it may replace the old one.
+    pub(super) gate: Option<Gate>,
+    /// What the server was sent of it in this session.
+    told: Option<PreparedInstance>,
 }
 
 /// How far the block `update` wants the instance to be prepared.
@@ -76,50 +65,55 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// These are all instances to be staged from now on.
     // [impl->swdd~agent-stages-updates~1]
     pub fn stage(&mut self, list: Vec<AddedWorkload>) {
-        self.staging.has_list = true;
-        let mut before = std::mem::take(&mut self.staging.staged);
-        for added in list {
-            let name = added.instance.workload.clone();
-            let same = before.remove(&name).filter(|(before, _)| *before == added);
-            if same.is_none() {
-                self.conditions.stage(&added, self.context.clock.now());
-                self.touched.insert(name.clone());
-            }
-            self.staging.staged.insert(name, same.unwrap_or((added, None)));
-        }
-        for name in before.into_keys() {
-            if !self.staging.staged.contains_key(&name) {
-                self.conditions.unstage(&name);
+        self.has_stage_list = true;
+        let list = list.into_iter().map(|added| (added.instance.workload.clone(), added));
+        let mut list: BTreeMap<Name, AddedWorkload> = list.collect();
+        for name in self.staged_names() {
+            let Some(record) = self.records.get_mut(&name) else { continue };
+            if record.staged() == list.get(&name) {
+                list.remove(&name);
+            } else {
+                record.staged = None;
+                self.forget_if_empty(&name);
                 self.touched.insert(name);
             }
         }
+        for (name, added) in list {
+            let gate = self.gate(&added, true);
+            self.records.entry(name.clone()).or_default().staged = Some(Staged { added, gate, told: None });
+            self.touched.insert(name);
+        }
+    }
+
+    fn staged_names(&self) -> Vec<Name> {
+        self.records.iter().filter(|(_, record)| record.staged.is_some()).map(|(name, _)| name.clone()).collect()
     }
 
     /// The server sends a hello, by which it forgets what was reported. Without a list before it nothing is to be staged
     /// any more.
     pub fn session_begins(&mut self) {
-        if !self.staging.has_list {
+        if !self.has_stage_list {
             self.stage(Vec::new());
         }
-        (self.staging.has_list, self.staging.awaits_hello) = (false, true);
-        self.staging.staged.values_mut().for_each(|(_, reported)| *reported = None);
+        (self.has_stage_list, self.awaits_hello) = (false, true);
+        self.records.values_mut().filter_map(|record| record.staged.as_mut()).for_each(|staged| staged.told = None);
     }
 
     /// The connection is lost: the list that comes next belongs to another session. Nothing else changes.
     pub fn session_ended(&mut self) {
-        self.staging.has_list = false;
+        self.has_stage_list = false;
     }
 
     /// What is to be reported of what is staged.
     pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
-        if self.staging.awaits_hello || self.staging.staged.is_empty() {
-            return Vec::new();
-        }
-        let mut staged = std::mem::take(&mut self.staging.staged);
         let mut news = Vec::new();
-        for (name, (added, reported)) in &mut staged {
-            let now = self.progress(name, added);
-            if reported.as_ref() == Some(&now) {
+        if self.awaits_hello {
+            return news;
+        }
+        for name in self.staged_names() {
+            let Some(staged) = self.records.get(&name).and_then(|record| record.staged.as_ref()) else { continue };
+            let now = self.progress(&name, &staged.added);
+            if staged.told.as_ref() == Some(&now) {
                 continue;
             }
             if let PreparedInstance { reason: Some(reason), tries, is_final, .. } = &now {
@@ -127,10 +121,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 let _source = log_source(name.clone());
                 warn!("The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'");
             }
-            *reported = Some(now.clone());
-            news.push(now);
+            news.push(now.clone());
+            let staged = self.records.get_mut(&name).and_then(|record| record.staged.as_mut());
+            staged.into_iter().for_each(|staged| staged.told = Some(now.clone()));
         }
-        self.staging.staged = staged;
         news
     }
 
@@ -152,11 +146,16 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
             (failure, is_final) = (Some((reason, 0)), true);
         }
-        let unmet = self.conditions.staged_unmet(name).filter(|_| level.is_some() || is_final);
+        let gate = self.records.get(name).and_then(Record::staged_gate);
+        let unmet = gate.and_then(Gate::staged_unmet).filter(|_| level.is_some() || is_final);
         let unmet = unmet.map(|unmet| unmet[..unmet.floor_char_boundary(CONDITION_INFO_MAX)].to_owned());
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
         PreparedInstance { instance, level, reason, tries, is_final, unmet }
+    }
+
+    fn staged_of(&self, name: &Name) -> Option<&AddedWorkload> {
+        self.records.get(name).and_then(Record::staged)
     }
 
     /// Whether this is wanted already, exactly as it is.
@@ -167,13 +166,13 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// How far a staged instance is to be prepared; `None` while that is not known.
     fn staged_level(&self, added: &AddedWorkload) -> Option<PrepareLevel> {
-        let name = &added.instance.workload;
-        if self.conditions.is_staged_inactive(name) {
+        let gate = self.records.get(&added.instance.workload).and_then(Record::staged_gate);
+        if gate.is_some_and(Gate::is_inactive) {
             return Some(PrepareLevel::None); // It will not be created.
         }
         // A create would fail without the paths of a precondition.
-        let most = if self.conditions.may_staged_run(name) { PrepareLevel::Init } else { PrepareLevel::Image };
-        (!self.staging.awaits_hello && self.may_prepare(added)).then(|| stage_of(added).min(most))
+        let most = if gate.is_none_or(Gate::may_run) { PrepareLevel::Init } else { PrepareLevel::Image };
+        (!self.awaits_hello && self.may_prepare(added)).then(|| stage_of(added).min(most))
     }
 
     // ----------------------------------------------- what is staged before a stop
@@ -188,7 +187,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             stage_of(new) > PrepareLevel::None
                 && record.report(new).is_none_or(|report| report.done.is_none() && !report.is_final)
                 && self.may_prepare(new)
-                && !self.conditions.is_inactive(name)
+                && !record.gate.as_ref().is_some_and(Gate::is_inactive)
         })
     }
 
@@ -231,7 +230,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut reports = Vec::new();
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
-            if self.staging.awaits_hello && self.staging.get(&name).is_some() {
+            if self.awaits_hello && self.staged_of(&name).is_some() {
                 continue; // A container of the same instance may turn out to go on.
             }
             let wanted = self.preparation_of(&name);
@@ -264,7 +263,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     pub fn prepared(&mut self, report: PreparationReport, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
         let name = report.added.instance.workload.clone();
         // What is staged is shown by the server.
-        let is_shown = self.staging.get(&name).is_none_or(|staged| self.is_carried_out(staged));
+        let is_shown = self.staged_of(&name).is_none_or(|staged| self.is_carried_out(staged));
         let note = if is_shown { report.note.clone() } else { String::new() };
         let Some(record) = self.records.get_mut(&name) else { return Vec::new() };
         let Some(object) = &mut record.object else { return Vec::new() };
@@ -278,20 +277,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Each workload that waits, or is staged, may be prepared differently now.
     pub fn touch_waiting(&mut self) {
-        let waiting = self.records.iter().filter(|(_, record)| record.waits != Waits::No);
-        self.touched.extend(waiting.map(|(name, _)| name).chain(self.staging.names()).cloned());
+        let waits = |record: &Record| record.waits != Waits::No || record.staged.is_some();
+        self.touched.extend(self.records.iter().filter(|(_, record)| waits(record)).map(|(name, _)| name.clone()));
     }
 
     /// What is to be prepared of a workload, if it is staged, or waits and may be.
     fn preparation_of(&self, name: &Name) -> Option<Preparation> {
         let tries = || Some(self.context.retry_limit.unwrap_or(u32::MAX));
-        let staged = self.staging.get(name).filter(|added| !self.is_carried_out(added));
+        let staged = self.staged_of(name).filter(|added| !self.is_carried_out(added));
         let (added, level, retry_limit) = if let Some(added) = staged {
             (added, self.staged_level(added)?, tries())
         } else {
             let record = self.records.get(name)?;
             let added = record.waiting()?;
-            if self.conditions.is_inactive(name) || !self.may_prepare(added) {
+            let gate = record.gate.as_ref();
+            if gate.is_some_and(Gate::is_inactive) || !self.may_prepare(added) {
                 return None;
             }
             // What was staged for an update that is carried out now, and waits for others, is kept.
@@ -301,7 +301,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let stage = if is_unstaged { stage_of(added) } else { PrepareLevel::None };
             let level = self.requested(added).max(before.unwrap_or_default()).max(stage);
             // A create would fail without the paths of a precondition, and an `init` would pin mounts.
-            let level = if self.conditions.reason(name).is_some() { level.min(PrepareLevel::Image) } else { level };
+            let may_run = gate.and_then(Gate::reason).is_none();
+            let level = if may_run { level } else { level.min(PrepareLevel::Image) };
             (added, level, is_unstaged.then(tries).flatten())
         };
         (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit })
@@ -333,7 +334,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     ) -> Vec<Surplus> {
         // Nothing is created of an instance that runs in another form.
         let runs = self.records.get(name).and_then(|record| record.object.as_ref()).map(|object| &object.instance);
-        let staged = self.staging.get(name).filter(|staged| runs != Some(&staged.instance)).cloned();
+        let staged = self.staged_of(name).filter(|staged| runs != Some(&staged.instance)).cloned();
         let mut unused = Vec::new();
         candidates.retain(|(runtime, container)| {
             let waits = ["created", "configured", "initialized"];
@@ -367,6 +368,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 }
 
 impl Record {
+    fn staged(&self) -> Option<&AddedWorkload> {
+        self.staged.as_ref().map(|staged| &staged.added)
+    }
+
+    pub(super) fn staged_gate(&self) -> Option<&Gate> {
+        self.staged.as_ref()?.gate.as_ref()
+    }
+
     /// How far its control loop has prepared this.
     fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
         self.object.as_ref()?.prepared.as_ref().filter(|report| report.added == *added)

@@ -117,6 +117,23 @@ fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
     assert_eq!(rig.engine.take_calls(), ["delete w", "create other", "create w"]);
 }
 
+/// The one was started beside the old container of the other, which was about to go, so both were starting at the same time.
+#[test]
+fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_order_they_come() {
+    for (needed, user) in [("needed", "user"), ("needed", "a-user")] {
+        let mut rig = Rig::running(&[wanted(needed, "a"), needing(user, "a", needed)]);
+        let mut deletes = [deleted(needed, "a", user), deleted(user, "a", None)];
+        deletes.sort_by_key(|deleted| deleted.instance.workload.clone());
+        rig.change(&[needing(user, "b", needed), wanted(needed, "b")], &deletes);
+        let states = rig.sent();
+        let place = |state: &str| states.iter().position(|sent| *sent == sequence(&[state])[0]);
+        let [runs, starts] = [format!("{needed}:b running"), format!("{user}:b starting")].map(|state| place(&state));
+        assert!(runs.is_some() && runs < starts, "{states:?}");
+        let calls = [("delete", user), ("delete", needed), ("create", needed), ("create", user)];
+        assert_eq!(rig.engine.take_calls(), calls.map(|(call, name)| format!("{call} {name}")));
+    }
+}
+
 #[test]
 fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
     let mut rig = Rig::running(&[wanted("w", "a")]);

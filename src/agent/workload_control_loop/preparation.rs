@@ -6,14 +6,14 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
 
-use super::{Connector, Leftovers, WorkloadControlLoop};
+use super::{Connector, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
 use crate::agent::preparation::levels::{self, Situation};
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
-use crate::agent::start_slots::{SlotRequest, StartSlot, StartSlots, Use};
+use crate::agent::start_slots::{SlotRequest, Use};
 use crate::agent::state_checker::WatchCommand;
 use crate::agent::wish_slot::Preparation;
 use crate::limits::START_SLOT_MAX;
@@ -40,8 +40,6 @@ pub(super) struct Prepared {
     /// What is reached.
     level: PrepareLevel,
     pub(super) container: Option<PreparedContainer>,
-    /// A create failed, so something of it may be left.
-    pub(super) unsure: bool,
     pub(super) call: Option<Call>,
     failures: u32,
     /// Why the last try failed.
@@ -51,35 +49,10 @@ pub(super) struct Prepared {
     has_given_up: bool,
     /// What is shown of it while it waits.
     note: String,
-    cpu: Place,
-    initialised: Place,
+    cpu: Option<SlotRequest>,
+    initialised: Option<SlotRequest>,
     /// It is what is to run, and takes part in the start of that.
     pub(super) is_started: bool,
-}
-
-/// A slot, or the queue for it.
-pub(super) enum Place {
-    None,
-    Waits(SlotRequest),
-    /// Given back when dropped.
-    Taken {
-        _slot: StartSlot,
-    },
-}
-
-impl Place {
-    /// Whether it is taken; it is requested if need be.
-    fn take(&mut self, slots: &StartSlots, of: Use, wake: impl FnOnce() -> Box<dyn Fn() + Send>) -> bool {
-        if matches!(self, Self::None) {
-            *self = Self::Waits(slots.request(of, wake()));
-        }
-        if let Self::Waits(request) = self
-            && let Some(slot) = request.try_take()
-        {
-            *self = Self::Taken { _slot: slot };
-        }
-        matches!(self, Self::Taken { .. })
-    }
 }
 
 impl Prepared {
@@ -88,15 +61,14 @@ impl Prepared {
             added,
             level: PrepareLevel::None,
             container: None,
-            unsure: false,
             call: None,
             failures: 0,
             reason: String::new(),
             retry_at: None,
             has_given_up: false,
             note: String::new(),
-            cpu: Place::None,
-            initialised: Place::None,
+            cpu: None,
+            initialised: None,
             is_started: false,
         }
     }
@@ -107,8 +79,6 @@ impl Prepared {
     }
 
     fn reached(&mut self, level: PrepareLevel, container: Option<PreparedContainer>) {
-        // An image says nothing about what an earlier try has left.
-        self.unsure &= container.is_none();
         (self.level, self.container, self.failures) = (level, container, 0);
         self.note = format!("{PREPARED_PREFIX}{level}");
     }
@@ -149,7 +119,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn preparation_due(&self) -> Option<Instant> {
         self.prepared_now()?;
         let next = self.next.as_ref()?;
-        let call = next.call.as_ref().filter(|_| !matches!(next.cpu, Place::None));
+        let call = next.call.as_ref().filter(|_| next.cpu.is_some());
         next.retry_at.into_iter().chain(call.map(|call| call.since + START_SLOT_MAX)).min()
     }
 
@@ -165,8 +135,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let step = self.next_step(&mut next, target, now);
         let worked = step.is_some();
         if let Some(step) = step {
-            let new = new_container(&self.context.calls.folder, &wanted.added)
-                .map_err(|cause| RuntimeError::Unsupported(format!("Failed to create workload file: '{cause}'")));
+            let new = new_container(&self.context.calls.folder, &wanted.added);
             match new.and_then(|new| self.call_beside(step, new)) {
                 Ok(call) => next.call = Some(call),
                 Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
@@ -213,11 +182,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let searches_all = self.leftovers == Leftovers::AnyInstance
-            && self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == workload.runtime);
-        let old_shares = searches_all
-            || self.others.iter().any(|(runtime, _)| *runtime == workload.runtime)
-            || self.removal.has(instance);
+        let old_shares =
+            self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime) || self.removal.has(instance);
         let old = (!self.is_empty).then_some(&self.instance);
         levels::allowed(workload, *level, Situation { instance, old, old_shares, may_run: true })
     }
@@ -225,16 +191,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
         if let Some(call) = &next.call {
             if call.since + START_SLOT_MAX <= now {
-                next.cpu = Place::None; // It would delay others.
+                next.cpu = None; // It would delay others.
             }
             return None;
         }
-        let wake = || self.slot.waker();
-        let slots = &self.context.slots;
+        let is_given = |place: &mut Option<SlotRequest>, of| {
+            place.get_or_insert_with(|| self.context.slots.request(of, self.slot.waker())).is_given()
+        };
         if target < PrepareLevel::Init {
-            next.initialised = Place::None;
+            next.initialised = None;
         }
-        let may_init = target == PrepareLevel::Init && next.initialised.take(slots, Use::Initialised, wake);
+        let may_init = target == PrepareLevel::Init && is_given(&mut next.initialised, Use::Initialised);
         let step = match &next.container {
             _ if next.level >= target => None,
             Some(container) => may_init.then(|| CallStep::Init(container.clone())),
@@ -244,10 +211,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         next.retry_at.take_if(|at| *at <= now);
         let waits = next.has_given_up || next.retry_at.is_some();
         let Some(step) = step.filter(|_| !waits && !self.removal.has_unused()) else {
-            next.cpu = Place::None;
+            next.cpu = None;
             return None;
         };
-        next.cpu.take(slots, Use::Prepare, wake).then_some(step)
+        is_given(&mut next.cpu, Use::Prepare).then_some(step)
     }
 
     /// Whether this is what the loop is going to start next.
@@ -260,7 +227,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let report = PreparationReport {
             added: next.added.clone(),
             done: (next.level >= target).then_some(target),
-            level: next.level,
             failure: (next.failures > 0).then(|| (next.reason.clone(), next.failures)),
             is_final: next.has_given_up,
             note: next.note.clone(),
@@ -286,12 +252,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(error) => error,
         };
         if call.makes_container {
-            // A connector removes what it made, unless the call was ended.
-            let container = prepared.container.take();
-            prepared.unsure = true;
-            if matches!(error, RuntimeError::Cancelled | RuntimeError::TimedOut(_)) {
-                prepared.unsure = false; // It is searched now.
-                self.remove_unused(&prepared.added, container, true, None, None);
+            let container = prepared.container.take().map(|container| container.id);
+            if container.is_some() || !error.means_not_started() {
+                self.remove_unused(&prepared.added, container, None, None);
             }
         }
         if error != RuntimeError::Cancelled {
@@ -337,11 +300,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if prepared.container.is_some() {
             self.watch_prepared(&prepared.added, None);
         }
-        let Prepared { added, container, unsure, call, initialised, .. } = prepared;
+        let Prepared { added, container, call, initialised, .. } = prepared;
         call.iter().filter_map(|call| call.cancel.as_ref()).for_each(EventFd::set);
         let call = call.filter(|call| call.makes_container).map(|call| call.number);
-        if container.is_some() || unsure || call.is_some() {
-            self.remove_unused(&added, container, unsure, call, Some(initialised));
+        if container.is_some() || call.is_some() {
+            self.remove_unused(&added, container.map(|container| container.id), call, initialised);
         } else {
             self.released(&added.instance);
         }

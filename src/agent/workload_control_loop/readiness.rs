@@ -12,7 +12,7 @@ use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::platform::clock::Clock;
-use crate::runtime::ProbeTarget;
+use crate::runtime::{ProbeTarget, RuntimeError};
 use log::{info, warn};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -29,23 +29,6 @@ pub(super) enum Origin {
     Adopted,
     /// It had ended or was lost according to its engine, and runs.
     SeenAgain,
-}
-
-/// Why a container could not be prepared.
-pub(super) enum Unprepared {
-    /// Only an update helps.
-    ForGood(String),
-    /// Another try may succeed, when a disk has room again for example.
-    ForNow(String),
-}
-
-impl Unprepared {
-    /// The reason.
-    pub(super) fn cause(self) -> String {
-        match self {
-            Self::ForGood(cause) | Self::ForNow(cause) => cause,
-        }
-    }
 }
 
 /// One instance from its start to its end: created, starting, ready (which stays), ended.
@@ -166,24 +149,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // ------------------------------------------------------------------ start
 
     /// Makes the socket that the workload notifies, if it does.
-    pub(super) fn open_notify_socket(&mut self) -> Result<Option<PathBuf>, Unprepared> {
+    pub(super) fn open_notify_socket(&mut self) -> Result<(), RuntimeError> {
         self.lifecycle.notify = None;
         if !self.lifecycle.spec.wants_notify() {
-            return Ok(None);
+            return Ok(());
         }
         let path = notify_socket_path(&self.context.calls.folder, &self.instance);
         match notify_socket(&path) {
             Ok(socket) => {
-                self.lifecycle.notify = Some(NotifySocket { path: path.clone(), socket: Arc::new(socket) });
-                Ok(Some(path))
+                self.lifecycle.notify = Some(NotifySocket { path, socket: Arc::new(socket) });
+                Ok(())
             }
             Err(error) => {
                 let cause = format!("lifecycle.ready.notify: the socket '{}' cannot be made: {error}", path.display());
                 let is_too_long = error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error());
                 Err(if is_too_long {
-                    Unprepared::ForGood(format!("{cause}; a shorter run folder may help"))
+                    RuntimeError::Unsupported(format!("{cause}; a shorter run folder may help"))
                 } else {
-                    Unprepared::ForNow(cause)
+                    RuntimeError::NotStarted(cause)
                 })
             }
         }
@@ -208,23 +191,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
         lifecycle.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
         let initial_delay = if origin == Origin::Created { ready.pace.initial_delay } else { Duration::ZERO };
-        self.probe_ready(initial_delay);
-    }
-
-    fn probe_ready(&mut self, initial_delay: Duration) {
-        let Some(ready) = self.lifecycle.spec.ready.clone() else { return };
-        let pace = Pace { initial_delay, ..ready.pace };
-        self.start_probe(Purpose::Ready, ready.check, pace, ready.success_threshold, None);
-    }
-
-    fn probe_alive(&mut self, initial_delay: Duration) {
-        let Some(alive) = self.lifecycle.spec.alive.clone() else { return };
-        let pace = Pace { initial_delay, ..alive.pace };
-        self.start_probe(Purpose::Alive, alive.check, pace, 1, Some(alive.failure_threshold));
+        self.start_probe(Purpose::Ready, initial_delay);
     }
 
     /// Orders a probe; it replaces the one before.
-    fn start_probe(&mut self, purpose: Purpose, check: Check, pace: Pace, successes: u32, failures: Option<u32>) {
+    fn start_probe(&mut self, purpose: Purpose, initial_delay: Duration) {
+        let spec = &self.lifecycle.spec;
+        let ordered = match purpose {
+            Purpose::Ready => spec.ready.as_ref().map(|one| (&one.check, one.pace, one.success_threshold, None)),
+            Purpose::Alive => spec.alive.as_ref().map(|one| (&one.check, one.pace, 1, Some(one.failure_threshold))),
+            Purpose::Gone => spec.gone.as_ref().map(|one| (&one.check, one.pace, 1, Some(1))),
+        };
+        let Some((check, pace, successes, failures)) = ordered else { return };
+        let (check, pace) = (check.clone(), Pace { initial_delay, ..pace });
         self.stop_probe();
         let in_container = matches!(check, Check::Exec(_));
         let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
@@ -337,7 +316,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if alive.check == Check::Notify && self.lifecycle.notify.is_none() && self.open_notify_socket().is_err() {
             return; // After a restart of the agent only; without the socket nothing arrives.
         }
-        self.probe_alive(alive.pace.period);
+        self.start_probe(Purpose::Alive, alive.pace.period);
     }
 
     // ----------------------------------------------------------------- results
@@ -354,7 +333,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 let note = self.ready_note(report);
                 self.show_note(note);
                 if incomplete && !holds {
-                    self.probe_again();
+                    self.start_probe(purpose, MISSING_TARGET_RETRY); // The engine may know now where to probe.
                 }
             }
             Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
@@ -364,7 +343,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                     self.show_note(note);
                 }
                 if incomplete && !holds {
-                    self.probe_again();
+                    self.start_probe(purpose, MISSING_TARGET_RETRY);
                 }
             }
             Purpose::Gone if !holds => self.on_gone(),
@@ -373,15 +352,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
-        }
-    }
-
-    /// The engine may know now where to probe.
-    fn probe_again(&mut self) {
-        if self.lifecycle.is_ready {
-            self.probe_alive(MISSING_TARGET_RETRY);
-        } else {
-            self.probe_ready(MISSING_TARGET_RETRY);
         }
     }
 
@@ -449,7 +419,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(()) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, short_info(note))),
             Err(error) => {
                 warn!("Could not stop workload '{}': '{error}'", self.instance.workload);
-                self.delete_then(AfterDelete::Failed(note))
+                self.delete_then(AfterDelete::Failed(note), false)
             }
         }
     }
@@ -516,14 +486,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.lifecycle.note.clone()
         };
         let last = last.split(", attempt").next().unwrap_or_default();
-        self.delete_then(AfterDelete::NotReady(short_info(format!("{last}, not ready within {limit} s"))))
-    }
-
-    /// Removes the container as part of a start that failed, which is not shown as an end.
-    fn delete_then(&mut self, after: AfterDelete) {
-        self.lifecycle_ended();
-        self.failed_deletes = 0;
-        self.try_delete(after)
+        let cause = short_info(format!("{last}, not ready within {limit} s"));
+        self.delete_then(AfterDelete::NotReady(cause), false)
     }
 
     /// The container that did not become ready is removed.
@@ -558,7 +522,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
         self.lifecycle.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
         self.stage = Stage::Gone(after);
-        self.start_probe(Purpose::Gone, gone.check, gone.pace, 1, Some(1));
+        self.start_probe(Purpose::Gone, gone.pace.initial_delay);
     }
 
     fn on_gone(&mut self) {

@@ -3,60 +3,46 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).
 
+use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
-use super::readiness::{Origin, Unprepared};
-use super::{Engine, Leftovers, Stage, Start, WorkloadControlLoop};
+use super::readiness::Origin;
+use super::{Engine, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
-use crate::agent::control_interface;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
 use crate::agent::events::send_state;
 use crate::agent::preparation::host_paths;
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{StartSlot, Use};
-use crate::agent::workload_files::write_files;
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
-use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
 use crate::runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
 use log::{debug, error, info, warn};
-use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The call of a start that is under way.
 pub(super) struct Calling {
     start: Start,
-    kind: Kind,
+    pub(super) kind: Kind,
     number: u64,
     /// Until the start has taken so long that others need it.
     slot: Option<StartSlot>,
     since: Instant,
     /// When to report next for how long it has been running.
-    due: Instant,
+    pub(super) due: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// What was being prepared when the start came. That call is a part of it.
     Preparation,
     /// The prepared container is started.
     Prepared,
     /// A container is created, or started again.
     Plain,
-}
-
-impl Calling {
-    pub(super) fn due(&self) -> Instant {
-        self.due
-    }
-
-    pub(super) fn is_preparation(&self) -> bool {
-        self.kind == Kind::Preparation
-    }
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
@@ -77,7 +63,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return;
         }
         self.give_up_others();
-        if self.must_search() {
+        if !self.unlisted.is_empty() {
             return self.search(start);
         }
         match self.context.slots.try_take(Use::Start) {
@@ -90,6 +76,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
+    // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, start: Start, slot: Option<StartSlot>) {
         self.stage = Stage::Idle;
         let given = self.next.as_ref().filter(|next| next.is_started);
@@ -98,88 +85,36 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return self
                 .await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
         }
-        let Some(given) = self.next.take_if(|next| next.is_started) else { return self.start_plain(start, slot) };
-        if given.unsure && self.leftovers == Leftovers::None {
-            self.leftovers = Leftovers::Unlikely;
-        }
-        match given.container {
-            Some(container) => self.start_prepared(start, container, slot),
-            None => self.start_plain(start, slot),
-        }
-    }
-
-    // [impl->swdd~agent-workload-control-loop-executes-create~3]
-    fn start_plain(&mut self, start: Start, slot: Option<StartSlot>) {
-        let Some(workload) = self.wanted.clone() else { return };
-        let new = match self.make_ready(&workload) {
-            Ok(new) => new,
-            Err(Unprepared::ForGood(cause)) => return self.fail_for_good(&cause),
-            Err(Unprepared::ForNow(cause)) => return self.on_create_failed(start, &cause, &cause),
-        };
-        let step = self.container.clone().map_or(CallStep::Run, CallStep::StartAgain);
-        self.call_engine(start, Kind::Plain, step, new, slot);
-    }
-
-    /// Starts the container that was prepared. Whatever goes wrong, it is removed and another one is created: preparing
-    /// never prevents a start.
-    fn start_prepared(&mut self, start: Start, container: PreparedContainer, slot: Option<StartSlot>) {
-        self.container = Some(container.id.clone());
-        match self.check_prepared(&container) {
-            Ok(new) => self.call_engine(start, Kind::Prepared, CallStep::Start(container.id), new, slot),
-            Err(reason) => {
-                self.remove_prepared();
-                self.create_anew(start, &reason, slot);
+        let given = self.next.take_if(|next| next.is_started).and_then(|given| given.container);
+        // A disk needs less; what takes longer is created anew.
+        let is_same = |given: &PreparedContainer| host_paths::compare(&given.paths, Duration::from_millis(50));
+        let checked = given.as_ref().map_or(Ok(()), is_same).map_err(RuntimeError::NotStarted);
+        let (kind, step) = match given {
+            Some(given) => {
+                self.container = Some(given.id.clone());
+                (Kind::Prepared, CallStep::Start(given.id))
             }
+            None => (Kind::Plain, self.container.clone().map_or(CallStep::Run, CallStep::StartAgain)),
+        };
+        let now = self.context.clock.now();
+        match checked.and_then(|()| self.make_ready(kind)) {
+            Ok(new) => self.call_engine(start, kind, step, new, slot),
+            Err(error) => self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error)),
         }
     }
 
-    fn create_anew(&mut self, start: Start, reason: &str, slot: Option<StartSlot>) {
-        let name = &self.instance.workload;
-        info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
-        self.container = None;
-        self.start_plain(start, slot);
-    }
-
-    /// Opens what the container has mounted, and checks that all of it is what it was.
-    fn check_prepared(&mut self, container: &PreparedContainer) -> Result<NewContainer, String> {
-        // Longest wait for the host paths of a prepared container right before its start. A disk needs less; what takes
-        // longer is created anew.
-        host_paths::compare(&container.paths, Duration::from_millis(50))?;
-        self.open_control_interface().map_err(|error| format!("Failed to create control interface: '{error}'"))?;
-        self.open_notify_socket().map_err(Unprepared::cause)?;
-        let Some(workload) = self.wanted.clone() else { return Err("it is not wanted".to_owned()) };
-        let new = self.new_container(&workload)?;
-        if new.control_interface.is_none() && control_interface::is_wanted(&workload.control_interface_access) {
-            return Err("it would have no control interface".to_owned());
-        }
-        Ok(new)
-    }
-
-    /// It was never started. What cannot be removed now is searched before the next attempt.
-    fn remove_prepared(&mut self) {
-        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else { return };
-        if engine.connector.delete_unused(id).is_err() {
-            self.expect_leftovers();
-        }
-    }
-
-    /// Opens the control interface, writes the files and returns what to create.
-    fn make_ready(&mut self, workload: &Arc<Workload>) -> Result<NewContainer, Unprepared> {
+    /// Opens what the container has mounted, and returns what to start: without a control interface where none could be
+    /// opened.
+    fn make_ready(&mut self, kind: Kind) -> Result<NewContainer, RuntimeError> {
         self.open_control_interface()
-            .map_err(|error| Unprepared::ForNow(format!("Failed to create control interface: '{error}'")))?;
+            .map_err(|error| RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'")))?;
         self.open_notify_socket()?;
-        write_files(&self.files_folder(), &workload.files).map_err(|error| {
-            error!("Failed to create workload files for workload '{}': '{error}'", self.instance);
-            let cause = format!("Failed to create workload file: '{error}'");
-            if error.is_final(&workload.files) { Unprepared::ForGood(cause) } else { Unprepared::ForNow(cause) }
-        })?;
-        self.new_container(workload).map_err(Unprepared::ForGood)
-    }
-
-    /// What to create: without a control interface where none could be opened.
-    fn new_container(&self, workload: &Arc<Workload>) -> Result<NewContainer, String> {
-        let (instance, workload) = (self.instance.clone(), workload.clone());
-        let new = new_container(&self.context.calls.folder, &AddedWorkload { instance, workload })?;
+        let Some(workload) = self.wanted.clone() else { return Err(RuntimeError::Cancelled) };
+        let added = AddedWorkload { instance: self.instance.clone(), workload };
+        let new = new_container(&self.context.calls.folder, &added)?;
+        if kind == Kind::Prepared && new.control_interface.is_some() && self.control.is_none() {
+            return Err(RuntimeError::NotStarted("it would have no control interface".to_owned()));
+        }
         let control_interface = new.control_interface.filter(|_| self.control.is_some());
         Ok(NewContainer { control_interface, ..new })
     }
@@ -244,7 +179,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let is_it = |prepared: &mut Prepared| prepared.call.as_ref().is_some_and(|call| call.number == number);
         if let Some(mut next) = self.next.take_if(is_it) {
             self.on_prepared(&mut next, result);
+            let instance = next.added.instance.clone();
             self.next = Some(next);
+            self.released(&instance);
         } else {
             self.on_unwanted_call_ended(number, result);
         }
@@ -261,7 +198,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.start(calling.start, calling.slot);
     }
 
-    fn on_start_ended(&mut self, Calling { start, kind, slot, .. }: Calling, result: CallResult) {
+    fn on_start_ended(&mut self, Calling { start, kind, .. }: Calling, result: CallResult) {
         let error = match result {
             Ok(CallDone::Started(id, process)) => return self.on_started(id, process),
             Ok(_) => return,
@@ -269,28 +206,30 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         match &error {
             // The wish that cancelled it comes next; whatever was created until now must go then.
-            RuntimeError::Cancelled => self.expect_leftovers(),
+            RuntimeError::Cancelled => self.may_be_left(Search::InstanceLate),
+            // Preparing never prevents a start: the prepared container is removed and another one is created.
             _ if kind == Kind::Prepared => {
-                match error {
-                    RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) => self.remove_prepared(),
-                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
-                    _ => {} // The connector has removed it.
-                }
-                self.create_anew(start, &error.reason(), slot);
+                let (name, reason) = (&self.instance.workload, error.reason());
+                info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
+                let may_run = matches!(error, RuntimeError::TimedOut(_) | RuntimeError::Failed(_));
+                self.remove_own(if may_run { Role::Surplus } else { Role::Unused });
+                self.begin_start(start);
             }
             // The engine was not called, so a container that was to be started again is still there to be removed.
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
-            RuntimeError::NotInstalled(_) | RuntimeError::NotStarted(_) => {
-                self.on_create_failed(start, &error.to_string(), &error.reason());
+            RuntimeError::NotInstalled(text) | RuntimeError::NotStarted(text) => {
+                let is_ours = !text.contains(". Execution of '");
+                self.on_create_failed(start, text, &if is_ours { text.clone() } else { error.reason() });
             }
-            _ => {
-                match error {
-                    RuntimeError::TimedOut(_) => self.expect_leftovers(),
-                    _ if self.leftovers == Leftovers::None => self.leftovers = Leftovers::Unlikely,
-                    _ => {}
+            RuntimeError::TimedOut(_) | RuntimeError::Failed(_) => {
+                match self.container {
+                    Some(_) => self.remove_own(Role::Surplus),
+                    None => self.may_be_left(Search::Instance),
                 }
-                self.container = None;
+                if matches!(error, RuntimeError::TimedOut(_)) {
+                    self.may_be_left(Search::InstanceLate);
+                }
                 self.on_create_failed(start, &error.to_string(), &error.reason());
             }
         }
@@ -298,7 +237,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn on_started(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.failed_creates = 0;
-        self.leftovers = Leftovers::None;
         if self.lifecycle.is_ready_when_created() {
             self.restarts.running(self.context.clock.now());
         }

@@ -125,7 +125,7 @@ impl Rig {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
         let added = AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) };
-        WorkloadOrder { added, existing: OnExisting::Replace, search_first: false, others: Vec::new() }
+        WorkloadOrder { added, existing: OnExisting::Replace, unlisted: Vec::new() }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
@@ -160,12 +160,13 @@ impl Rig {
 
     /// As [`Self::want_with`], with containers that no listing may have shown.
     fn want_after_search(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
-        self.want(WorkloadOrder { search_first: true, ..self.order_with(config, change) });
+        let unlisted = vec![("podman".into(), None)];
+        self.want(WorkloadOrder { unlisted, ..self.order_with(config, change) });
     }
 
     /// The workload is to run, and may have a container in an engine of another runtime.
-    fn want_besides(&mut self, other: (Name, Instant)) {
-        self.want(WorkloadOrder { others: vec![other], ..self.order("a") });
+    fn want_besides(&mut self, (other, until): (Name, Instant)) {
+        self.want(WorkloadOrder { unlisted: vec![(other, Some(until))], ..self.order("a") });
     }
 
     /// Nothing is to run any more.
@@ -404,7 +405,10 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     assert_eq!(rig.states(), [starting("a"), "a Pending(Starting): 'Retry 1: it took too long'".to_owned()]);
     rig.until_due();
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["create web", "list", "create web", "list", "delete web", "create web"]);
+    assert_eq!(
+        rig.engine.take_calls(),
+        ["create web", "find web", "find web", "create web", "find web", "delete web", "find web", "create web"]
+    );
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
 }
 
@@ -487,6 +491,7 @@ fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_t
     for moves in [false, true] {
         let mut rig = Rig::new();
         rig.engine.inject(Call::List, vec![Fault::IsMissing; 10]);
+        rig.engine.inject(Call::Create, [Fault::IsMissing]);
         rig.want_after_search("a", |_| {});
         assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
         if moves {
@@ -512,7 +517,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         let mut rig = Rig::new();
         let elsewhere = rig.other.clone();
         rig.create("a", |_| {});
-        elsewhere.inject(Call::Delete, [Fault::Fails, Fault::Fails]);
+        elsewhere.inject(Call::Delete, vec![Fault::Fails; if last == "a" { 2 } else { 3 }]);
         rig.wishes.put_surplus(surplus(&rig, "a")).unwrap();
         rig.run();
         assert_eq!(rig.states(), [""; 0]);
@@ -605,7 +610,7 @@ fn failed_create_is_retried_after_the_backoff_and_then_runs() {
         assert!(wait <= backoff_max(number), "retry {number} after {wait:?}");
     }
     assert_eq!(rig.states(), [retry("a", 2)], "a retry is not announced again");
-    assert_eq!(rig.engine.take_calls(), ["create web"; 3]);
+    assert_eq!(rig.engine.take_calls(), ["create web", "find web", "create web", "find web", "create web"]);
     assert!(rig.path("a").join("files/x").exists());
     assert_eq!(rig.control_loop.due(), None);
 }
@@ -667,7 +672,7 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
     }
     let last = format!("a Pending(StartingFailed): 'No more retries: {FAILURE}'");
     assert_eq!(rig.states(), [starting("a"), retry("a", 1), retry("a", 2), retry("a", 3), last]);
-    assert_eq!(rig.engine.take_calls().len(), 4);
+    assert_eq!(rig.engine.take_calls().len(), 2 * 4);
     for _ in 0..2 {
         assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
         assert!(rig.states().is_empty());
@@ -675,7 +680,7 @@ fn retries_end_at_the_limit_and_revive_silently_every_quarter_of_an_hour() {
     rig.watch_commands();
     assert_eq!(rig.until_due(), REVIVAL_INTERVAL);
     assert_eq!(rig.watch_commands(), ["Watch"], "the success reports normally");
-    assert_eq!(rig.engine.take_calls().len(), 3);
+    assert_eq!(rig.engine.take_calls().len(), 2 * 2 + 1);
     assert_eq!(rig.control_loop.due(), None);
 }
 
@@ -780,25 +785,41 @@ fn delete_of_what_was_never_created_works() {
 #[test]
 fn what_a_failed_create_or_start_left_is_not_forgotten_when_it_cannot_be_deleted_at_once() {
     use Fault::{LeavesHalfDone, TimesOut};
-    for hindered in [Call::Find, Call::Delete] {
-        for (call, fault) in [(Call::Create, LeavesHalfDone), (Call::Create, TimesOut), (Call::Start, LeavesHalfDone)] {
-            let mut rig = Rig::new();
-            rig.engine.inject(call, [fault.clone()]);
-            rig.want_with("a", |workload| workload.restart_policy = RestartPolicy::Always);
-            if call == Call::Start {
-                rig.clock.advance(RESTART_SPACING);
-                rig.observe(ExecutionState::plain(Phase::Succeeded));
-            }
-            assert_eq!(rig.engine.containers().len(), 1, "{call:?} {fault:?}");
-            rig.states();
-            rig.engine.inject(hindered, [Fault::Fails]);
-            rig.end();
-            assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{hindered:?} {call:?} {fault:?}");
-            rig.until_due();
-            assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()], "{hindered:?} {call:?} {fault:?}");
-            assert!(rig.engine.containers().is_empty());
+    let cases = [
+        (Call::Create, LeavesHalfDone, Call::Find),
+        (Call::Create, LeavesHalfDone, Call::Delete),
+        (Call::Create, TimesOut, Call::Find),
+        (Call::Create, TimesOut, Call::Delete),
+        (Call::Start, LeavesHalfDone, Call::Delete),
+    ];
+    for (call, fault, hindered) in cases {
+        let mut rig = Rig::new();
+        rig.engine.inject(call, [fault.clone()]);
+        rig.engine.inject(hindered, [Fault::Fails, Fault::Fails]);
+        rig.want_with("a", |workload| workload.restart_policy = RestartPolicy::Always);
+        if call == Call::Start {
+            rig.clock.advance(RESTART_SPACING);
+            rig.observe(ExecutionState::plain(Phase::Succeeded));
         }
+        assert_eq!(rig.engine.containers().len(), 1, "{call:?} {fault:?}");
+        rig.states();
+        rig.end();
+        assert_eq!(rig.states(), [stopping("a"), delete_failed("a")], "{hindered:?} {call:?} {fault:?}");
+        rig.until_due();
+        assert_eq!(rig.states(), [gone("a"), "ended web".to_owned()], "{hindered:?} {call:?} {fault:?}");
+        assert!(rig.engine.containers().is_empty());
     }
+}
+
+// [utest->swdd~podman-create-workload-deletes-failed-container~1]
+#[test]
+fn a_failed_create_removes_exactly_its_containers_at_once() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::LeavesHalfDone]);
+    let other = rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
+    rig.want_config("a");
+    assert_eq!(rig.engine.take_calls(), ["create web", "find web", "delete web"]);
+    assert_eq!(rig.engine.only().0, other);
 }
 
 #[test]
@@ -939,7 +960,7 @@ fn pods_that_succeeded_were_forgotten_when_their_next_create_failed() {
     rig.until_due();
     assert_eq!(rig.states(), [gone("a"), starting("a"), retry("a", 1)]);
     rig.until_due();
-    assert_eq!(rig.engine.take_calls(), ["delete web", "delete web", "create web", "create web"]);
+    assert_eq!(rig.engine.take_calls(), ["delete web", "delete web", "create web", "find web", "create web"]);
     assert_ne!(rig.engine.only().0, id);
 }
 
@@ -958,7 +979,8 @@ fn a_workload_that_failed_gets_a_new_container() {
 
 #[test]
 fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_could_not_be_tried() {
-    for (fault, second) in [(Fault::Fails, "create web"), (Fault::IsMissing, "start web")] {
+    let cases: [(_, &[_]); 2] = [(Fault::Fails, &["delete web", "create web"]), (Fault::IsMissing, &["start web"])];
+    for (fault, others) in cases {
         let mut rig = Rig::new();
         let id = rig.always("a");
         rig.engine.inject(Call::Start, [fault]);
@@ -966,8 +988,8 @@ fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_coul
         rig.observe(ExecutionState::exited(0));
         assert_eq!(rig.states().last().unwrap(), &retry("a", 1));
         rig.until_due();
-        assert_eq!(rig.engine.take_calls(), ["start web", second]);
-        assert_eq!(rig.engine.only().0 == id, second == "start web");
+        assert_eq!(rig.engine.take_calls(), [&["start web"], others].concat());
+        assert_eq!(rig.engine.only().0 == id, others.len() == 1);
     }
 }
 

@@ -1,12 +1,15 @@
 //! Which paths a container names, and which of their changes count.
 
 use super::*;
+use crate::agent::probes::paths::PathProbe;
 use crate::model::runtime_config::EngineConfig;
 use crate::model::workload::Workload;
+use crossbeam_channel::bounded;
+use rustix::io::Errno;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Instant, SystemTime};
 
 /// Nobody waits so long.
 const LONG: Duration = Duration::from_secs(60);
@@ -85,53 +88,46 @@ fn each_change_that_another_container_would_notice_is_found() {
     ];
     for (name, change) in changes {
         let path = at(name);
-        let before = look([path.display().to_string()].into(), LONG).unwrap();
+        let before = look(&[path.display().to_string()].into(), LONG).unwrap();
         assert_eq!(compare(&before, LONG), Ok(()), "{name}");
         change(&path);
         let expected = format!("'{}' has changed since the container was created", path.display());
         assert_eq!(compare(&before, LONG), Err(expected), "{name}");
     }
-    let before = look([folder.path().display().to_string()].into(), LONG).unwrap();
+    let before = look(&[folder.path().display().to_string()].into(), LONG).unwrap();
     fs::write(at("one more"), "").unwrap();
     assert_eq!(compare(&before, LONG), Ok(()), "what a folder holds is looked up by the container");
 }
 
 #[test]
 fn a_container_without_paths_needs_no_thread_to_look() {
-    assert_eq!(look(BTreeSet::new(), Duration::ZERO), Ok(HostPaths::new()));
+    assert_eq!(look(&BTreeSet::new(), Duration::ZERO), Ok(HostPaths::new()));
     assert_eq!(compare(&HostPaths::new(), Duration::ZERO), Ok(()));
 }
 
-/// As long as it is locked, what is called so does not answer.
-static GATE: Mutex<()> = Mutex::new(());
-
-fn hanging(path: &str) -> Option<PathFacts> {
-    if path.starts_with("hangs") {
-        drop(GATE.lock());
-    }
-    None
-}
-
 #[test]
-fn a_path_that_does_not_answer_blocks_one_thread_and_no_other_path() {
-    static LOOKS: Looks = Looks::new();
-    let look = |paths: &[&str], limit| LOOKS.look(paths.iter().map(|&path| path.to_owned()).collect(), limit, hanging);
+fn a_path_that_does_not_answer_is_waited_for_once_and_hinders_no_other_path() {
+    let (release, released) = bounded::<()>(0);
+    let hanging = move |probe: &PathProbe| {
+        if *probe == PathProbe::Look("hangs".to_owned()) {
+            let _ = released.recv_timeout(LONG);
+        }
+        Err(Errno::NOENT)
+    };
+    let mut probes = PathProbes::new(Arc::new(|| ()), Arc::new(hanging));
+    let mut look = |paths: &[&str], limit| {
+        let paths = paths.iter().map(|&path| path.to_owned()).collect();
+        look_by(&mut probes, &paths, limit).map(|found| found.len())
+    };
+    let silent = |ms: u128| Err(format!("the host path 'hangs' does not answer within {ms} ms"));
     let short = Duration::from_millis(50);
-    let gate = GATE.lock();
-    let silent = |name: &str| Err(format!("the host path '{name}' does not answer within 50 ms"));
-    assert_eq!(look(&["hangs", "or", "not"], short), silent("hangs"));
-    assert_eq!(look(&["a", "hangs"], LONG), Err("the host path 'hangs' still does not answer".to_owned()));
-    assert_eq!(look(&["a"], LONG).map(|found| found.len()), Ok(1));
-    let others: Vec<String> = (1..PREPARED_PATHS_THREADS).map(|number| format!("hangs {number}")).collect();
-    for name in &others {
-        assert_eq!(look(&[name], short), silent(name));
-    }
-    assert_eq!(look(&["a"], LONG), Err("8 other looks at host paths are not answered yet".to_owned()));
-    drop(gate);
-    let end = std::time::Instant::now() + LONG;
-    while look(&["hangs"], LONG).is_err() || LOOKS.shared.lock().threads > 0 {
-        assert!(std::time::Instant::now() < end, "paths that answer again are looked at again");
+    assert_eq!(look(&["hangs", "or", "not"], short), silent(50));
+    assert_eq!(look(&["a", "hangs"], LONG), silent(LONG.as_millis()), "at once");
+    assert_eq!(look(&["a"], LONG), Ok(1));
+    drop(release);
+    let end = Instant::now() + LONG;
+    while look(&["hangs"], LONG).is_err() {
+        assert!(Instant::now() < end, "a path that answers again is looked at again");
         std::thread::yield_now();
     }
-    assert!(look(&["hangs 1", "hangs 7"], LONG).is_ok() && LOOKS.shared.lock().hanging.is_empty());
 }

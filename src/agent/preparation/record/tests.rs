@@ -15,7 +15,7 @@ fn added(change: impl FnOnce(&mut Workload)) -> AddedWorkload {
 fn container() -> PreparedContainer {
     let id = ContainerId("1".into());
     let paths = ["/dev/null".to_owned(), "/no/such".to_owned()].into();
-    let paths = super::super::host_paths::look(paths, Duration::from_secs(60)).unwrap();
+    let paths = super::super::host_paths::look(&paths, Duration::from_secs(60)).unwrap();
     PreparedContainer { id, level: PrepareLevel::Init, paths }
 }
 

@@ -20,11 +20,11 @@ fn order(key: u64, check: Check) -> ProbeOrder {
 fn a_path_that_does_not_answer_keeps_no_other_check_waiting() {
     let (release, released) = bounded::<()>(0);
     let look = move |question: &PathProbe| match question {
-        PathProbe::Exists(path) if path == "/hangs" => {
+        PathProbe::Look(path) if path == "/hangs" => {
             let _ = released.recv_timeout(PATIENCE);
-            Ok(())
+            Ok(None)
         }
-        _ => Ok(()),
+        _ => Ok(None),
     };
     let (wake, woken) = bounded(100);
     let mut io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(look));
@@ -58,7 +58,7 @@ impl Execs {
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let program = Box::leak(program.to_str().unwrap().to_owned().into_boxed_str());
         let (wake, woken) = bounded(100);
-        let io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(|_| Ok(())));
+        let io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(|_| Ok(None)));
         Self { folder, program, io, woken }
     }
 
@@ -155,7 +155,7 @@ fn a_server_whose_status_has_decided_is_not_reset_while_it_sends_the_rest() {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream.read_to_end(&mut Vec::new())
     });
-    let mut io = SocketIo::new(Arc::new(|| {}), Arc::new(|_| Ok(())));
+    let mut io = SocketIo::new(Arc::new(|| {}), Arc::new(|_| Ok(None)));
     let order = order(1, Check::Http { host: [127, 0, 0, 1].into(), port, path: "/".to_owned(), status: None });
     // What is in the network of a container is asked there; here that is this machine.
     let order = ProbeOrder { purpose: Purpose::Gone, ..order };

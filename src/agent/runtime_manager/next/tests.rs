@@ -181,7 +181,8 @@ fn the_old_container_goes_also_when_the_new_one_cannot_be_started() {
     switch_to(&mut rig, &new(), &[]);
     let calls = rig.engine.take_calls();
     assert_eq!(calls.iter().filter(|call| *call == "stop w").count(), 1, "{calls:?}");
-    assert_eq!(calls.last().map(String::as_str), Some("delete w"), "{calls:?}");
+    let last = |wanted: &str| calls.iter().rposition(|call| call == wanted);
+    assert!(last("delete w") > last("create w"), "{calls:?}");
     assert_eq!(rig.engine.containers().len(), 0);
     rig.agent.pass(MINUTE);
     assert_eq!((rig.engine.only().1.instance, running(&rig)), (new().instance, 1));
@@ -386,7 +387,7 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
     taken_back.agent.pass(MINUTE / 2);
     taken_back.agent.hello(&[old()]);
     taken_back.agent.pass(MINUTE);
-    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec!["find w".to_owned()], 1));
+    assert_eq!((taken_back.engine.take_calls(), running(&taken_back)), (vec![], 1));
     assert_eq!(taken_back.engine.only().1.instance, old().instance);
 
     let mut stays = failing();

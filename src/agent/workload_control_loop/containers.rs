@@ -1,0 +1,555 @@
+//! All containers of the workload: how the one that runs ends, alone or as the first half of an update or a restart, and
+//! when the others go.
+//!
+//! One list has what goes, with one time of the next try. Before anything is started, all that may run is gone or stopped.
+//! Where an engine may have something that nobody listed, one listing comes first; it is waited for as for wishes, so that
+//! a delete need not wait for an engine that hangs, and no start slot is held meanwhile.
+//!
+//! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
+//! Takes: listings of the state checkers, one for all workloads that search at the same time.
+//! Gives: states to the scheduler (may block there).
+
+use super::{AfterDelete, Connector, Engine, Stage, Start, WorkloadControlLoop};
+use crate::agent::backoff::retry_delay;
+use crate::agent::engine_call::{CallDone, CallResult};
+use crate::agent::events::send_state;
+use crate::agent::probes::prober::notify_socket_path;
+use crate::agent::start_slots::SlotRequest;
+use crate::agent::state_checker::WatchCommand;
+use crate::agent::wish_slot::{Listed, Surplus, Wish};
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::{InstanceName, Name};
+use crate::model::workload::Workload;
+use crate::platform::clock::Clock;
+use crate::runtime::container_records::{Noted, leave_strangers};
+use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
+use log::{debug, info, warn};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why a container goes, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It may run. It goes before anything of the workload is started.
+    Surplus,
+    /// It was prepared and never started. It goes before anything of the workload is started.
+    Unused,
+    /// It was stopped, so that nothing but the stop and the start lie between it and the new one. It goes after the start,
+    /// whatever came of that.
+    Old,
+}
+
+/// What to look for in the engine besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    Nothing,
+    /// What a call has left that failed.
+    Instance,
+    /// What a call was to do that was ended may still happen, so it is searched as late as possible.
+    InstanceLate,
+    /// No listing has shown yet what an earlier agent left.
+    Workload,
+}
+
+/// A container that goes.
+struct Owned {
+    runtime: Name,
+    instance: InstanceName,
+    role: Role,
+    /// What it was made from, where that is known.
+    workload: Option<Arc<Workload>>,
+    id: Option<ContainerId>,
+    search: Search,
+    /// The call that may be making it has not ended.
+    call: Option<u64>,
+    /// It counts as initialised until it is gone.
+    _initialised: Option<SlotRequest>,
+}
+
+#[derive(Default)]
+pub(super) struct Removal {
+    list: Vec<Owned>,
+    due: Option<Instant>,
+    /// Of removals and searches, in a row.
+    pub(super) failures: u32,
+}
+
+impl Removal {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether there is something of the instance.
+    pub(super) fn has(&self, instance: &InstanceName) -> bool {
+        self.list.iter().any(|owned| owned.instance == *instance)
+    }
+
+    /// Whether a start has to wait.
+    pub(super) fn blocks_start(&self) -> bool {
+        self.list.iter().any(|owned| owned.role != Role::Old)
+    }
+
+    /// Whether a preparation has to wait: only one container of a workload is prepared at a time.
+    pub(super) fn has_unused(&self) -> bool {
+        self.list.iter().any(|owned| owned.role == Role::Unused)
+    }
+}
+
+impl Owned {
+    fn new(runtime: &Name, instance: &InstanceName, role: Role, id: Option<ContainerId>) -> Self {
+        let (runtime, instance, search) = (runtime.clone(), instance.clone(), Search::Nothing);
+        Self { runtime, instance, role, workload: None, id, search, call: None, _initialised: None }
+    }
+
+    fn searched(AddedWorkload { instance, workload }: &AddedWorkload, role: Role, search: Search) -> Self {
+        Self { workload: Some(workload.clone()), search, ..Self::new(&workload.runtime, instance, role, None) }
+    }
+}
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    // -------------------------------------------------------------- what goes
+
+    fn remove_soon(&mut self, owned: impl IntoIterator<Item = Owned>) {
+        self.removal.list.extend(owned);
+        (self.removal.failures, self.removal.due) = (0, Some(self.context.clock.now()));
+    }
+
+    /// Containers that are too many. They are removed as soon as the loop does nothing else.
+    pub(super) fn add_surplus(&mut self, mut found: Vec<Surplus>) {
+        let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
+        // An old listing may show the container that is ours by now.
+        found.retain(|one| Some(&one.runtime) != runtime || self.container.as_ref() != Some(&one.id));
+        if found.is_empty() {
+            return;
+        }
+        for surplus in &found {
+            self.report_removal(&surplus.instance, ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        }
+        let owned = |Surplus { runtime, instance, id, is_unused }| {
+            let role = if is_unused { Role::Unused } else { Role::Surplus };
+            Owned::new(&runtime, &instance, role, Some(id))
+        };
+        self.remove_soon(found.into_iter().map(owned));
+    }
+
+    /// What was prepared and is not wanted: this container, or what `call` is making, or what one has left that failed.
+    pub(super) fn remove_unused(
+        &mut self,
+        added: &AddedWorkload,
+        id: Option<ContainerId>,
+        call: Option<u64>,
+        initialised: Option<SlotRequest>,
+    ) {
+        let search = if id.is_none() && call.is_none() { Search::Instance } else { Search::Nothing };
+        let owned = Owned::searched(added, Role::Unused, search);
+        self.remove_soon([Owned { id, call, _initialised: initialised, ..owned }]);
+    }
+
+    /// A container of what is to run that goes.
+    pub(super) fn remove_own(&mut self, role: Role) {
+        if let Some(id) = self.container.take() {
+            let runtime = self.wanted.as_ref().map(|workload| workload.runtime.clone()).unwrap_or_default();
+            self.remove_soon([Owned::new(&runtime, &self.instance, role, Some(id))]);
+        }
+    }
+
+    /// A call of the start has failed or was ended, and may have left a container.
+    // [impl->swdd~podman-create-workload-deletes-failed-container~1]
+    pub(super) fn may_be_left(&mut self, search: Search) {
+        let Some(workload) = self.wanted.clone() else { return };
+        let added = AddedWorkload { instance: self.instance.clone(), workload };
+        self.remove_soon([Owned::searched(&added, Role::Surplus, search)]);
+    }
+
+    /// A container of the instance that comes back must be gone before another one is created.
+    pub(super) fn reclaim_old(&mut self) {
+        let is_it = |owned: &&mut Owned| owned.role == Role::Old && owned.instance == self.instance;
+        for owned in self.removal.list.iter_mut().filter(is_it) {
+            owned.role = Role::Surplus;
+            self.removal.due = Some(self.context.clock.now());
+        }
+    }
+
+    /// A call that was not wanted any more has ended.
+    pub(super) fn on_unwanted_call_ended(&mut self, number: u64, result: CallResult) {
+        let Some(owned) = self.removal.list.iter_mut().find(|owned| owned.call == Some(number)) else { return };
+        owned.call = None;
+        match result {
+            Ok(CallDone::Prepared(container)) => owned.id = Some(container.id),
+            Ok(_) => {}
+            Err(error) if error.means_not_started() => {}
+            Err(_) => owned.search = Search::Instance,
+        }
+        self.removal.due = Some(self.context.clock.now());
+    }
+
+    pub(super) fn removal_due(&self) -> Option<Instant> {
+        self.removal.due.filter(|_| self.removal.list.iter().any(|owned| self.may_remove(owned)))
+    }
+
+    fn may_remove(&self, owned: &Owned) -> bool {
+        let calls = matches!(self.stage, Stage::Calling(_));
+        let is_late = || matches!(self.stage, Stage::BehindRemoval(_)) || !self.is_ours(&owned.instance);
+        owned.call.is_none()
+            && match owned.role {
+                Role::Unused => true,
+                Role::Surplus => !calls && (owned.search != Search::InstanceLate || is_late()),
+                Role::Old => !calls && !self.stage.leads_to_start(),
+            }
+    }
+
+    /// Tries to remove all that may go now, and again later what could not be removed. A start that waits for it goes on.
+    pub(super) fn remove_due(&mut self) {
+        self.removal.due = None;
+        let (mut gone, mut failed) = (BTreeSet::new(), None);
+        for mut owned in std::mem::take(&mut self.removal.list) {
+            if !self.may_remove(&owned) {
+                self.removal.list.push(owned);
+                continue;
+            }
+            let Err(error) = self.remove_one(&mut owned) else {
+                gone.insert(owned.instance);
+                continue;
+            };
+            let Owned { instance, role, runtime, .. } = &owned;
+            let which = match role {
+                Role::Surplus => "a container that is too many",
+                Role::Unused => "a prepared container",
+                Role::Old => "the stopped container",
+            };
+            warn!("Could not remove {which} of workload '{}', trying again: '{error}'", instance.workload);
+            if *role != Role::Old {
+                self.report_removal(instance, ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
+                failed = Some((runtime.clone(), error));
+            }
+            self.removal.list.push(owned);
+        }
+        gone.iter().for_each(|instance| self.released(instance));
+        if self.removal.list.iter().any(|owned| self.may_remove(owned)) {
+            self.removal.due = Some(self.after_failure());
+        } else if !self.removal.is_empty() {
+            self.removal.due = Some(self.context.clock.now()); // As soon as they may.
+        }
+        if let Stage::BehindRemoval(start) = self.stage {
+            match failed {
+                Some((runtime, error)) => self.report_waits_for(start, &runtime, &error),
+                None if !self.removal.blocks_start() => self.begin_start(start),
+                None => {}
+            }
+        }
+    }
+
+    /// When to try again what has failed once more.
+    fn after_failure(&mut self) -> Instant {
+        self.removal.failures = self.removal.failures.saturating_add(1);
+        self.context.clock.now() + retry_delay(self.removal.failures, &mut self.random)
+    }
+
+    fn remove_one(&mut self, owned: &mut Owned) -> Result<(), RuntimeError> {
+        let Some(source) = self.context.engines.get(&owned.runtime) else { return Ok(()) };
+        let is_own = self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == owned.runtime);
+        // The connector of a call that has failed may know what is left.
+        let mut connector = match self.engine.take_if(|_| is_own) {
+            Some(engine) => engine.connector,
+            None => (source.connect)(),
+        };
+        let result = self.remove_by(&mut connector, owned);
+        if is_own {
+            self.engine = Some(Engine { connector, watch: source.watch.clone() });
+        }
+        result
+    }
+
+    fn remove_by(&self, connector: &mut Connector, owned: &mut Owned) -> Result<(), RuntimeError> {
+        let role = owned.role;
+        let remove = |connector: &mut Connector, id: &ContainerId| match role {
+            Role::Surplus => connector.delete(id),
+            Role::Unused => connector.delete_unused(id),
+            Role::Old => connector.delete_ended(id),
+        };
+        if let Some(id) = &owned.id {
+            remove(connector, id)?;
+            owned.id = None;
+        }
+        let wanted = owned.workload.as_deref();
+        let found = match owned.search {
+            Search::Nothing => return Ok(()),
+            Search::Instance | Search::InstanceLate => connector.find(&owned.instance, wanted)?,
+            Search::Workload => match connector.list() {
+                Err(RuntimeError::NotInstalled(_)) => return Ok(()), // Nobody has called it.
+                listed => {
+                    let mut found = listed?;
+                    self.leave_others_of(connector, &mut found, wanted);
+                    found.into_iter().map(|found| found.id).collect()
+                }
+            },
+        };
+        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(|id| remove(connector, id))
+    }
+
+    /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
+    /// on it.
+    pub(super) fn released(&mut self, instance: &InstanceName) {
+        if self.is_ours(instance) || self.removal.has(instance) {
+            return;
+        }
+        if self.next.as_ref().is_some_and(|next| next.added.instance == *instance) {
+            // It comes back, and only what is prepared for that is left.
+            if self.slot.release_ended(instance) {
+                send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
+            }
+            return;
+        }
+        let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
+        self.remove_folder(&self.context.calls.folder.join(instance.folder()));
+        if self.slot.release(instance) {
+            send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
+        }
+    }
+
+    /// What is to run has states of its own, and of what nobody counts on there is none.
+    fn report_removal(&self, instance: &InstanceName, state: ExecutionState) {
+        if self.slot.holds(instance) && !self.is_ours(instance) && !self.slot.wants(instance) {
+            send_state(&self.context.reports, instance, state);
+        }
+    }
+
+    fn is_ours(&self, instance: &InstanceName) -> bool {
+        !self.is_empty && self.instance == *instance
+    }
+
+    // -------------------------------------------------------- what nobody listed
+
+    /// Requests listings of the engines that may have containers of the workload which nobody knows.
+    pub(super) fn search(&mut self, start: Start) {
+        let reply = self.slot.begin_search();
+        for (runtime, _) in &self.unlisted {
+            if let Some(source) = self.context.engines.get(runtime) {
+                let reply = reply(runtime.clone());
+                let _ = source.watch.send(WatchCommand::ListAll { reply }); // Gone only when the agent ends.
+            }
+        }
+        self.stage = Stage::Searching(start);
+    }
+
+    /// Until when engines of other runtimes are waited for.
+    pub(super) fn given_up_at(&self) -> Option<Instant> {
+        self.unlisted.iter().filter_map(|(_, until)| *until).min()
+    }
+
+    /// Workloads do not wait for ever for an engine of another runtime. What it lists later is removed then.
+    pub(super) fn give_up_others(&mut self) {
+        let now = self.context.clock.now();
+        let is_due = |(_, until): &mut (Name, Option<Instant>)| until.is_some_and(|until| until <= now);
+        for (runtime, _) in self.unlisted.extract_if(.., is_due) {
+            let name = &self.instance.workload;
+            warn!("Starting workload '{name}' although '{runtime}' has not listed its containers.");
+        }
+    }
+
+    /// An engine has listed its containers: what is found of the workload is too many, but for one that runs as it should.
+    pub(super) fn on_listed(&mut self, (runtime, result): Listed) {
+        let Stage::Searching(start) = self.stage else { return };
+        let listed = match result {
+            Ok(listed) => listed,
+            Err(RuntimeError::NotInstalled(_)) => Vec::new(), // Nothing can have been made with it.
+            Err(error) => return self.on_search_failed(start, &runtime, &error),
+        };
+        self.unlisted.retain(|(other, _)| *other != runtime);
+        if let Some(id) = self.take_listed(start, &runtime, listed) {
+            info!("Resuming workload '{}'", self.instance.workload);
+            self.stage = Stage::Idle;
+            return self.adopt(id);
+        }
+        if self.unlisted.is_empty() {
+            self.begin_start(start);
+        }
+    }
+
+    fn take_listed(&mut self, start: Start, runtime: &Name, mut found: Vec<ListedContainer>) -> Option<ContainerId> {
+        let source = self.context.engines.get(runtime)?;
+        self.leave_others_of(&(source.connect)(), &mut found, self.wanted.as_deref());
+        let is_own = self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == *runtime);
+        let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
+        let serving = found.iter().position(serves).filter(|_| is_own && start != Start::Existing);
+        let serving = serving.map(|index| found.swap_remove(index).id);
+        found.iter().for_each(|found| self.slot.hold(&found.instance));
+        let surplus =
+            |ListedContainer { instance, id, .. }| Surplus { runtime: runtime.clone(), instance, id, is_unused: false };
+        self.add_surplus(found.into_iter().map(surplus).collect());
+        serving
+    }
+
+    /// As a create that failed, but what was to be started stays so. Where the engine of another runtime has failed it is no
+    /// failed create, and the search is repeated soon.
+    fn on_search_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+        if self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == *runtime) {
+            self.on_create_failed(start, &error.to_string(), &error.reason());
+        } else {
+            self.report_waits_for(start, runtime, error);
+            self.stage = Stage::RetryAt(self.after_failure(), start);
+        }
+        let given_up_at = self.given_up_at();
+        if let Stage::RetryAt(at, again) = &mut self.stage {
+            *again = if *again == Start::New { start } else { *again };
+            *at = given_up_at.map_or(*at, |until| until.min(*at));
+        }
+    }
+
+    fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+        let name = &self.instance.workload;
+        debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
+        let info = format!("Waiting for '{runtime}', which may have a container of it: {}", error.reason());
+        if start != Start::Revival && self.shown != info {
+            self.report(ExecutionState::with_info(Phase::PendingStarting, info));
+        }
+    }
+
+    /// Leaves out containers of other workloads, and those with the name of this one that the agent has not made.
+    fn leave_others_of(&self, connector: &Connector, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
+        found.retain(|found| found.instance.workload == self.instance.workload);
+        let is_noted = |one: &ListedContainer| connector.is_noted(&one.instance, &one.id);
+        leave_strangers(found, |one| one, |one| if is_noted(one) { Noted::Runs } else { Noted::No }, wanted);
+    }
+
+    // ------------------------------------------------------------ what runs ends
+
+    /// Removes what is there, then does `after`. Ends all waiting, above all for a retry.
+    // [impl->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]
+    pub(super) fn delete(&mut self, after: AfterDelete) {
+        self.stage = Stage::Idle;
+        self.next.take_if(|next| next.is_started).into_iter().for_each(|next| self.discard(next));
+        let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
+        let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
+        self.end_control_interface_unless(is_kept);
+        self.delete_then(after, true);
+    }
+
+    /// Removes the container; when it is part of a start that failed, that is not `shown` as an end.
+    pub(super) fn delete_then(&mut self, after: AfterDelete, shown: bool) {
+        self.lifecycle_ended();
+        self.removal.failures = 0;
+        if shown {
+            let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+            self.report(stopping);
+        }
+        self.try_delete(after);
+    }
+
+    pub(super) fn try_delete(&mut self, after: AfterDelete) {
+        if let Err(error) = self.end_container(&after) {
+            return self.on_delete_failed(after, &error);
+        }
+        self.unwatch();
+        self.container = None;
+        if self.must_wait_until_gone() {
+            return self.wait_until_gone(after);
+        }
+        self.deleted(after);
+    }
+
+    /// Nothing is left of the container.
+    pub(super) fn deleted(&mut self, after: AfterDelete) {
+        if let Some(control) = &self.control {
+            control.container_gone(); // It is kept for another container, which has asked nothing yet.
+        }
+        if matches!(after, AfterDelete::Wish) {
+            return self.removed();
+        }
+        self.remove_files();
+        match after {
+            AfterDelete::Wish => {}
+            AfterDelete::Restart => {
+                self.report(ExecutionState::plain(Phase::Removed));
+                self.restart_control_interface();
+                self.report(ExecutionState::starting_triggered());
+                self.begin_start(Start::New);
+            }
+            // What follows from these is reported with the state that follows.
+            AfterDelete::NotReady(cause) => self.retry_not_ready(&cause),
+            AfterDelete::Failed(cause) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, cause)),
+        }
+    }
+
+    /// The instance is gone, and the newest wish comes in its place.
+    fn removed(&mut self) {
+        let next = match self.slot.take(Some(&self.instance)) {
+            Some(Wish::Run(order)) => Some(order),
+            Some(Wish::End) | None => None,
+        };
+        self.end_control_interface_unless(next.as_ref().is_some_and(|order| self.keeps_control_interface(order)));
+        if let Some(workload) = &self.wanted
+            && self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime)
+            && next.as_ref().is_none_or(|order| order.added.workload.runtime != workload.runtime)
+        {
+            let added = AddedWorkload { instance: self.instance.clone(), workload: workload.clone() };
+            self.remove_soon([Owned::searched(&added, Role::Surplus, Search::Workload)]);
+        }
+        let comes_back = next.as_ref().is_some_and(|order| order.added.instance == self.instance);
+        if comes_back {
+            self.remove_files();
+        } else if !self.removal.has(&self.instance) {
+            self.remove_folder(&self.folder()); // An engine that is still making a container may write into it.
+        }
+        self.is_empty = true;
+        if self.removal.list.iter().any(|owned| owned.instance == self.instance && owned.role != Role::Old)
+            && !comes_back
+        {
+            self.slot.hold(&self.instance); // Its end is reported with that of the last container.
+            self.remove_due();
+        } else {
+            self.report(ExecutionState::plain(Phase::Removed));
+        }
+        match next {
+            Some(order) => self.create(*order),
+            None => self.wanted = None,
+        }
+    }
+
+    fn remove_files(&self) {
+        self.remove_folder(&self.files_folder());
+        if self.control.is_none() {
+            self.remove_folder(&self.control_folder(&self.instance));
+        }
+    }
+
+    /// Removes the container. It is only stopped when that of the new instance is there already; from then on it is none of
+    /// the instance any more.
+    // [impl->swdd~agent-workload-control-loop-delete-broken-allowed~1]
+    // [impl->swdd~agent-workload-control-loop-update-broken-allowed~1]
+    // [impl->swdd~agent-switches-to-prepared~1]
+    fn end_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
+        let next = self.next.as_ref().filter(|next| self.starts > 0 && next.has_container());
+        let has_successor = next.is_some_and(|next| self.is_about_to_start(&next.added));
+        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else {
+            debug!("Workload '{}' already gone.", self.instance.workload);
+            return Ok(());
+        };
+        match after {
+            AfterDelete::Restart => engine.connector.delete_ended(id),
+            AfterDelete::Wish if has_successor => {
+                engine.connector.stop(id)?;
+                self.remove_own(Role::Old);
+                Ok(())
+            }
+            // One call less; if it runs again all the same, it is stopped.
+            AfterDelete::Wish if self.lifecycle.has_ended() => engine.connector.delete_ended(id),
+            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id),
+        }
+    }
+
+    /// Keeps the container's id and what was to follow, and tries again later: a container that is left alone would
+    /// run for ever unnoticed.
+    // [impl->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
+    // [impl->swdd~agent-workload-control-loop-update-delete-failed-allows-retry~1]
+    fn on_delete_failed(&mut self, after: AfterDelete, error: &RuntimeError) {
+        let replaced = !matches!(after, AfterDelete::Wish) || self.slot.peek(|_| ()).is_some();
+        let verb = if replaced { "update" } else { "stop" };
+        warn!("Could not {verb} workload '{}': '{error}'", self.instance.workload);
+        let state = self.lifecycle.stopping(ExecutionState::with_info(Phase::StoppingDeleteFailed, error.reason()));
+        self.report(state);
+        self.stage = Stage::DeleteRetryAt(self.after_failure(), after);
+    }
+}
