@@ -9,14 +9,14 @@
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::log_stream::{LogOrder, LogStreams};
 use super::resources::LoadSampler;
-use super::runtime_manager::{Change, Existing, Hello, RuntimeManager, WorkloadThreads};
+use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
 use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, AgentLoad, DeletedWorkload, FromServer, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
@@ -61,8 +61,6 @@ pub struct AgentManager<C: Clock, T> {
     load: LoadSampler,
     load_due: Instant,
     found: Vec<Existing>,
-    /// A hello that waits for listings.
-    pending_hello: Option<Hello>,
     /// Whether a hello has ever come; no listing is requested before.
     greeted: bool,
     /// Whether a hello has come on the present connection.
@@ -101,7 +99,6 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             uplink,
             load,
             found: Vec::new(),
-            pending_hello: None,
             greeted: false,
             connected: false,
             all_reported: true,
@@ -150,7 +147,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.runtime.listings.first_until().filter(|_| self.pending_hello.is_some());
+        let listings = self.runtime.listings.first_until().filter(|_| self.runtime.awaits_listings);
         let others = listings.into_iter().chain(self.runtime.conditions_due());
         earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
@@ -307,8 +304,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         (self.greeted, self.connected) = (true, true);
         self.load_due = self.clock.now() + LOAD_INTERVAL;
         self.report_load();
-        self.pending_hello = Some(Hello { wanted, ..Hello::default() });
-        self.runtime.session_begins();
+        let reports = self.runtime.hello(wanted);
+        self.report(reports);
         let dropped = self.store.drop_stale();
         self.runtime.listings.on_hello();
         self.request_listings(self.clock.now());
@@ -327,40 +324,38 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let is_known = listed.is_some();
         self.runtime.touch_waiting();
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
-        let found: Vec<Existing> = acceptable.map(|container| (runtime.clone(), container)).collect();
-        if self.pending_hello.is_some() {
-            self.found.extend(found);
+        self.found.extend(acceptable.map(|container| (runtime.clone(), container)));
+        if self.runtime.awaits_listings {
             self.finish_hello();
         } else {
-            let (changes, reports) = self.runtime.found_late(found);
-            self.report(reports);
-            self.submit(changes);
+            self.take_existing(true);
+            self.settle();
             if !self.all_reported && is_known {
                 self.report_all();
             }
         }
     }
 
+    fn take_existing(&mut self, all: bool) {
+        let reports = self.runtime.take_existing(&mut self.found, all);
+        self.report(reports);
+    }
+
     /// Acts on the hello: on the first one when all engines have listed their containers or had time enough for it; a
     /// later listing concerns the workloads of its engine only. Until then only unchanged running workloads go on, which
-    /// are watched at once.
+    /// are watched at once, and plans change nothing but what is wanted.
     fn finish_hello(&mut self) {
+        if !self.runtime.awaits_listings {
+            return;
+        }
         if self.runtime.listings.hold_up_hello(self.clock.now()) {
-            let Some(hello) = &self.pending_hello else { return };
-            let reports = self.runtime.resume_running(hello, &mut self.found);
-            return self.report(reports);
+            return self.take_existing(false);
         }
-        let Some(Hello { wanted, deleted, gone }) = self.pending_hello.take() else { return };
-        let found = std::mem::take(&mut self.found);
-        let reports = self.runtime.take_existing(&wanted, found);
-        self.report(reports);
-        let changes = self.runtime.hello(wanted, deleted);
-        self.submit(changes);
-        for instance in gone {
-            if self.store.get(&instance).is_none() && !self.runtime.has(&instance) {
-                self.report(vec![WorkloadState::new(instance, ExecutionState::plain(Phase::Removed))]);
-            }
-        }
+        self.take_existing(true);
+        self.runtime.on_listings_known();
+        self.settle();
+        let ends = self.runtime.ends_of_unknown(&self.store);
+        self.report(ends);
         // The server may think that we are gone.
         self.report_waiting(self.waiting_unreported());
         self.report_all();
@@ -392,29 +387,18 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             plan.deleted.len()
         );
         let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
-        if let Some(hello) = &mut self.pending_hello {
-            // Nothing was started yet, so the plan changes what is wanted.
-            for DeletedWorkload { instance, dependencies } in plan.deleted {
-                hello.wanted.remove(&instance.workload);
-                hello.deleted.insert(instance.workload.clone(), dependencies);
-                hello.gone.insert(instance);
-            }
-            hello.wanted.extend(plan.added.into_iter().map(|added| (added.instance.workload.clone(), added)));
-            return;
+        for change in RuntimeManager::<C, T>::changes(plan) {
+            let reports = self.runtime.submit(change);
+            self.report(reports);
         }
-        self.submit(RuntimeManager::<C, T>::changes(plan));
+        self.settle();
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
         self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
     }
 
-    /// Takes in all changes before it acts on one: what is replaced together is started in the order of its dependencies.
-    fn submit(&mut self, changes: Vec<Change>) {
-        let names: Vec<Name> = changes.iter().map(|change| change.name.clone()).collect();
-        for change in changes {
-            let reports = self.runtime.submit(change);
-            self.report(reports);
-        }
-        for name in names {
+    /// Acts on what is wanted when all of it is known: what is replaced together is started in the order of its dependencies.
+    fn settle(&mut self) {
+        for name in self.runtime.take_unsettled() {
             let reports = self.runtime.settle(&name, &mut self.store);
             self.report(reports);
         }

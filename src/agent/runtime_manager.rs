@@ -36,7 +36,6 @@ mod existing;
 mod listings;
 mod next;
 
-pub use existing::Hello;
 use listings::Listings;
 pub use next::COPIED_FILES;
 
@@ -160,10 +159,6 @@ impl Record {
         self.object.as_ref().is_some_and(|object| object.wishes.accounts_for(instance))
     }
 
-    fn waits_to_stop(&self) -> bool {
-        self.waits == Waits::ToStop
-    }
-
     /// What is shown of `instance`, which waits to be started.
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
         let parts = self.withheld.as_deref().into_iter().chain(Some(&*self.note).filter(|note| !note.is_empty()));
@@ -193,8 +188,12 @@ pub struct RuntimeManager<C: Clock, T> {
     prepare_level: PrepareLevel,
     /// A list of what is to be staged has come since the session began.
     has_stage_list: bool,
-    /// What is wanted in this session is not known yet as far as containers that exist decide about it.
-    awaits_hello: bool,
+    /// A hello has come, and nothing is ordered before engines have listed their containers.
+    pub awaits_listings: bool,
+    /// The workloads of which something else is wanted since they were last decided about.
+    unsettled: Vec<Name>,
+    /// What was deleted while listings were awaited.
+    gone: BTreeSet<InstanceName>,
     /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
     unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
@@ -221,7 +220,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             listings: Listings::new(&context.engines),
             unstarted: BTreeMap::new(),
             has_stage_list: false,
-            awaits_hello: false,
+            awaits_listings: false,
+            unsettled: Vec::new(),
+            gone: BTreeSet::new(),
             unstaged: BTreeMap::new(),
             prepare_level,
             touched: BTreeSet::new(),
@@ -288,18 +289,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let _source = log_source(name.clone());
         let record = self.records.entry(name.clone()).or_default();
         let waited = record.waiting().map(|added| added.instance.clone());
-        let is_new = record.wanted != new;
-        record.wanted.clone_from(&new);
-        if is_new {
+        if record.wanted != new {
+            record.wanted.clone_from(&new);
             record.note.clear();
             self.unstaged.remove(&name);
         }
-        let named = deleted.as_ref().map(|deleted| deleted.instance.clone());
+        let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
         let knows_of_old = named.is_some();
         match deleted {
             Some(deleted) => record.stop_after = deleted.dependencies,
-            None if record.waits != Waits::ToStop => record.stop_after.clear(),
-            None => {} // It goes on waiting for them.
+            None if record.waits != Waits::ToStop && !self.awaits_listings => record.stop_after.clear(),
+            None => {} // It goes on waiting for them, or may turn out to be there.
         }
         match &new {
             Some(new) if !knows_of_old && record.live().is_some() && !record.runs(new) && !record.starts_again() => {
@@ -311,13 +311,29 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
             _ => {}
         }
+        if self.awaits_listings {
+            self.gone.extend(named.take());
+        }
         let reports = record.gone(new.as_ref(), waited, named);
         let gate = new.as_ref().and_then(|new| self.gate(new, false));
         self.records.entry(name.clone()).or_default().gate = gate;
-        if is_new && self.is_to_be_staged(&name) {
-            self.unstaged.insert(name, None);
-        }
+        self.unsettled.push(name);
         reports
+    }
+
+    /// The workloads to be settled now.
+    pub fn take_unsettled(&mut self) -> Vec<Name> {
+        if self.awaits_listings {
+            return Vec::new();
+        }
+        let (mut names, mut seen) = (std::mem::take(&mut self.unsettled), BTreeSet::new());
+        names.retain(|name| seen.insert(name.clone()));
+        for name in &names {
+            if self.is_to_be_staged(name) {
+                self.unstaged.entry(name.clone()).or_insert(None);
+            }
+        }
+        names
     }
 
     /// Does what may be done of a workload of which something else is wanted now. Returns states to report.
@@ -338,7 +354,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Orders what may be done of a workload. Returns states to report; what keeps waiting is reported again only when it
     /// was `requested`.
     fn decide(&mut self, name: &Name, requested: bool, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let Some(record) = self.records.get(name) else { return Vec::new() };
+        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else { return Vec::new() };
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
         let is_again = record.starts_again();
@@ -437,7 +453,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     fn forget_if_empty(&mut self, name: &Name) {
-        let is_empty = |record: &Record| record.wanted.is_none() && record.object.is_none() && record.staged.is_none();
+        let is_empty = |record: &Record| {
+            record.wanted.is_none()
+                && record.object.is_none()
+                && record.staged.is_none()
+                && record.stop_after.is_empty()
+        };
         if self.records.get(name).is_some_and(is_empty) {
             self.records.remove(name);
         }

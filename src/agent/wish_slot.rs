@@ -16,7 +16,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Sender, bounded};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -139,15 +139,12 @@ struct Slot {
     /// The instances of which there is, or may be, a container that was prepared.
     prepared: BTreeSet<InstanceName>,
     surplus: Vec<Surplus>,
-    called: Vec<Called>,
-    prepared_gone: Option<ContainerId>,
-    observed: Option<ExecutionState>,
+    /// What else has happened, in order.
+    events: VecDeque<SlotEvent>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
-    listed: Vec<Listed>,
     /// Counts searches, so that a late listing of an earlier one is recognised.
     search: u64,
-    probed: Option<ProbeReport>,
     closed: bool,
     /// The sender is gone.
     abandoned: bool,
@@ -168,33 +165,23 @@ impl Shared {
         let _ = self.wake.try_send(()); // Full: the loop is being woken already.
     }
 
-    fn observed(&self, watch: u64, state: ExecutionState) {
+    /// Puts an event, in place of those that `replaces` says. What `counts` no more is dropped.
+    fn put(&self, event: SlotEvent, counts: impl FnOnce(&Slot) -> bool, replaces: impl Fn(&SlotEvent) -> bool) {
         let mut slot = self.slot.lock();
-        if slot.watch == watch {
-            slot.observed = Some(state);
-            drop(slot);
-            self.wake();
-        }
-    }
-
-    fn listed(&self, search: u64, listed: Listed) {
-        let mut slot = self.slot.lock();
-        if slot.search == search {
-            slot.listed.push(listed);
+        if counts(&slot) {
+            slot.events.retain(|event| !replaces(event));
+            slot.events.push_back(event);
             drop(slot);
             self.wake();
         }
     }
 
     fn probed(&self, report: ProbeReport) {
-        let mut slot = self.slot.lock();
         // A verdict is reported once, so a lesser result of the same order must not replace it.
-        let is_lesser = |waiting: &ProbeReport| waiting.is_verdict && !report.is_verdict && waiting.key == report.key;
-        if !slot.probed.as_ref().is_some_and(is_lesser) {
-            slot.probed = Some(report);
-            drop(slot);
-            self.wake();
-        }
+        let (key, is_verdict) = (report.key, report.is_verdict);
+        let is_lesser = |event: &SlotEvent| matches!(event, SlotEvent::Probed(waiting) if waiting.is_verdict && !is_verdict && waiting.key == key);
+        let counts = |slot: &Slot| !slot.events.iter().any(is_lesser);
+        self.put(SlotEvent::Probed(report), counts, |event| matches!(event, SlotEvent::Probed(_)));
     }
 }
 
@@ -338,15 +325,7 @@ impl WishSlot {
         if !slot.surplus.is_empty() {
             return Some(SlotEvent::Surplus(std::mem::take(&mut slot.surplus)));
         }
-        if let Some(called) = slot.called.pop() {
-            return Some(SlotEvent::Called(called));
-        }
-        if let Some(gone) = slot.prepared_gone.take() {
-            return Some(SlotEvent::PreparedGone(gone));
-        }
-        let observed = slot.observed.take().map(SlotEvent::Observed);
-        let listed = || slot.listed.pop().map(SlotEvent::Listed);
-        observed.or_else(listed).or_else(|| slot.probed.take().map(SlotEvent::Probed))
+        slot.events.pop_front()
     }
 
     /// Reads the workload that is to run as soon as the wish is taken.
@@ -441,23 +420,21 @@ impl WishSlot {
     pub fn begin_watch(&self) -> StateReply {
         let watch = self.end_watch();
         let shared = self.shared.clone();
-        Box::new(move |state| shared.observed(watch, state))
+        let is_state = |event: &SlotEvent| matches!(event, SlotEvent::Observed(_));
+        Box::new(move |state| shared.put(SlotEvent::Observed(state), |slot| slot.watch == watch, is_state))
     }
 
     /// What reports that this prepared container was removed or started by somebody else.
     pub fn gone_reply(&self, id: ContainerId) -> GoneReply {
         let shared = self.shared.clone();
-        Box::new(move || {
-            shared.slot.lock().prepared_gone = Some(id);
-            shared.wake();
-        })
+        Box::new(move || shared.put(SlotEvent::PreparedGone(id), |_| true, |_| false))
     }
 
     /// Observed states do not count any more. Returns the number of the next watch.
     pub fn end_watch(&self) -> u64 {
         let mut slot = self.shared.slot.lock();
         slot.watch += 1;
-        slot.observed = None;
+        slot.events.retain(|event| !matches!(event, SlotEvent::Observed(_)));
         slot.watch
     }
 
@@ -465,11 +442,12 @@ impl WishSlot {
     pub fn begin_search(&self) -> impl Fn(Name) -> ListReply + use<> {
         let mut slot = self.shared.slot.lock();
         slot.search += 1;
-        slot.listed.clear();
+        slot.events.retain(|event| !matches!(event, SlotEvent::Listed(_)));
         let (search, shared) = (slot.search, self.shared.clone());
         move |runtime| {
             let shared = shared.clone();
-            Box::new(move |result| shared.listed(search, (runtime, result)))
+            let counts = move |slot: &Slot| slot.search == search;
+            Box::new(move |result| shared.put(SlotEvent::Listed((runtime, result)), counts, |_| false))
         }
     }
 
@@ -512,10 +490,7 @@ impl WishSlot {
     /// Takes the end of an engine call.
     pub fn call_reply(&self) -> Box<dyn FnOnce(Called) + Send> {
         let shared = self.shared.clone();
-        Box::new(move |called| {
-            shared.slot.lock().called.push(called);
-            shared.wake();
-        })
+        Box::new(move |called| shared.put(SlotEvent::Called(called), |_| true, |_| false))
     }
 
     /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`: there is none.

@@ -4,147 +4,105 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::next::{is_prepared, surplus_of};
-use super::{Change, Existing, Record, RuntimeManager, Waits, WorkloadThreads};
+use super::{Change, Existing, RuntimeManager, Waits, WorkloadThreads, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
+use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
-use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::{InstanceName, Name};
-use crate::model::workload::{DeleteCondition, Workload};
+use crate::model::messages::AddedWorkload;
+use crate::model::names::Name;
+use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::runtime::ListedContainer;
 use crate::runtime::container_records::{Noted, leave_strangers};
 use log::info;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// What the server wants, until it is known which containers there are.
-#[derive(Debug, Default)]
-pub struct Hello {
-    /// The workloads of the hello, and of the plans that came since.
-    pub wanted: BTreeMap<Name, AddedWorkload>,
-    /// What those plans have deleted, with the dependencies of the newest delete.
-    pub deleted: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
-    /// All instances that they have deleted.
-    pub gone: BTreeSet<InstanceName>,
-}
+use std::collections::BTreeMap;
 
 impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// What a hello changes; unneeded workloads first. Within one life of the agent an unchanged workload is left alone in
-    /// whatever state it is. What exists was taken in by [`Self::take_existing`].
+    /// These are all workloads that are wanted. Within one life of the agent an unchanged one is left alone in whatever
+    /// state it is. Nothing is ordered before [`Self::on_listings_known`]. Returns states to report.
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-    pub fn hello(
-        &mut self,
-        wanted: BTreeMap<Name, AddedWorkload>,
-        mut deleted: BTreeMap<Name, BTreeMap<String, DeleteCondition>>,
-    ) -> Vec<Change> {
-        self.awaits_hello = false;
-        self.touch_waiting();
+    pub fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) -> Vec<WorkloadState> {
+        self.session_begins();
+        self.gone.clear();
         let unneeded = self.records.keys().filter(|name| !wanted.contains_key(*name)).cloned();
         let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
         let all = all.into_iter().chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
-        let change = |(name, new): (Name, Option<AddedWorkload>)| {
-            let record = self.records.get(&name);
-            let live = record.and_then(Record::live).map(|object| object.instance.clone());
-            let is_settled = record.is_some_and(|record| {
-                record.wanted == new && (record.waits != Waits::No || new.as_ref().is_none_or(|new| record.runs(new)))
-            });
-            // What was never wanted here and is held goes as well.
-            let is_settled =
-                is_settled && (new.is_some() || live.is_none() || record.is_some_and(Record::waits_to_stop));
-            // What waits already goes on waiting for its users.
-            let dependencies = deleted.remove(&name);
-            let deleted = live.zip(dependencies);
-            let deleted = deleted.map(|(instance, dependencies)| DeletedWorkload { instance, dependencies });
-            if !is_settled && new.is_none() {
-                let _source = log_source(name.clone());
-                info!("Deleting existing workload '{name}', which is not needed.");
-            }
-            (!is_settled).then_some(Change { name, new, deleted })
-        };
-        all.filter_map(change).collect()
-    }
-
-    /// Of all that was found until now, takes those containers that run as `wanted` says, and deletes the others of the
-    /// same workloads. The rest stays in `found` until all engines have listed.
-    pub fn resume_running(&mut self, hello: &Hello, found: &mut Vec<Existing>) -> Vec<WorkloadState> {
-        let Hello { wanted, deleted, .. } = hello;
         let mut reports = Vec::new();
-        // What others are is known when all is known that is wanted.
-        let (candidates, others): (Vec<Existing>, Vec<Existing>) =
-            found.drain(..).partition(|(_, container)| wanted.contains_key(&container.instance.workload));
-        let mut by_workload = self.unaccounted(candidates, wanted);
-        for (name, added) in wanted.iter().filter(|(name, _)| !deleted.contains_key(*name)) {
-            let serves = |(runtime, container): &Existing| {
-                is_unchanged(added, runtime, container) && container.state.phase == Phase::Running
-            };
-            if self.records.get(name).is_some_and(|record| record.wanted.is_some() || record.object.is_some()) {
-                continue;
-            }
-            let is_served = by_workload.get(name).is_some_and(|found| found.iter().any(serves));
-            if is_served && !self.gate(added, false).is_some_and(|gate| gate.is_inactive()) {
-                let candidates = by_workload.remove(name).unwrap_or_default();
-                self.adopt(name, Some(added), candidates, &mut reports); // It resumes, so nothing else is to be done.
+        for (name, new) in all {
+            let is_settled = self.records.get(&name).is_some_and(|record| {
+                let is_carried_out = new.as_ref().map_or(record.live().is_none(), |new| record.runs(new));
+                record.wanted == new && (record.waits != Waits::No || is_carried_out)
+            });
+            if !is_settled {
+                reports.extend(self.submit(Change { name, new, deleted: None }));
             }
         }
-        *found = others.into_iter().chain(by_workload.into_values().flatten()).collect();
         reports
     }
 
-    /// Takes in containers that a listing showed, as far as no object accounts for them: what serves one of the `wanted`
-    /// workloads goes on, the others go before that is started, or when their users let them. Returns states to report.
-    pub fn take_existing(
-        &mut self,
-        wanted: &BTreeMap<Name, AddedWorkload>,
-        existing: Vec<Existing>,
-    ) -> Vec<WorkloadState> {
+    /// From now on what is wanted is ordered.
+    pub fn on_listings_known(&mut self) {
+        self.awaits_listings = false;
+        self.touch_waiting();
+    }
+
+    /// The end of what was deleted meanwhile and is not there.
+    pub fn ends_of_unknown(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        gone.filter(|gone| store.get(gone).is_none() && !self.has(gone)).map(|gone| removed(&gone)).collect()
+    }
+
+    /// Takes in containers that listings showed, as far as no object accounts for them: what serves a wanted workload goes
+    /// on, the others go before that is started, or when their users let them. Before `all` engines have listed only
+    /// workloads that run as they should go on, and the rest stays in `found`. Returns states to report.
+    pub fn take_existing(&mut self, found: &mut Vec<Existing>, all: bool) -> Vec<WorkloadState> {
         let mut reports = Vec::new();
-        for (name, mut candidates) in self.unaccounted(existing, wanted) {
-            if self.records.get(&name).is_some_and(|record| record.object.is_some()) {
+        // What others are is known when all is known that is wanted.
+        let is_wanted = |(_, container): &Existing| {
+            self.records.get(&container.instance.workload).is_some_and(|record| record.wanted.is_some())
+        };
+        let (candidates, others): (Vec<Existing>, Vec<Existing>) =
+            found.drain(..).partition(|existing| all || is_wanted(existing));
+        *found = others;
+        for (name, mut candidates) in self.unaccounted(candidates) {
+            let record = self.records.get(&name);
+            let has_loop = record.is_some_and(|record| record.object.is_some());
+            let wanted = record.and_then(|record| record.wanted.clone());
+            let is_active = !record.and_then(|record| record.gate.as_ref()).is_some_and(Gate::is_inactive);
+            let serves = |(runtime, container): &Existing| {
+                let is_it = wanted.as_ref().is_some_and(|added| is_unchanged(added, runtime, container));
+                is_it && container.state.phase == Phase::Running
+            };
+            if !all && (has_loop || !is_active || !candidates.iter().any(serves)) {
+                found.extend(candidates);
+            } else if has_loop {
                 let mut surplus = self.take_prepared(&name, None, &mut candidates);
                 surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
                 reports.extend(self.remove(surplus));
             } else {
-                self.adopt(&name, wanted.get(&name), candidates, &mut reports);
+                self.adopt(&name, wanted.as_ref(), is_active, candidates, &mut reports);
             }
         }
         reports
     }
 
-    /// Containers that a listing showed after the hello. Returns changes, and states to report first.
-    pub fn found_late(&mut self, existing: Vec<Existing>) -> (Vec<Change>, Vec<WorkloadState>) {
-        let names: BTreeSet<Name> = existing.iter().map(|(_, found)| found.instance.workload.clone()).collect();
-        let waiting = |name: &Name| Some((name.clone(), self.records.get(name)?.waiting()?.clone()));
-        let wanted: BTreeMap<Name, AddedWorkload> = names.iter().filter_map(waiting).collect();
-        let without_object = |name: &&Name| self.records.get(*name).is_none_or(|record| record.object.is_none());
-        let names: Vec<Name> = names.iter().filter(without_object).cloned().collect();
-        let reports = self.take_existing(&wanted, existing);
-        let changed = names.into_iter().filter(|name| {
-            let record = self.records.get(name);
-            record.is_some_and(|record| record.live().is_some_and(|object| object.workload.is_none()))
-        });
-        let changes = changed.map(|name| Change { new: wanted.get(&name).cloned(), name, deleted: None });
-        (changes.collect(), reports)
-    }
-
     /// By workload, what belongs to it and no object accounts for.
-    fn unaccounted(
-        &self,
-        existing: Vec<Existing>,
-        wanted: &BTreeMap<Name, AddedWorkload>,
-    ) -> BTreeMap<Name, Vec<Existing>> {
+    fn unaccounted(&self, existing: Vec<Existing>) -> BTreeMap<Name, Vec<Existing>> {
         let mut found: BTreeMap<Name, Vec<Existing>> = BTreeMap::new();
         for (runtime, container) in existing {
             found.entry(container.instance.workload.clone()).or_default().push((runtime, container));
         }
         for (name, candidates) in &mut found {
-            let object = self.records.get(name).and_then(|record| record.object.as_ref());
-            let ordered = || object?.workload.as_ref();
-            let wanted = wanted.get(name).map(|added| &added.workload).or_else(ordered);
+            let record = self.records.get(name);
+            let object = record.and_then(|record| record.object.as_ref());
+            let wanted = record.and_then(|record| record.wanted.as_ref()).map(|added| &added.workload);
+            let wanted = wanted.or_else(|| object?.workload.as_ref());
             leave_strangers(candidates, |(_, one)| one, |one| self.noted(one), wanted.map(|workload| &**workload));
             // Instances of two runtimes may have the same id.
             candidates.retain(|(runtime, container)| {
@@ -184,6 +142,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         &mut self,
         name: &Name,
         wanted: Option<&AddedWorkload>,
+        is_active: bool,
         mut candidates: Vec<Existing>,
         reports: &mut Vec<WorkloadState>,
     ) {
@@ -194,11 +153,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         };
         surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
         let held = Some(container.id.clone());
+        self.unsettled.push(name.clone());
         let Some(added) = wanted else {
+            info!("Deleting existing workload '{name}', which is not needed.");
             return reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
         };
-        let gate = self.gate(added, false);
-        let is_active = !gate.as_ref().is_some_and(Gate::is_inactive);
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if is_active && self.stays(added, &runtime, &container) {
             info!("Resuming workload '{name}'");
@@ -208,10 +167,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let state = adopted_state(&added.workload, container.state);
             reports.push(WorkloadState::new(added.instance.clone(), state));
             let wish = Some(Wish::Run(Box::new(order)));
-            reports.extend(self.start_loop(added.instance.clone(), runtime, held, surplus, wish));
-            let record = self.records.entry(name.clone()).or_default();
-            (record.wanted, record.gate) = (Some(added.clone()), gate);
-            return self.wait(name, Waits::No, BTreeMap::new());
+            return reports.extend(self.start_loop(added.instance.clone(), runtime, held, surplus, wish));
         }
         let reuse = is_active
             && is_unchanged(added, &runtime, &container)

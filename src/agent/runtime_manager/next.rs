@@ -91,11 +91,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// The server sends a hello, by which it forgets what was reported. Without a list before it nothing is to be staged
     /// any more.
-    pub fn session_begins(&mut self) {
+    pub(super) fn session_begins(&mut self) {
         if !self.has_stage_list {
             self.stage(Vec::new());
         }
-        (self.has_stage_list, self.awaits_hello) = (false, true);
+        (self.has_stage_list, self.awaits_listings) = (false, true);
         self.records.values_mut().filter_map(|record| record.staged.as_mut()).for_each(|staged| staged.told = None);
     }
 
@@ -107,7 +107,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// What is to be reported of what is staged.
     pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
         let mut news = Vec::new();
-        if self.awaits_hello {
+        if self.awaits_listings {
             return news;
         }
         for name in self.staged_names() {
@@ -172,7 +172,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         }
         // A create would fail without the paths of a precondition.
         let most = if gate.is_none_or(Gate::may_run) { PrepareLevel::Init } else { PrepareLevel::Image };
-        (!self.awaits_hello && self.may_prepare(added)).then(|| stage_of(added).min(most))
+        (!self.awaits_listings && self.may_prepare(added)).then(|| stage_of(added).min(most))
     }
 
     // ----------------------------------------------- what is staged before a stop
@@ -230,7 +230,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let mut reports = Vec::new();
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
-            if self.awaits_hello && self.staged_of(&name).is_some() {
+            if self.awaits_listings && self.staged_of(&name).is_some() {
                 continue; // A container of the same instance may turn out to go on.
             }
             let wanted = self.preparation_of(&name);
