@@ -271,6 +271,7 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
 fn a_request_that_the_server_took_with_it_is_answered() {
     let text = manifest(&[workload(WEB, "run").allow("ReadWrite", "desiredState")]);
     let mut cluster = Cluster::prepare();
+    cluster.agent_env = vec![("RUST_LOG".to_owned(), "debug".to_owned())];
     // The server that comes later must know the workload as well: one that nobody wants is removed, its session too.
     let file = cluster.start_with_manifest(&text);
     cluster.wait_for_state(WEB, "Running(Ok)");
@@ -278,6 +279,9 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     // In its place comes one that takes requests and answers nothing.
     cluster.kill_server();
     let mut silent = SilentServer::start(&cluster.address());
+    // Before, a request is answered with an error.
+    let connections = || cluster.agents["agent_A"].stderr().matches("Connected to server '").count();
+    wait_until("the agent has connected again", || connections() == 2);
     client.request("read", read(&["desiredState.workloads.web.agent"], false));
     let new = tree("desiredState.configs.c", Node::text("1"));
     let update = UpdateState { new_state: Some(Ok(new)), masks: vec!["desiredState.configs.c".to_owned()] };
