@@ -5,24 +5,27 @@
 use super::access_rules::{AccessRule, LOG_RULE, STATE_RULE};
 use super::execution_state::{ExecutionState, Phase, WorkloadState};
 use super::fields::table::{AGENT, STATE, WORKLOAD};
-use super::fields::{Kind, Object, Presence, TYPE, Text, omit_empty};
-use super::names::{InstanceName, Name, alternatives};
-use super::node::{Entries, Node};
+use super::fields::{Kind, TYPE, omit_empty};
+use super::names::{InstanceName, Name};
+use super::node::{Node, StateError};
 use super::version::API_VERSION;
 use super::workload::{ConfigItem, File, FileContent, Workload};
 use crate::limits::AGENT_TAG_ENTRY;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What users want, or what agents get.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DesiredState {
     /// `v1` or `v0.1`.
+    #[serde(default)]
     pub api_version: String,
-    /// Workloads by name.
+    #[serde(default, deserialize_with = "workloads")]
     pub workloads: BTreeMap<Name, Arc<Workload>>,
     /// Values for templates by key.
+    #[serde(default)]
     pub configs: BTreeMap<String, ConfigItem>,
 }
 
@@ -276,138 +279,14 @@ impl WorkloadStates {
 
 // ------------------------------------------------------------ from the tree
 
-/// Why a tree is not a desired state.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// A mandatory field is not there.
-    #[error("missing field `{field}`")]
-    Missing {
-        /// Path of the node that lacks it.
-        path: String,
-        /// Name of the field.
-        field: &'static str,
-    },
-    /// A field has another type or value than it may have.
-    #[error("{path}: invalid value, expected {expected}")]
-    Invalid {
-        /// Path of the field.
-        path: String,
-        /// What may stand there.
-        expected: String,
-    },
-}
-
-/// The keys that lead to a node. They become a text only for an error: there may be many nodes below a long key.
-#[derive(Clone, Copy)]
-struct Way<'a> {
-    above: Option<&'a Way<'a>>,
-    key: &'a str,
-}
-
-impl Way<'_> {
-    fn path(&self) -> String {
-        match self.above.map(Way::path) {
-            Some(above) if !above.is_empty() => format!("{above}.{}", self.key),
-            _ => self.key.to_owned(),
-        }
-    }
-
-    fn missing(&self, field: &'static str) -> StateError {
-        StateError::Missing { path: self.path(), field }
-    }
-
-    /// Checks that the node here is complete and as in the table of fields.
-    fn check(&self, node: &Node, kind: Kind) -> Result<(), StateError> {
-        let below = |key: &str, node: &Node, kind: Kind| Way { above: Some(self), key }.check(node, kind);
-        let each = |entries: &Entries, kind| entries.iter().try_for_each(|(key, node)| below(key, node, kind));
-        let expected = match (kind, node) {
-            (Kind::Any, _)
-            | (Kind::Text(_) | Kind::Config, Node::Text(_))
-            | (Kind::Number | Kind::Range(..), Node::Number(_)) => return Ok(()),
-            (Kind::Choice(_) | Kind::Constant(_), Node::Text(text)) => match kind.texts() {
-                texts if texts.contains(&text.as_str()) => return Ok(()),
-                texts => alternatives(&texts),
-            },
-            (Kind::List(_) | Kind::Config, Node::List(items)) => {
-                let kind = if let Kind::List(item) = kind { *item } else { kind };
-                return items.iter().enumerate().try_for_each(|(index, item)| below(&index.to_string(), item, kind));
-            }
-            (Kind::Map(value) | Kind::Named(value), Node::Map(entries)) => return each(entries, *value),
-            (Kind::Tags, Node::Map(entries)) => return each(entries, Kind::Text(Text::Any)),
-            (Kind::Config, Node::Map(entries)) => return each(entries, kind),
-            (Kind::Object(_) | Kind::OneOf(_), _) => match kind.object(node) {
-                Some(object) => return self.check_object(node, object),
-                None if node.get(TYPE).is_none() => return Err(self.missing(TYPE)),
-                None => alternatives(&kind.texts()),
-            },
-            (Kind::Text(_) | Kind::Choice(_) | Kind::Constant(_) | Kind::True, _) => "text".to_owned(),
-            (Kind::Number | Kind::Range(..), _) => "a whole number".to_owned(),
-            (Kind::List(_) | Kind::Command, _) => "a list".to_owned(),
-            (Kind::Map(_) | Kind::Named(_) | Kind::Tags, _) => "a map".to_owned(),
-            (Kind::Config, _) => "text, a list or a map".to_owned(),
-        };
-        Err(StateError::Invalid { path: self.path(), expected })
-    }
-
-    fn check_object(&self, node: &Node, object: &'static Object) -> Result<(), StateError> {
-        if let Some(first) = object.any_of.first()
-            && object.any_of.iter().all(|name| node.get(name).is_none())
-        {
-            return Err(self.missing(first));
-        }
-        object.fields.iter().try_for_each(|field| match node.get(field.name) {
-            Some(node) => Way { above: Some(self), key: field.name }.check(node, field.kind),
-            None if field.presence != Presence::Optional => Err(self.missing(field.name)),
-            None => Ok(()),
-        })
-    }
-}
-
-// What follows reads trees that were checked.
-
-/// The config item of its tree. A number becomes a text.
-#[must_use]
-pub fn config_from_node(node: &Node) -> ConfigItem {
-    match node {
-        Node::Text(text) => ConfigItem::Text(text.clone()),
-        Node::Number(number) => ConfigItem::Text(number.to_string()),
-        Node::List(items) => ConfigItem::List(items.iter().map(config_from_node).collect()),
-        Node::Map(entries) => {
-            ConfigItem::Map(entries.iter().map(|(key, node)| (key.to_owned(), config_from_node(node))).collect())
-        }
-    }
-}
-
-fn workload(node: &Node) -> Result<Workload, StateError> {
-    let read = Workload::deserialize(node);
-    read.map_err(|error| StateError::Invalid { path: "workload".to_owned(), expected: error.to_string() })
-}
-
-/// Reads one workload from its tree.
-///
-/// # Errors
-/// [`StateError`] naming the field below `path` that is missing or has a value it cannot have.
-pub fn workload_from_node(node: &Node, path: &str) -> Result<Workload, StateError> {
-    Way { above: None, key: path }.check_object(node, &WORKLOAD)?;
-    workload(node)
+fn workloads<'de, D: Deserializer<'de>>(map: D) -> Result<BTreeMap<Name, Arc<Workload>>, D::Error> {
+    let workloads = BTreeMap::<String, Workload>::deserialize(map)?.into_iter();
+    Ok(workloads.map(|(name, workload)| (name.into(), Arc::new(workload))).collect())
 }
 
 /// Reads a desired state from its tree; each part may be missing.
-///
-/// # Errors
-/// [`StateError`] naming the field that is missing or has a value it cannot have.
 pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> {
-    let root = Way { above: None, key: "desiredState" };
-    for field in STATE.fields {
-        let way = Way { above: Some(&root), key: field.name };
-        node.get(field.name).map_or(Ok(()), |node| way.check(node, field.kind))?;
-    }
-    let workloads = node.entries("workloads").map(|(name, node)| Ok((name.into(), Arc::new(workload(node)?))));
-    Ok(DesiredState {
-        api_version: node.get("apiVersion").and_then(Node::as_text).unwrap_or_default().to_owned(),
-        workloads: workloads.collect::<Result<_, _>>()?,
-        configs: node.entries("configs").map(|(key, node)| (key.to_owned(), config_from_node(node))).collect(),
-    })
+    node.read("desiredState")
 }
 
 #[cfg(test)]
@@ -450,14 +329,14 @@ mod tests {
                 "w.restartPolicy: invalid value, expected NEVER, ON_FAILURE or ALWAYS",
             ),
             ("tags", Some(Node::text("x")), "w.tags: invalid value, expected a map"),
-            ("files", Some(Node::List(vec![Node::empty()])), "missing field `data`"),
+            ("files", Some(Node::List(vec![Node::empty()])), "missing field `mountPoint`"),
             ("runtimeConfig", Some(Node::Number(1)), "w.runtimeConfig: invalid value, expected text"),
         ] {
             let mut node = good.clone();
             let map = node.as_map_mut().unwrap();
             map.remove(field);
             map.extend(value.map(|value| (field.to_owned(), value)));
-            assert_eq!(workload_from_node(&node, "w").unwrap_err().to_string(), message, "{field}");
+            assert_eq!(node.read::<Workload>("w").unwrap_err().to_string(), message, "{field}");
         }
     }
 

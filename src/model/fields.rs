@@ -28,10 +28,8 @@ pub enum Kind {
     True,
     /// Texts of which there is at least one.
     Command,
-    /// One of a few texts.
-    Choice(&'static Choice),
-    /// Exactly this text.
-    Constant(&'static str),
+    /// One of these texts.
+    Choice(&'static [&'static str]),
     /// A value for templates: text, list or mapping.
     Config,
     /// Texts by key; in a manifest of the deprecated version a list of entries, see [`TAG`].
@@ -55,8 +53,7 @@ impl Kind {
     #[must_use]
     pub fn texts(self) -> Vec<&'static str> {
         match self {
-            Self::Choice(choice) => choice.texts.to_vec(),
-            Self::Constant(text) => vec![text],
+            Self::Choice(texts) => texts.to_vec(),
             Self::OneOf(objects) => objects.iter().filter_map(Object::tag).collect(),
             _ => Vec::new(),
         }
@@ -79,10 +76,8 @@ impl Kind {
 /// A mapping with known fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Object {
-    /// Its name in the JSON schema; empty for one that has none there.
+    /// Its name in the JSON schema; empty for one that has none there. Descriptions are there only.
     pub name: &'static str,
-    /// What it is, for the JSON schema.
-    pub description: &'static str,
     /// In the order in which they are printed.
     pub fields: &'static [Field],
     /// Fields of which at least one is required; any may be missing when this is empty.
@@ -93,20 +88,17 @@ pub struct Object {
 
 impl Object {
     pub(super) const fn new(fields: &'static [Field]) -> Self {
-        Self::named("", "", fields)
+        Self::named("", fields)
     }
 
-    pub(super) const fn named(name: &'static str, description: &'static str, fields: &'static [Field]) -> Self {
-        Self { name, description, fields, any_of: &[], one_of: &[] }
+    pub(super) const fn named(name: &'static str, fields: &'static [Field]) -> Self {
+        Self { name, fields, any_of: &[], one_of: &[] }
     }
 
     /// The text of [`TYPE`], by which it is distinguished from others.
     #[must_use]
     pub fn tag(&self) -> Option<&'static str> {
-        match self.field(TYPE)?.kind {
-            Kind::Constant(text) => Some(text),
-            _ => None,
-        }
+        if let Kind::Choice(texts) = self.field(TYPE)?.kind { texts.first().copied() } else { None }
     }
 
     /// The field `name`.
@@ -121,17 +113,6 @@ impl Object {
     }
 }
 
-/// Whether an object is complete without a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presence {
-    /// It is.
-    Optional,
-    /// It is not.
-    Required,
-    /// It is in a manifest, where `ank apply --agent` can add the field, but not in a state.
-    RequiredInState,
-}
-
 /// A field of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
@@ -139,10 +120,9 @@ pub struct Field {
     pub name: &'static str,
     /// The key that it had earlier; a manifest may still use it for the server.
     pub old_name: Option<&'static str>,
-    /// What it holds.
     pub kind: Kind,
-    /// Whether an object is complete without it.
-    pub presence: Presence,
+    /// Whether an object is incomplete without it.
+    pub required: bool,
     /// Whether null stands for an empty value in every manifest.
     pub nullable: bool,
     /// Whether it is not printed when it holds nothing.
@@ -153,8 +133,6 @@ pub struct Field {
     pub not_with: Option<&'static str>,
     /// The field that it needs beside it.
     pub needs: Option<&'static str>,
-    /// What it is, for the JSON schema, unless its kind has a description there.
-    pub description: &'static str,
 }
 
 impl Field {
@@ -163,26 +141,21 @@ impl Field {
             name,
             old_name: None,
             kind,
-            presence: Presence::Optional,
+            required: false,
             nullable: false,
             omit_empty: false,
             default: None,
             not_with: None,
             needs: None,
-            description: "",
         }
     }
 
     pub(super) const fn required(self) -> Self {
-        Self { presence: Presence::Required, ..self }
+        Self { required: true, ..self }
     }
 
     const fn omit_empty(self) -> Self {
         Self { omit_empty: true, ..self }
-    }
-
-    pub(super) const fn described(self, description: &'static str) -> Self {
-        Self { description, ..self }
     }
 
     /// What a block has where it is not given.
@@ -204,24 +177,6 @@ impl Field {
             _ => node.is_empty_container(),
         };
         self.omit_empty && is_empty(node)
-    }
-}
-
-/// A few texts of which a value is one.
-#[derive(Debug)]
-pub struct Choice {
-    /// Its name in the JSON schema; empty for one that has none there.
-    pub name: &'static str,
-    /// What it is, for the JSON schema.
-    pub description: &'static str,
-    /// What a field holds that is not given.
-    pub default: Option<&'static str>,
-    pub texts: &'static [&'static str],
-}
-
-impl Choice {
-    pub(super) const fn of(texts: &'static [&'static str]) -> Self {
-        Self { name: "", description: "", default: None, texts }
     }
 }
 
@@ -256,22 +211,6 @@ pub enum Text {
 }
 
 impl Text {
-    /// The regular expression that it matches.
-    #[must_use]
-    pub fn pattern(self) -> Option<&'static str> {
-        match self {
-            Self::Any | Self::Quoted | Self::Scalar => None,
-            Self::Version => Some("^v1$"),
-            Self::Name => Some("^[a-zA-Z0-9_-]+$"),
-            Self::Agent => Some(r"^(?:[a-zA-Z0-9_-]*\{\{[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\}\})*[a-zA-Z0-9_-]*$"),
-            Self::Mask => Some(r"^(?:\*|[a-zA-Z0-9_-]+)(?:\.(?:\*|[a-zA-Z0-9_-]+))*$"),
-            Self::NamePattern => Some(r"^(?:\*|[a-zA-Z0-9_-]*\*[a-zA-Z0-9_-]*|[a-zA-Z0-9_-]+)$"),
-            Self::Path | Self::SocketPath => Some("^/"),
-            Self::UrlPath => Some("^/[!-~]*$"),
-            Self::Address => Some("^(?:localhost|[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$"),
-        }
-    }
-
     /// How many characters it has at most; it is not empty where this is bounded.
     #[must_use]
     pub fn length_max(self) -> Option<usize> {
@@ -284,7 +223,7 @@ impl Text {
         }
     }
 
-    /// Whether `text` matches [`Self::pattern`].
+    /// Whether `text` has its form.
     fn matches(self, text: &str) -> bool {
         match self {
             Self::Any | Self::Quoted | Self::Scalar => true,
@@ -304,7 +243,7 @@ impl Text {
         }
     }
 
-    /// What a text that does not match [`Self::pattern`] should be.
+    /// What a text of another form should be.
     fn expected(self) -> &'static str {
         match self {
             Self::Any | Self::Quoted | Self::Scalar => "",

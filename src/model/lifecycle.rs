@@ -6,7 +6,7 @@
 //! A typo must not switch a safety gate off, so an unknown key is an error with its place.
 
 use super::fields::reader::{Problem, Rules, read_part};
-use super::fields::{Choice, Field, Kind, Object, Text};
+use super::fields::{Field, Kind, Object, Text};
 use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
@@ -337,16 +337,14 @@ pub(super) const FIELD: Field = Field::new(KEY, Kind::Object(&BLOCK));
 
 pub(super) const BLOCK: Object = Object::named(
     KEY,
-    "When the workload may run, counts as ready, as alive and as gone, and how it is started again and updated.",
     &[
-        Field::new("activation", CONDITION).described("Whether the workload is relevant on its node."),
-        Field::new("precondition", CONDITION).described("What must hold for it to run, all the time."),
+        Field::new("activation", CONDITION),
+        Field::new("precondition", CONDITION),
         Field::new("ready", Kind::Object(&READY)),
         Field::new("alive", Kind::Object(&ALIVE)),
         Field::new("gone", Kind::Object(&GONE)),
         Field::new("restart", Kind::Object(&RESTART)),
-        Field::new("prepare", Kind::Choice(&Choice::of(PrepareLevel::TEXTS)))
-            .described("How far its start is prepared while it waits; the agent's setting without it."),
+        Field::new("prepare", Kind::Choice(PrepareLevel::TEXTS)),
         Field::new("update", Kind::Object(&UPDATE)),
     ],
 );
@@ -355,12 +353,10 @@ const CONDITION: Kind = Kind::Object(&Object {
     any_of: &["pathExists", "pathMissing", "tagEquals"],
     ..Object::named(
         "condition",
-        "Entries that must all hold.",
         &[
-            Field::new("pathExists", PATH).described("A path of the node that must exist."),
-            Field::new("pathMissing", PATH).described("A path of the node that must not exist."),
-            Field::new("tagEquals", Kind::Map(&Kind::Text(Text::Scalar)))
-                .described("Tags that the agent must have been started with."),
+            Field::new("pathExists", PATH),
+            Field::new("pathMissing", PATH),
+            Field::new("tagEquals", Kind::Map(&Kind::Text(Text::Scalar))),
         ],
     )
 });
@@ -376,11 +372,11 @@ const fn time(name: &'static str, default: u64) -> Field {
 }
 
 const fn period(default: u64) -> Field {
-    number("periodMs", PERIOD_LOWEST_MS, DAY_MS, default).described("From the end of a check to the next one.")
+    number("periodMs", PERIOD_LOWEST_MS, DAY_MS, default)
 }
 
 const fn timeout(highest: u64) -> Field {
-    number("timeoutMs", PERIOD_LOWEST_MS, highest, 1000).described("Longest wait for one check.")
+    number("timeoutMs", PERIOD_LOWEST_MS, highest, 1000)
 }
 
 /// With `notify` nothing is probed, so this means nothing then.
@@ -388,22 +384,20 @@ const fn probed(field: Field) -> Field {
     Field { not_with: Some(NOTIFY.name), ..field }
 }
 
-const NOTIFY: Field = Field::new("notify", Kind::True).described("It sends READY=1 and WATCHDOG=1; podman only.");
-const EXEC: Field = Field::new("exec", Kind::Command).described("A command in its container ends with exit code 0.");
-const TCP: Field =
-    Field::new("tcp", Kind::Object(&Object::new(&[PORT, HOST]))).described("A port can be connected to.");
+const NOTIFY: Field = Field::new("notify", Kind::True);
+const EXEC: Field = Field::new("exec", Kind::Command);
+const TCP: Field = Field::new("tcp", Kind::Object(&Object::new(&[PORT, HOST])));
 const HTTP: Field = Field::new(
     "http",
     Kind::Object(&Object::new(&[
         PORT,
         Field { default: Some("/"), ..Field::new("path", Kind::Text(Text::UrlPath)) },
-        Field::new("status", Kind::Range(100, 599, None)).described("Any from 200 to 399 without it."),
+        Field::new("status", Kind::Range(100, 599, None)),
         HOST,
     ])),
-)
-.described("A request is answered.");
-const UNIX: Field = Field::new("unix", Kind::Text(Text::SocketPath)).described("A socket can be connected to.");
-const FILE: Field = Field::new("file", PATH).described("A file of the node exists.");
+);
+const UNIX: Field = Field::new("unix", Kind::Text(Text::SocketPath));
+const FILE: Field = Field::new("file", PATH);
 const PORT: Field = Field::new("port", Kind::Range(1, u16::MAX as u64, None)).required();
 const HOST: Field = Field { default: Some("localhost"), ..Field::new("host", Kind::Text(Text::Address)) };
 
@@ -411,7 +405,6 @@ const READY: Object = Object {
     one_of: &["notify", "exec", "tcp", "http", "unix", "file"],
     ..Object::named(
         "ready",
-        "When its dependents may start.",
         &[
             NOTIFY,
             EXEC,
@@ -422,10 +415,9 @@ const READY: Object = Object {
             probed(time("initialDelayMs", 0)),
             probed(period(500)),
             probed(timeout(TIMEOUT_MAX_MS)),
-            probed(number("successThreshold", 1, 1_000_000, 1)).described("How often in a row it must hold."),
-            time("deadlineMs", 30_000).described("0 waits for ever."),
-            Field::new("onDeadline", Kind::Choice(&Choice::of(OnDeadline::TEXTS)))
-                .described("FAIL without it: the start has failed."),
+            probed(number("successThreshold", 1, 1_000_000, 1)),
+            time("deadlineMs", 30_000),
+            Field::new("onDeadline", Kind::Choice(OnDeadline::TEXTS)),
         ],
     )
 };
@@ -434,7 +426,6 @@ const ALIVE: Object = Object {
     one_of: READY.one_of,
     ..Object::named(
         "alive",
-        "Whether it still works.",
         &[
             Field { needs: Some("timeoutMs"), ..NOTIFY }, // There is no time that suits many.
             EXEC,
@@ -443,59 +434,38 @@ const ALIVE: Object = Object {
             UNIX,
             FILE,
             probed(period(5000)),
-            timeout(DAY_MS).described("At most 60000, but for 'notify', which keeps nothing waiting."),
-            probed(number("failureThreshold", 1, 1_000_000, 3)).described("How often in a row it must fail."),
-            Field::new("action", Kind::Choice(&Choice::of(AliveAction::TEXTS)))
-                .described("RESTART without it: it has failed, and its restart policy decides."),
+            timeout(DAY_MS),
+            probed(number("failureThreshold", 1, 1_000_000, 3)),
+            Field::new("action", Kind::Choice(AliveAction::TEXTS)),
         ],
     )
 };
 
 const GONE: Object = Object {
     one_of: &["tcp", "http", "unix", "file"],
-    ..Object::named(
-        "gone",
-        "The check that must fail before it counts as removed; its container is gone then.",
-        &[
-            TCP,
-            HTTP,
-            UNIX,
-            FILE,
-            period(200),
-            timeout(TIMEOUT_MAX_MS),
-            time("deadlineMs", 10_000).described("When the delete counts as failed; 0 never."),
-        ],
-    )
+    ..Object::named("gone", &[TCP, HTTP, UNIX, FILE, period(200), timeout(TIMEOUT_MAX_MS), time("deadlineMs", 10_000)])
 };
 
 const RESTART: Object = Object::named(
     "restart",
-    "How often it is started again.",
     &[
-        number("backoffMs", BACKOFF_LOWEST_MS, DAY_MS, 500).described("Bound of the first delay."),
-        number("backoffMaxMs", BACKOFF_LOWEST_MS, DAY_MS, 300_000).described("Bound of all delays."),
-        Field::new("maxRestarts", Kind::Range(0, u32::MAX as u64, None)).described("Without success in a row."),
-        time("windowMs", 60_000).described("Being ready for this long begins a new count."),
+        number("backoffMs", BACKOFF_LOWEST_MS, DAY_MS, 500),
+        number("backoffMaxMs", BACKOFF_LOWEST_MS, DAY_MS, 300_000),
+        Field::new("maxRestarts", Kind::Range(0, u32::MAX as u64, None)),
+        time("windowMs", 60_000),
     ],
 );
 
 const UPDATE: Object = Object::named(
     "update",
-    "How an update to it is staged, when it may be carried out, and how it is judged.",
     &[
         // An initialised container would hold memory and ports beside the one that runs.
-        Field {
-            default: Some("CREATE"),
-            ..Field::new("stage", Kind::Choice(&Choice::of(&["NONE", "IMAGE", "CREATE"])))
-        }
-        .described("What is prepared before the old instance is stopped."),
-        Field::new("when", CONDITION).described("What must hold for the update to be carried out."),
-        time("healthyMs", UPDATE_HEALTHY_MS).described("It is healthy when it ran for so long."),
+        Field { default: Some("CREATE"), ..Field::new("stage", Kind::Choice(&["NONE", "IMAGE", "CREATE"])) },
+        Field::new("when", CONDITION),
+        time("healthyMs", UPDATE_HEALTHY_MS),
         // Shortest deadline of an update, in milliseconds. No container is stopped and started in less.
-        number("deadlineMs", 1000, DAY_MS, UPDATE_DEADLINE_MS)
-            .described("It has failed when it was not healthy for so long; greater than 'healthyMs'."),
-        Field::new("onFailure", Kind::Choice(&Choice::of(OnFailure::TEXTS)))
-            .described("The setting of the server without it."),
+        number("deadlineMs", 1000, DAY_MS, UPDATE_DEADLINE_MS),
+        Field::new("onFailure", Kind::Choice(OnFailure::TEXTS)),
     ],
 );
 
@@ -559,7 +529,7 @@ pub(super) fn of_document(
     if let Some(problem) = reading.problems.into_iter().next() {
         return Err(ConfigError::new(problem, root));
     }
-    let lifecycle = match Lifecycle::deserialize(&reading.tree) {
+    let lifecycle = match reading.tree.read::<Lifecycle>(KEY) {
         Ok(lifecycle) => lifecycle,
         Err(error) => return problem(&[KEY], &error.to_string()), // The table has checked all of it.
     };

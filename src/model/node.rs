@@ -4,11 +4,15 @@
 
 mod entries;
 
+use super::names::alternatives;
 pub use entries::{Entries, Key};
-use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
-use serde::de::{Deserialize, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
-use std::fmt;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{
+    self, Deserialize, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+};
+use serde::ser::{Serialize, Serializer};
+use std::fmt::{self, Display};
+use std::iter;
 
 /// One node of the tree. Maps are sorted, so two outputs of one state are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +107,11 @@ impl Node {
         if let Self::List(list) = self { Some(list) } else { None }
     }
 
+    /// Reads a value; errors name the path below `key`.
+    pub fn read<'n, T: Deserialize<'n>>(&'n self, key: &'n str) -> Result<T, StateError> {
+        T::deserialize(At(Ok(key), self))
+    }
+
     /// What it takes in memory beside itself, in bytes, about: a state as a tree takes many times what it takes on the wire.
     pub fn memory_bytes(&self) -> usize {
         match self {
@@ -151,23 +160,64 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Node::List(list))
+        iter::from_fn(|| items.next_element().transpose()).collect::<Result<_, _>>().map(Node::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let mut list: Vec<(String, Node)> = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            list.push(entry);
-        }
-        Ok(Node::map(list))
+        let entries = iter::from_fn(|| entries.next_entry::<String, Node>().transpose());
+        entries.collect::<Result<_, _>>().map(Node::Map)
     }
 }
 
-impl<'de> IntoDeserializer<'de> for &'de Node {
+/// Why a tree does not hold a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// A mandatory field is not in the node at this path.
+    #[error("missing field `{field}`")]
+    Missing { path: String, field: &'static str },
+    /// The node at this path has another type or value than it may have.
+    #[error("{path}: invalid value, expected {expected}")]
+    Invalid { path: String, expected: String },
+}
+
+impl de::Error for StateError {
+    fn custom<T: Display>(expected: T) -> Self {
+        Self::Invalid { path: String::new(), expected: expected.to_string() }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self::Missing { path: String::new(), field }
+    }
+
+    fn invalid_type(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        match &*expected.to_string() {
+            "a string" => Self::custom("text"),
+            "a sequence" => Self::custom("a list"),
+            expected => Self::custom(expected),
+        }
+    }
+
+    fn unknown_variant(_found: &str, texts: &'static [&'static str]) -> Self {
+        Self::custom(alternatives(texts))
+    }
+}
+
+/// A node to be read, and the key or index that leads to it. Keys become a path only for an error: there may be many nodes
+/// below a long one.
+struct At<'n>(Result<&'n str, usize>, &'n Node);
+
+impl At<'_> {
+    fn named<T>(&self, result: Result<T, StateError>) -> Result<T, StateError> {
+        result.map_err(|mut error| {
+            let (StateError::Missing { path, .. } | StateError::Invalid { path, .. }) = &mut error;
+            let step = self.0.map_or_else(|index| index.to_string(), str::to_owned);
+            *path = if path.is_empty() { step } else { format!("{step}.{path}") };
+            error
+        })
+    }
+}
+
+impl<'n> IntoDeserializer<'n, StateError> for At<'n> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -175,20 +225,25 @@ impl<'de> IntoDeserializer<'de> for &'de Node {
     }
 }
 
-/// Values are read out of trees that the table of fields has checked.
-impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Error;
+impl<'de> Deserializer<'de> for At<'de> {
+    type Error = StateError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, StateError> {
+        self.named(match self.1 {
             Node::Text(text) => visitor.visit_borrowed_str(text),
             Node::Number(number) => visitor.visit_u64(*number),
-            Node::List(items) => SeqDeserializer::new(items.iter()).deserialize_any(visitor),
-            Node::Map(entries) => MapDeserializer::new(entries.iter()).deserialize_any(visitor),
-        }
+            Node::List(items) => {
+                let items = items.iter().enumerate().map(|(index, node)| At(Err(index), node));
+                SeqDeserializer::new(items).deserialize_any(visitor)
+            }
+            Node::Map(entries) => {
+                let entries = entries.iter().map(|(key, node)| (key, At(Ok(key), node)));
+                MapDeserializer::new(entries).deserialize_any(visitor)
+            }
+        })
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, StateError> {
         visitor.visit_some(self)
     }
 
@@ -197,8 +252,8 @@ impl<'de> Deserializer<'de> for &'de Node {
         name: &'static str,
         texts: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
-        self.as_text().unwrap_or_default().into_deserializer().deserialize_enum(name, texts, visitor)
+    ) -> Result<V::Value, StateError> {
+        self.named(self.1.as_text().unwrap_or_default().into_deserializer().deserialize_enum(name, texts, visitor))
     }
 
     serde::forward_to_deserialize_any! {
@@ -212,20 +267,8 @@ impl Serialize for Node {
         match self {
             Self::Text(text) => serializer.serialize_str(text),
             Self::Number(number) => serializer.serialize_u64(*number),
-            Self::List(list) => {
-                let mut sequence = serializer.serialize_seq(Some(list.len()))?;
-                for item in list {
-                    sequence.serialize_element(item)?;
-                }
-                sequence.end()
-            }
-            Self::Map(map) => {
-                let mut entries = serializer.serialize_map(Some(map.len()))?;
-                for (key, node) in map {
-                    entries.serialize_entry(key, node)?;
-                }
-                entries.end()
-            }
+            Self::List(list) => serializer.collect_seq(list),
+            Self::Map(map) => serializer.collect_map(map),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::fields::reader::{Rules, UnknownKey, read};
 use super::fields::{Field, Kind, Object, Text};
 use super::lifecycle::{self, ConfigError, Lifecycle};
 use super::names::Name;
+use super::node::StateError;
 use super::shown_text::without_passwords;
 use super::yaml::{self, Origin, Yaml, YamlError};
 use serde::de::DeserializeOwned;
@@ -20,12 +21,11 @@ const SCALAR: Kind = Kind::Text(Text::Scalar);
 /// What podman and containerd read.
 pub(super) const CONTAINER: Object = Object::named(
     "containerConfig",
-    "The text of 'runtimeConfig' for podman and containerd: one container.",
     &[
         Field::new("image", SCALAR).required(),
-        texts("generalOptions").described("Options of the engine itself, before the verb."),
-        texts("commandOptions").described("Options of the verb 'run'."),
-        texts("commandArgs").described("What the container executes."),
+        texts("generalOptions"),
+        texts("commandOptions"),
+        texts("commandArgs"),
         lifecycle::FIELD,
     ],
 );
@@ -33,14 +33,12 @@ pub(super) const CONTAINER: Object = Object::named(
 /// What podman-kube reads.
 pub(super) const KUBE: Object = Object::named(
     "kubeConfig",
-    "The text of 'runtimeConfig' for podman-kube: the pods of a Kubernetes manifest.",
     &[
-        Field::new("manifest", SCALAR).required().described("The text of the Kubernetes manifest."),
-        texts("generalOptions").described("Options of the engine itself, before the verb."),
-        texts("playOptions").described("Options of 'kube play'."),
-        texts("downOptions").described("Options of 'kube down'."),
-        Field { nullable: true, ..Field::new("controlInterfaceTarget", SCALAR) }
-            .described("<pod>/<container> that gets the control interface."),
+        Field::new("manifest", SCALAR).required(),
+        texts("generalOptions"),
+        texts("playOptions"),
+        texts("downOptions"),
+        Field { nullable: true, ..Field::new("controlInterfaceTarget", SCALAR) },
         lifecycle::FIELD,
     ],
 );
@@ -221,7 +219,9 @@ fn read_as<T: DeserializeOwned>(
         Err(error) => (Err(error.to_string()), Vec::new()),
         Ok((root, reading)) => match reading.problems.into_iter().next() {
             Some(problem) => (Err(ConfigError::new(problem, root).to_string()), reading.unknown),
-            None => (T::deserialize(&reading.tree).map_err(|error| error.to_string()), reading.unknown),
+            None => {
+                (reading.tree.read("runtimeConfig").map_err(|error: StateError| error.to_string()), reading.unknown)
+            }
         },
     };
     let found = found.map_err(|error| {

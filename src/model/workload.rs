@@ -4,6 +4,7 @@
 
 use super::access_rules::ControlInterfaceAccess;
 use super::names::{InstanceName, Name, named_enum};
+use super::node::Node;
 use super::runtime_config::{ReadConfig, RuntimeConfig};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ pub struct File {
 
 /// Content of a [`File`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "FileFields")]
+#[serde(try_from = "FileFields")]
 pub enum FileContent {
     /// Written as it is.
     Data(String),
@@ -78,14 +79,17 @@ struct FileFields {
     binary_data: Option<String>,
 }
 
-impl From<FileFields> for FileContent {
-    fn from(FileFields { data, binary_data }: FileFields) -> Self {
-        data.map_or_else(|| Self::BinaryData(binary_data.unwrap_or_default()), Self::Data)
+impl TryFrom<FileFields> for FileContent {
+    type Error = &'static str;
+
+    fn try_from(FileFields { data, binary_data }: FileFields) -> Result<Self, &'static str> {
+        data.map(Self::Data).or(binary_data.map(Self::BinaryData)).ok_or("a file with `data` or `binaryData`")
     }
 }
 
 /// A value for templates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "Node")]
 pub enum ConfigItem {
     /// Text.
     Text(String),
@@ -93,6 +97,20 @@ pub enum ConfigItem {
     List(Vec<ConfigItem>),
     /// Values by key.
     Map(BTreeMap<String, ConfigItem>),
+}
+
+/// A number becomes a text.
+impl From<Node> for ConfigItem {
+    fn from(node: Node) -> Self {
+        match node {
+            Node::Text(text) => Self::Text(text),
+            Node::Number(number) => Self::Text(number.to_string()),
+            Node::List(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            Node::Map(entries) => {
+                Self::Map(entries.into_iter().map(|(key, node)| (key.into_owned(), node.into())).collect())
+            }
+        }
+    }
 }
 
 /// One workload: of the desired state as written, of the effective state as agents get it.

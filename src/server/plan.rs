@@ -2,10 +2,10 @@
 //!
 //! Thread: `server`; plain functions.
 
-use crate::model::complete_state::{Rendering, StateError, workload_from_node, workload_node};
+use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, has_name_characters};
-use crate::model::node::Node;
+use crate::model::node::{Node, StateError};
 use crate::model::validation::check_workload;
 use crate::model::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,7 @@ impl TryFrom<StoredForm> for Form {
 
     /// An error ends the reading of the update: what would be put back is not known then.
     fn try_from(StoredForm { desired, rendered, effective }: StoredForm) -> Result<Self, StateError> {
-        let workload = |node: Node| workload_from_node(&node, "workload").map(Arc::new);
+        let workload = |node: Node| node.read("workload").map(Arc::new);
         let desired = desired.map(workload).transpose()?;
         let part = |stored: Option<StoredWorkload>| {
             let Some(StoredWorkload { instance, workload: other }) = stored else { return Ok(None) };

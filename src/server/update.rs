@@ -5,7 +5,7 @@
 use super::state_view::StateView;
 use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::complete_state::{
-    DesiredState, Rendering, StateError, agent_node, config_node, desired_state_from_node, workload_node,
+    DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
 use crate::model::cycles::cycle_text;
 use crate::model::field_path::{self, FieldNotFound};
@@ -14,7 +14,7 @@ use crate::model::fields::{Kind, omit_empty};
 use crate::model::guarded_update::REMEMBERED;
 use crate::model::messages::{NO_STATE, UpdateState};
 use crate::model::names::Name;
-use crate::model::node::Node;
+use crate::model::node::{Node, StateError};
 use crate::model::version::API_VERSION;
 use crate::model::workload::{ConfigItem, Workload};
 use std::borrow::Borrow;

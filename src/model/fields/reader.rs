@@ -2,7 +2,7 @@
 //!
 //! Thread: none, plain functions; used by `main` of the server and of `ank`, by `server` and by the agent.
 
-use super::{Field, Kind, Object, Presence, TAG, TYPE, Text};
+use super::{Field, Kind, Object, TAG, TYPE, Text};
 use crate::model::names::alternatives;
 use crate::model::nearest::nearest;
 use crate::model::node::{Entries, Node};
@@ -88,28 +88,18 @@ fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object, rules: Rules) -> R
     let mut reader = Reader { rules, version, found: Reading::default() };
     let tree = reader.object(at, object);
     let tree = reader.noted(tree).unwrap_or_default();
-    let mut found = reader.found;
-    for key in &mut found.unknown {
-        key.location = root.locate_key(&key.path);
-    }
-    Reading { tree, ..found }
+    Reading { tree, ..reader.found }
 }
 
-/// A node and the way to it, which is put together only when something is wrong.
+/// A node and the keys and indices that lead to it, which are put together only when something is wrong.
 struct At<'a> {
     node: &'a Yaml,
-    parent: Option<(&'a At<'a>, Link<'a>)>,
-}
-
-#[derive(Clone, Copy)]
-enum Link<'a> {
-    Key(&'a str),
-    Index(usize),
+    parent: Option<(&'a At<'a>, Result<&'a str, usize>)>,
 }
 
 impl<'a> At<'a> {
     fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
-        At { node, parent: Some((self, Link::Key(key))) }
+        At { node, parent: Some((self, Ok(key))) }
     }
 
     fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
@@ -120,10 +110,7 @@ impl<'a> At<'a> {
     fn steps(&self) -> Vec<Step> {
         let Some((parent, link)) = &self.parent else { return Vec::new() };
         let mut steps = parent.steps();
-        steps.push(match link {
-            Link::Key(key) => Step::Key((*key).to_owned()),
-            Link::Index(index) => Step::Index(*index),
-        });
+        steps.push(link.map_or_else(Step::Index, |key| Step::Key(key.to_owned())));
         steps
     }
 
@@ -184,7 +171,7 @@ impl Reader<'_> {
     fn value(&mut self, at: &At<'_>, kind: Kind) -> Result<Node, Problem> {
         match kind {
             Kind::Text(text) => self.text(at, text),
-            Kind::Constant(_) | Kind::Choice(_) => self.choice(at, &kind.texts()),
+            Kind::Choice(texts) => self.choice(at, texts),
             Kind::Number => {
                 let number = at.node.scalar().and_then(|text| text.parse().ok());
                 number.map_or_else(|| at.expected("a whole number"), |number| Ok(Node::Number(number)))
@@ -271,7 +258,7 @@ impl Reader<'_> {
         let Content::List(items) = &at.node.content else { return self.wrong_type(at, "a list", "type \"array\"") };
         let mut list = Vec::new();
         for (index, node) in items.iter().enumerate() {
-            let item = self.value(&At { node, parent: Some((at, Link::Index(index))) }, kind);
+            let item = self.value(&At { node, parent: Some((at, Err(index))) }, kind);
             list.extend(self.noted(item));
         }
         Ok(Node::List(list))
@@ -309,10 +296,11 @@ impl Reader<'_> {
         };
         let mut tree = Entries::default();
         for (key, node) in entries {
+            let location = key.at;
             let Some(key) = key.scalar().filter(|_| self.rules != Rules::State || !node.is_null()) else { continue };
             let child = at.child(key, node);
             match object.fields.iter().find(|field| field.name == key || field.old_name == Some(key)) {
-                None => self.unknown(&child, key, object),
+                None => self.unknown(&child, key, location, object),
                 Some(field) if field.nullable && node.is_null() && self.rules == Rules::Engine => {}
                 // The JSON schema has new names only.
                 Some(field) if field.name != key && self.rules == Rules::Schema => {}
@@ -323,14 +311,14 @@ impl Reader<'_> {
             }
         }
         // A state may be given in part, but lists only as a whole.
-        let is_whole = self.rules != Rules::State || matches!(at.parent, Some((_, Link::Index(_))));
+        let is_whole = self.rules != Rules::State || matches!(at.parent, Some((_, Err(_))));
         for field in object.fields {
             let (name, beside) = (field.name, |other| at.node.get(other).is_some());
             if let Some(old) = field.old_name.filter(|old| beside(old) && beside(name)) {
                 self.noted::<()>(at.problem(format!("duplicate field `{name}` (`{old}` is its old name)")));
             }
             if !tree.contains_key(name) {
-                if is_whole && field.presence == Presence::Required {
+                if is_whole && field.required {
                     self.noted::<()>(self.missing(at, &[name]));
                 }
                 tree.extend(field.default().filter(|_| self.rules == Rules::Block).map(|node| (name, node)));
@@ -341,11 +329,9 @@ impl Reader<'_> {
                 self.noted::<()>(self.missing(at, &[other]));
             }
         }
-        let is_there = |name: &&&str| {
-            let is_empty = |node: &Yaml| matches!(&node.content, Content::Map(entries) if entries.is_empty());
-            at.node.get(name).is_some_and(|node| !is_empty(node))
-        };
-        if is_whole && !object.any_of.is_empty() && !object.any_of.iter().any(|name| is_there(&name)) {
+        let is_empty = |node: &Yaml| matches!(&node.content, Content::Map(entries) if entries.is_empty());
+        let is_missing = |name: &&str| at.node.get(name).is_none_or(is_empty);
+        if is_whole && !object.any_of.is_empty() && object.any_of.iter().all(is_missing) {
             return self.missing(at, object.any_of);
         }
         let mut found = object.one_of.iter().filter(|name| at.node.get(name).is_some());
@@ -419,7 +405,7 @@ impl Reader<'_> {
 
     /// At the top of a complete state a wrong key would mean that the whole state is deleted, elsewhere it is just not
     /// used. Keys that begin with `x-` are for others.
-    fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
+    fn unknown(&mut self, at: &At<'_>, key: &str, location: Location, object: &'static Object) {
         let known = || object.fields.iter().flat_map(|field| [Some(field.name), field.old_name]).flatten();
         let (path, nearest) = (at.steps(), nearest(key, known()));
         if self.rules == Rules::State && path.len() == 1 {
@@ -431,7 +417,7 @@ impl Reader<'_> {
             let meant = nearest.map_or_else(all, |name| format!(", did you mean '{name}'?"));
             self.noted::<()>(at.problem(format!("unknown key{meant}")));
         } else if self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
-            self.found.unknown.push(UnknownKey { path, nearest, location: None });
+            self.found.unknown.push(UnknownKey { path, nearest, location: Some(location) });
         }
     }
 }

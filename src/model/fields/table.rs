@@ -2,7 +2,7 @@
 //!
 //! Thread: none, plain values and functions.
 
-use super::{Choice, Field, Kind, Object, Presence, QUOTED, TYPE, Text};
+use super::{Field, Kind, Object, QUOTED, TYPE, Text};
 use crate::model::access_rules::{LOG_RULE, Operation, STATE_RULE};
 use crate::model::field_path::WILDCARD;
 use crate::model::nearest::nearest;
@@ -24,7 +24,6 @@ pub const PARTS_ON_REQUEST: &[&str] = &["modes", "timings", "updates", "usage", 
 /// A manifest; `desiredState` and `effectiveState` look the same.
 pub const STATE: Object = Object::named(
     "desiredState",
-    "A manifest of Ankaios: the workloads of a cluster and the configs that their templates use.",
     &[
         Field::new("apiVersion", Kind::Text(Text::Version)).required(),
         Field { nullable: true, ..Field::new("workloads", Kind::Named(&Kind::Object(&WORKLOAD))) },
@@ -35,54 +34,29 @@ pub const STATE: Object = Object::named(
 /// A workload.
 pub const WORKLOAD: Object = Object::named(
     "workload",
-    "A container, or a group of containers, on one agent.",
     &[
-        Field { presence: Presence::RequiredInState, ..Field::new("agent", Kind::Text(Text::Agent)) }
-            .described("The agent that runs it; empty: none does for now. May hold templates."),
-        Field::new("restartPolicy", Kind::Choice(&RESTART_POLICY)),
-        Field::new("dependencies", Kind::Map(&Kind::Choice(&ADD_CONDITION)))
-            .omit_empty()
-            .described("The workloads that this one waits for."),
+        Field::new("agent", Kind::Text(Text::Agent)),
+        Field::new("restartPolicy", Kind::Choice(RestartPolicy::TEXTS)),
+        Field::new("dependencies", Kind::Map(&Kind::Choice(AddCondition::TEXTS))).omit_empty(),
         Field::new("tags", Kind::Tags).omit_empty(),
-        Field::new("runtime", ANY_TEXT).required().described("What runs it: podman, podman-kube or containerd."),
-        Field::new("runtimeConfig", ANY_TEXT).required().described(
-            "Text for the runtime, such as the image and its options. May hold templates, and the block 'lifecycle' \
-             with conditions, probes and how far a start is prepared.",
-        ),
+        Field::new("runtime", ANY_TEXT).required(),
+        Field::new("runtimeConfig", ANY_TEXT).required(),
         Field::new("controlInterfaceAccess", Kind::Object(&ACCESS)).omit_empty(),
-        Field::new("configs", Kind::Named(&Kind::Text(Text::Name)))
-            .omit_empty()
-            .described("Names by which templates of this workload call configs."),
+        Field::new("configs", Kind::Named(&Kind::Text(Text::Name))).omit_empty(),
         Field::new("files", Kind::List(&Kind::Object(&FILE))).omit_empty(),
     ],
 );
-
-const RESTART_POLICY: Choice = Choice {
-    name: "restartPolicy",
-    description: "Whether a container that ended is started again: always, after an error, or never.",
-    default: Some("NEVER"),
-    texts: RestartPolicy::TEXTS,
-};
-
-const ADD_CONDITION: Choice = Choice {
-    name: "addCondition",
-    description: "What the other workload must have come to before this one starts.",
-    default: None,
-    texts: AddCondition::TEXTS,
-};
 
 const FILE: Object = Object {
     any_of: &["data", "binaryData"],
     ..Object::named(
         "file",
-        "A file that the container finds at 'mountPoint', as text or as base64.",
         &[Field::new("mountPoint", QUOTED).required(), Field::new("data", QUOTED), Field::new("binaryData", QUOTED)],
     )
 };
 
 const ACCESS: Object = Object::named(
     "controlInterfaceAccess",
-    "What the workload may ask for through its control interface; what is denied wins.",
     &[
         Field::new("allowRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
         Field::new("denyRules", Kind::List(&Kind::OneOf(&RULES))).omit_empty(),
@@ -90,29 +64,19 @@ const ACCESS: Object = Object::named(
 );
 
 const RULES: [Object; 2] = [
-    Object::named(
-        "",
-        "About parts of the state, by field masks.",
-        &[
-            Field::new(TYPE, Kind::Constant(STATE_RULE)).required(),
-            Field::new("operation", Kind::Choice(&OPERATION)).required(),
-            Field {
-                old_name: Some("filterMask"),
-                ..Field::new("filterMasks", Kind::List(&Kind::Text(Text::Mask))).required()
-            },
-        ],
-    ),
-    Object::named(
-        "",
-        "About the logs of workloads, by name.",
-        &[
-            Field::new(TYPE, Kind::Constant(LOG_RULE)).required(),
-            Field::new("workloadNames", Kind::List(&Kind::Text(Text::NamePattern))).required(),
-        ],
-    ),
+    Object::new(&[
+        Field::new(TYPE, Kind::Choice(&[STATE_RULE])).required(),
+        Field::new("operation", Kind::Choice(Operation::TEXTS)).required(),
+        Field {
+            old_name: Some("filterMask"),
+            ..Field::new("filterMasks", Kind::List(&Kind::Text(Text::Mask))).required()
+        },
+    ]),
+    Object::new(&[
+        Field::new(TYPE, Kind::Choice(&[LOG_RULE])).required(),
+        Field::new("workloadNames", Kind::List(&Kind::Text(Text::NamePattern))).required(),
+    ]),
 ];
-
-const OPERATION: Choice = Choice::of(Operation::TEXTS);
 
 /// A connected agent.
 pub const AGENT: Object = Object::new(&[

@@ -251,8 +251,7 @@ pub mod by_name {
 
 /// A config as its tree.
 pub mod config {
-    use crate::model::complete_state::{config_from_node, config_node};
-    use crate::model::node::Node;
+    use crate::model::complete_state::config_node;
     use crate::model::workload::ConfigItem;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -261,6 +260,6 @@ pub mod config {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ConfigItem>, D::Error> {
-        Ok(Some(config_from_node(&Node::deserialize(deserializer)?)))
+        ConfigItem::deserialize(deserializer).map(Some)
     }
 }

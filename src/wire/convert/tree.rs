@@ -13,7 +13,7 @@ pub(super) mod writer;
 use super::fields::{Fields, Value};
 use super::{ConvertError, Decoded, Left};
 use crate::model::access_rules::{LOG_RULE as LOG_RULE_TYPE, Operation, STATE_RULE as STATE_RULE_TYPE};
-use crate::model::complete_state::{Rendering, workload_from_node, workload_node};
+use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::Phase;
 use crate::model::fields::TYPE;
 use crate::model::node::Node;
@@ -360,7 +360,7 @@ pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
     for (key, name) in [("agent", "agent"), ("runtime", "runtime"), ("runtimeConfig", "runtime_config")] {
         tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
     }
-    workload_from_node(&tree, "workload").map_err(|error| ConvertError(error.to_string()))
+    tree.read("workload").map_err(|error| ConvertError(error.to_string()))
 }
 
 #[cfg(test)]
