@@ -15,14 +15,6 @@ pub struct ControlInterfaceAccess {
     pub deny_rules: Vec<AccessRule>,
 }
 
-impl ControlInterfaceAccess {
-    /// Whether there is no rule at all.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.allow_rules.is_empty() && self.deny_rules.is_empty()
-    }
-}
-
 /// The type of rules about parts of the state, in manifests.
 pub const STATE_RULE: &str = "StateRule";
 /// The type of rules about logs.

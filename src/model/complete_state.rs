@@ -116,18 +116,6 @@ impl WorkloadStates {
         changed.into_iter().map(|(key, old)| (instance(&key), old)).collect()
     }
 
-    /// Number of entries.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is no entry.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// All entries, sorted by agent, workload and id.
     pub fn iter(&self) -> impl Iterator<Item = (InstanceName, &ExecutionState)> {
         self.entries.iter().map(|(key, state)| (instance(key), state))
@@ -279,9 +267,19 @@ impl WorkloadStates {
 
 // ------------------------------------------------------------ from the tree
 
+#[derive(Deserialize)]
+#[serde(from = "Workload")]
+struct Shared(Arc<Workload>);
+
+impl From<Workload> for Shared {
+    fn from(workload: Workload) -> Self {
+        Self(workload.into())
+    }
+}
+
 fn workloads<'de, D: Deserializer<'de>>(map: D) -> Result<BTreeMap<Name, Arc<Workload>>, D::Error> {
-    let workloads = BTreeMap::<String, Workload>::deserialize(map)?.into_iter();
-    Ok(workloads.map(|(name, workload)| (name.into(), Arc::new(workload))).collect())
+    let workloads = BTreeMap::<String, Shared>::deserialize(map)?.into_iter();
+    Ok(workloads.map(|(name, Shared(workload))| (name.into(), workload)).collect())
 }
 
 /// Reads a desired state from its tree; each part may be missing.
@@ -292,6 +290,12 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl WorkloadStates {
+        pub fn len(&self) -> usize {
+            self.entries.len()
+        }
+    }
     use crate::model::manifest::tests::workload_with_everything;
 
     #[test]

@@ -523,6 +523,9 @@ pub(super) fn of_document(
     let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
         // Under another spelling the block would be ignored, with all its gates.
         let Content::Map(entries) = &root.content else { return Ok(None) };
+        if !may_have_block(config) {
+            return Ok(None);
+        }
         let misspelt = entries.iter().filter_map(|(key, _)| key.scalar()).find(|key| nearest(key, [KEY]).is_some());
         return misspelt.map_or(Ok(None), |key| problem(&[key], &format!("unknown key, did you mean '{KEY}'?")));
     };

@@ -10,7 +10,7 @@ mod events;
 
 use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use events::{Event, Events, Properties};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -76,7 +76,7 @@ impl Plain {
 
 impl Yaml {
     pub fn is_null(&self) -> bool {
-        matches!(self.content, Content::Plain(Plain::Null, _))
+        self.plain() == Some(Plain::Null)
     }
 
     /// The text of a scalar as written in the file, empty for null; `None` for lists and maps.
@@ -90,6 +90,10 @@ impl Yaml {
             Content::Text(text) | Content::Plain(_, text) => Some(text),
             Content::List(_) | Content::Map(_) => None,
         }
+    }
+
+    fn plain(&self) -> Option<Plain> {
+        if let Content::Plain(plain, _) = self.content { Some(plain) } else { None }
     }
 
     fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
@@ -276,12 +280,7 @@ struct Open {
 
 enum Items {
     List(Vec<Yaml>),
-    /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
-    Map {
-        entries: Vec<(Yaml, Yaml)>,
-        key: Option<Yaml>,
-        scalars: BTreeSet<(Option<Plain>, Rc<str>)>,
-    },
+    Map { entries: Vec<(Yaml, Yaml)>, key: Option<Yaml> },
 }
 
 #[derive(Clone)]
@@ -318,7 +317,10 @@ impl Reader {
                     let Some(Open { at, anchor, before, height, items }) = self.open.pop() else { continue };
                     let content = match items {
                         Items::List(items) => Content::List(items.into()),
-                        Items::Map { entries, .. } => Content::Map(entries.into()),
+                        Items::Map { entries, .. } => {
+                            self.check_keys(&entries)?;
+                            Content::Map(entries.into())
+                        }
                     };
                     self.node(Yaml { content, at }, anchor, before, height + 1)?;
                 }
@@ -333,7 +335,7 @@ impl Reader {
         self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
         self.anchors.extend(properties.anchor.clone().map(|anchor| (anchor, None)));
         let items = match is_map {
-            true => Items::Map { entries: Vec::new(), key: None, scalars: BTreeSet::new() },
+            true => Items::Map { entries: Vec::new(), key: None },
             false => Items::List(Vec::new()),
         };
         self.open.push(Open { at, anchor: properties.anchor, before, height: 0, items });
@@ -409,25 +411,25 @@ impl Reader {
         match &mut open.items {
             Items::List(items) => items.push(node),
             Items::Map { entries, key: key @ Some(_), .. } => entries.extend(key.take().map(|key| (key, node))),
-            Items::Map { key, scalars, .. } => {
-                let scalar = match &node.content {
-                    Content::Text(text) => Some((None, text.clone())),
-                    Content::Plain(kind, text) => Some((Some(*kind), text.clone())),
-                    Content::List(_) | Content::Map(_) => None,
-                };
-                if scalar.is_some_and(|scalar| !scalars.insert(scalar)) {
-                    let message = format!("duplicate entry with key \"{}\"", node.scalar().unwrap_or_default());
-                    return Err(self.wrong(&message, node.at));
-                }
-                *key = Some(node);
-            }
+            Items::Map { key, .. } => *key = Some(node),
         }
         Ok(())
     }
 
-    fn scalar(&self, tag: Option<&str>, text: String, is_plain: bool, at: Location) -> Result<Content, YamlError> {
+    /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
+    fn check_keys(&self, entries: &[(Yaml, Yaml)]) -> Result<(), YamlError> {
+        let mut keys: Vec<_> = entries.iter().filter_map(|(key, _)| Some((key.source()?, key.plain(), key))).collect();
+        keys.sort_by_key(|(text, plain, key)| (*text, *plain, key.at));
+        let again =
+            keys.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1)).map(|pair| pair[1].2);
+        again.min_by_key(|key| key.at).map_or(Ok(()), |key| {
+            let message = format!("duplicate entry with key \"{}\"", key.scalar().unwrap_or_default());
+            Err(self.wrong(&message, key.at))
+        })
+    }
+
+    fn scalar(&self, tag: Option<&str>, text: Rc<str>, is_plain: bool, at: Location) -> Result<Content, YamlError> {
         let found = if is_plain || tag.is_some() { Plain::of(&text) } else { None };
-        let text: Rc<str> = text.into();
         let (kinds, expected): (&[Plain], _) = match tag.and_then(|tag| tag.strip_prefix("tag:yaml.org,2002:")) {
             Some("null") => (&[Plain::Null], "null"),
             Some("bool") => (&[Plain::Boolean], "a boolean"),

@@ -238,7 +238,6 @@ struct RunningCall<'a> {
     stdout: Capture<ChildStdout>,
     stderr: Capture<ChildStderr>,
     bounds: OutputBounds,
-    clock: SystemClock,
     began: Instant,
     limit: Option<Duration>,
     kill_grace: Duration,
@@ -249,7 +248,6 @@ impl<'a> RunningCall<'a> {
     fn new(mut child: Child, call: &ChildCall<'a>) -> Self {
         let pid = Pid::from_child(&child);
         let stdin = child.stdin.take().filter(|pipe| fcntl_setfl(pipe, OFlags::NONBLOCK).is_ok());
-        let clock = SystemClock;
         Self {
             pid,
             // The child is not reaped yet, so its pid cannot mean another process.
@@ -260,8 +258,7 @@ impl<'a> RunningCall<'a> {
             stderr: Capture::new(child.stderr.take(), call.bounds.error_max, true),
             child: Some(child),
             bounds: call.bounds,
-            began: clock.now(),
-            clock,
+            began: SystemClock.now(),
             limit: call.limit,
             kill_grace: call.kill_grace,
             stage: Stage::Running,
@@ -273,7 +270,7 @@ impl<'a> RunningCall<'a> {
         let mut more_time = Some(more_time);
         loop {
             self.feed();
-            let age = self.clock.now().saturating_duration_since(self.began);
+            let age = SystemClock.now().saturating_duration_since(self.began);
             if self.stage == Stage::Running && self.limit.is_some_and(|limit| limit <= age) {
                 match more_time.take().and_then(|ask| ask()) {
                     Some(extra) => self.limit = self.limit.map(|limit| limit.saturating_add(extra)),
@@ -336,7 +333,7 @@ impl<'a> RunningCall<'a> {
     fn timeout(&self, age: Duration) -> Option<Timespec> {
         let stage = match self.stage {
             Stage::Running => self.limit.map(|limit| limit.saturating_sub(age)),
-            Stage::Asked(_, at) | Stage::Killed(_, at) => Some(self.clock.until(at)),
+            Stage::Asked(_, at) | Stage::Killed(_, at) => Some(SystemClock.until(at)),
         };
         let without_pidfd = self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL);
         let wait = [stage, without_pidfd].into_iter().flatten().min()?;
@@ -347,13 +344,13 @@ impl<'a> RunningCall<'a> {
     fn end(&mut self, ending: Ending) {
         if self.stage == Stage::Running {
             let _ = kill_process_group(self.pid, Signal::TERM);
-            self.stage = Stage::Asked(ending, self.clock.now() + self.kill_grace);
+            self.stage = Stage::Asked(ending, SystemClock.now() + self.kill_grace);
         }
     }
 
     /// Goes to the next stage of ending when its time has come; true when there is nothing left to try.
     fn escalate(&mut self) -> bool {
-        let now = self.clock.now();
+        let now = SystemClock.now();
         match self.stage {
             Stage::Asked(ending, at) if at <= now => {
                 let _ = kill_process_group(self.pid, Signal::KILL);

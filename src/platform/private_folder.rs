@@ -102,11 +102,6 @@ impl PrivateFolder {
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
-
-    /// Where it was opened.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 /// Whether what `stat` was read of belongs to us.
@@ -202,6 +197,12 @@ fn settle(path: &Path, wanted: impl FnOnce(u32) -> u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl PrivateFolder {
+        pub fn path(&self) -> &Path {
+            &self.path
+        }
+    }
     use std::os::unix::fs::{MetadataExt, chown, symlink};
 
     const STRANGER: Option<u32> = Some(65534);

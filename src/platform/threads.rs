@@ -14,18 +14,6 @@ pub struct Thread {
     ended: Receiver<()>,
 }
 
-impl Thread {
-    /// The name given at the start; the kernel shows its first 15 bytes.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether the thread has ended.
-    pub fn has_ended(&self) -> bool {
-        matches!(self.ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
-    }
-}
-
 /// Starts a thread called `name` with `stack_bytes` of stack.
 #[allow(clippy::disallowed_methods)] // The one place that spawns.
 pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
@@ -69,6 +57,16 @@ pub fn join_all(threads: impl IntoIterator<Item = Thread>, limit: Duration) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Thread {
+        pub fn name(&self) -> &str {
+            &self.name
+        }
+
+        pub fn has_ended(&self) -> bool {
+            matches!(self.ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
+        }
+    }
 
     #[test]
     fn join_names_the_threads_that_do_not_end() {

@@ -103,11 +103,6 @@ impl Vital {
 }
 
 impl Pulse {
-    /// The pulse of a thread without a watcher, for tests.
-    pub fn unattended() -> Self {
-        VitalThreads::unattended().add("unattended")
-    }
-
     /// To be called in each turn of the thread's loop, before it waits.
     pub fn turn(&self) {
         self.mark.turns.fetch_add(1, Ordering::Release);
@@ -165,6 +160,13 @@ impl fmt::Debug for Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Pulse {
+        /// The pulse of a thread without a watcher.
+        pub fn unattended() -> Self {
+            VitalThreads::unattended().add("unattended")
+        }
+    }
     use std::sync::Mutex;
 
     #[test]

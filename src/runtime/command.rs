@@ -116,7 +116,7 @@ impl<'a> EngineCall<'a> {
         let Self { mut call, record_in, partial, quoted, hidden } = self;
         let program = call.program.display().to_string();
         log::debug!("Executing {quoted}");
-        let record = record_in.and_then(|children| children.announce(&program));
+        let record = record_in.and_then(|children| children.announce(&program, ""));
         call.variables.extend(record.iter().map(|record| (CALL_VARIABLE, record.token.clone())));
         let mut end = call.run(cancel, more_time).map_err(|error| not_started(&error, &program, &quoted))?;
         if let Some(child) = end.left_over.take() {

@@ -12,6 +12,7 @@ use super::masking::Arguments;
 use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
+use toml::value::{Date, Datetime, Offset, Time};
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
@@ -86,37 +87,15 @@ fn execution_state(container: &EngineContainer) -> ExecutionState {
 /// Reads a time like `2026-01-31T23:59:59.123+02:00` to the second; `None` for anything else and for times before
 /// 1970, such as the year 1 that stands for never.
 fn seconds_since_1970(text: &str) -> Option<u64> {
-    let (date, time) = text.split_once(['T', ' '])?;
-    let numbers = |text: &str, separator: char| -> Option<[i64; 3]> {
-        let numbers: Result<Vec<i64>, _> = text.split(separator).map(str::parse).collect();
-        numbers.ok()?.try_into().ok()
-    };
-    let [year, month, day] = numbers(date, '-')?;
-    let clock_end = time.find(['.', 'Z', '+', '-']).unwrap_or(time.len());
-    let [hour, minute, second] = numbers(&time[..clock_end], ':')?;
-    let zone = time[clock_end..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
-    let offset = match zone.as_bytes() {
-        [] | [b'Z', ..] => 0,
-        [sign, rest @ ..] => {
-            let (hours, minutes) = std::str::from_utf8(rest).ok()?.split_once(':')?;
-            let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
-            if hours >= 24 || minutes >= 60 {
-                return None;
-            }
-            let minutes = i64::from(hours * 60 + minutes);
-            if *sign == b'-' { -minutes } else { minutes }
-        }
-    };
-    let in_range = (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    let in_range = in_range && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
-    if !in_range {
-        return None;
-    }
+    text.get(16..17).filter(|separator| *separator == ":")?; // TOML does without seconds.
+    let Datetime { date, time, offset } = text.parse().ok()?;
+    let (Date { year, month, day }, Time { hour, minute, second, .. }) = (date?, time?);
+    let offset = if let Some(Offset::Custom { minutes }) = offset { minutes.into() } else { 0 };
     // Years begin in March, so that a leap day is the last day of its year.
-    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    let (year, month) = if month < 3 { (i64::from(year) - 1, month + 9) } else { (year.into(), month - 3) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (i64::from(month) * 153 + 2) / 5 + i64::from(day) - 1;
     let days = days - 719_468; // From March of the year 0 to 1970.
-    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    let seconds = ((days * 24 + i64::from(hour)) * 60 + i64::from(minute) - offset) * 60 + i64::from(second);
     u64::try_from(seconds).ok()
 }
 

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Environment variable with the token of a recorded call.
 pub const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
-/// Begins the token of a call that only reads.
-const READER: &str = "reader-";
+/// Begins the token of a call that only reads and may do so for ever: the next agent ends it at once.
+pub(super) const READER: &str = "reader-";
 
 /// Where this agent records the engine processes it runs. A clone records in the same place.
 #[derive(Debug, Clone)]
@@ -94,18 +94,9 @@ impl EngineChildren {
         &self.boot_id
     }
 
-    /// Records that a call of `program` is about to start. `None` when nothing can be written; the call is then
-    /// made all the same, since only a crash of the agent during it would need the record.
-    pub(super) fn announce(&self, program: &str) -> Option<ChildRecord> {
-        self.record(program, "")
-    }
-
-    /// As [`Self::announce`], for a call that only reads and may do so for ever: the next agent ends it at once.
-    pub(super) fn announce_reader(&self, program: &str) -> Option<ChildRecord> {
-        self.record(program, READER)
-    }
-
-    fn record(&self, program: &str, kind: &str) -> Option<ChildRecord> {
+    /// Records that a call of `program` is about to start, with [`READER`] as its kind or none. `None` when nothing can
+    /// be written; the call is then made all the same, since only a crash of the agent during it would need the record.
+    pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let boot = self.boot_id.get(..8).unwrap_or_default();
         let token = format!("{kind}{}-{number}-{boot}", std::process::id());
@@ -228,8 +219,8 @@ mod tests {
     #[test]
     fn a_recorded_call_counts_until_it_ends_and_then_its_record_is_gone() {
         let (folder, children) = earlier_agent();
-        let record = children.announce(PROGRAM).unwrap();
-        let other = children.announce(PROGRAM).unwrap();
+        let record = children.announce(PROGRAM, "").unwrap();
+        let other = children.announce(PROGRAM, "").unwrap();
         let mut child = start(Some(&record));
         crash(record);
         crash(other);
@@ -246,14 +237,15 @@ mod tests {
     /// In a container each agent has pid 1, and workloads could guess a token that only counts.
     #[test]
     fn calls_of_two_agents_with_one_pid_have_different_tokens() {
-        let tokens: Vec<String> = (0..2).map(|_| earlier_agent().1.announce(PROGRAM).unwrap().token.clone()).collect();
+        let tokens: Vec<String> =
+            (0..2).map(|_| earlier_agent().1.announce(PROGRAM, "").unwrap().token.clone()).collect();
         assert_ne!(tokens[0], tokens[1]);
     }
 
     #[test]
     fn a_record_of_an_earlier_program_has_the_process_in_it() {
         let (folder, children) = earlier_agent();
-        let record = children.announce(PROGRAM).unwrap();
+        let record = children.announce(PROGRAM, "").unwrap();
         let mut child = start(Some(&record));
         let text = fs::read_to_string(&record.path).unwrap();
         fs::write(&record.path, format!("{text}{} 4711\n", child.id())).unwrap();
@@ -268,7 +260,7 @@ mod tests {
     #[test]
     fn a_call_that_only_reads_is_ended_by_the_next_agent_at_once() {
         let (folder, children) = earlier_agent();
-        let record = children.announce_reader(PROGRAM).unwrap();
+        let record = children.announce(PROGRAM, READER).unwrap();
         let mut reader = start(Some(&record));
         let mut other = start(None);
         crash(record);
@@ -284,7 +276,7 @@ mod tests {
     #[test]
     fn a_zombie_and_other_processes_with_the_token_do_not_count() {
         let (folder, children) = earlier_agent();
-        let record = children.announce(PROGRAM).unwrap();
+        let record = children.announce(PROGRAM, "").unwrap();
         let mut child = start(Some(&record));
         let helper = |program: &str, group: Option<i32>| {
             let mut command = Command::new(program);
@@ -322,7 +314,7 @@ mod tests {
     #[test]
     fn a_call_that_ended_leaves_no_record() {
         let (folder, children) = earlier_agent();
-        let record = children.announce(PROGRAM).unwrap();
+        let record = children.announce(PROGRAM, "").unwrap();
         assert_eq!(files(folder.path()), 1);
         drop(record);
         assert_eq!(files(folder.path()), 0);

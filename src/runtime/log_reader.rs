@@ -3,7 +3,7 @@
 //! Thread: `log:<number>`, see agent/log_stream.rs.
 //! Owns: the engine's process, and the beginning of a line whose end has not come yet.
 
-use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren};
+use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
 use crate::platform::child::followed::{FollowedChild, Output};
@@ -53,7 +53,7 @@ pub struct LogReader {
 impl LogCall {
     /// Starts the call.
     pub fn start(self) -> io::Result<LogReader> {
-        let record = self.children.announce_reader(&self.program);
+        let record = self.children.announce(&self.program, READER);
         let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
         let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
         Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })

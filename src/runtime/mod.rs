@@ -230,22 +230,13 @@ pub trait RuntimeConnector: Send {
     ///
     /// # Errors
     /// As [`Self::delete`].
-    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.delete(id)
-    }
+    fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError>;
 
     /// Where probes of the workload behind `id` are sent; its processes only when they are wanted.
     ///
     /// # Errors
     /// `Failed` or `TimedOut` when the engine could not be called.
-    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
-        if !with_processes {
-            return Ok(ProbeTarget::default());
-        }
-        let found = self.list()?.into_iter().find(|found| found.id == *id);
-        let processes = found.map(|found| found.processes).unwrap_or_default();
-        Ok(ProbeTarget { processes, ..ProbeTarget::default() })
-    }
+    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError>;
 
     /// As [`Self::delete`] for a container that was seen to have ended, which needs fewer calls of the engine.
     ///

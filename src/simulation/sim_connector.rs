@@ -11,7 +11,7 @@ use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
 use crate::runtime::log_reader::LogCall;
-use crate::runtime::{Cancel, ContainerId, ListedContainer, NewContainer, RuntimeConnector, RuntimeError};
+use crate::runtime::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
 use std::time::Duration;
 
 /// Calls the engines of one node for one life of its agent.
@@ -136,6 +136,12 @@ impl RuntimeConnector for SimConnector {
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.change(Action::Stop(id.clone())).map(drop)
+    }
+
+    fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError> {
+        let listed = if with_processes { self.list()? } else { Vec::new() };
+        let found = listed.into_iter().find(|found| found.id == *id);
+        Ok(ProbeTarget { processes: found.map(|found| found.processes).unwrap_or_default(), ..ProbeTarget::default() })
     }
 
     fn find(&mut self, instance: &InstanceName, _wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {

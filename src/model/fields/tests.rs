@@ -125,6 +125,9 @@ fn text(form: Text) -> Value {
 
 /// Descriptions have their place in the committed schema only: they stay where they are.
 fn take_descriptions(committed: &Value, schema: &mut Value) {
+    if let (Value::Array(committed), Value::Array(schema)) = (committed, &mut *schema) {
+        return committed.iter().zip(schema).for_each(|(committed, below)| take_descriptions(committed, below));
+    }
     let (Some(committed), Some(schema)) = (committed.as_object(), schema.as_object_mut()) else { return };
     if let Some(Value::String(text)) = committed.get("description") {
         schema.insert("description".to_owned(), json!(text));

@@ -6,6 +6,7 @@ use super::{Location, YamlError};
 use libyaml_rs as sys;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
+use std::rc::Rc;
 use std::slice;
 
 pub(super) enum Event {
@@ -14,7 +15,7 @@ pub(super) enum Event {
     Alias(String),
     Scalar {
         properties: Properties,
-        text: String,
+        text: Rc<str>,
         is_plain: bool,
     },
     Start {
@@ -79,7 +80,7 @@ impl<'t> Events<'t> {
                         let length = usize::try_from(scalar.length).unwrap_or_default();
                         Some(Event::Scalar {
                             properties: properties(scalar.anchor, scalar.tag),
-                            text: String::from_utf8_lossy(slice::from_raw_parts(scalar.value, length)).into_owned(),
+                            text: String::from_utf8_lossy(slice::from_raw_parts(scalar.value, length)).into(),
                             is_plain: scalar.style == sys::YAML_PLAIN_SCALAR_STYLE,
                         })
                     }
