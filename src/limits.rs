@@ -65,8 +65,6 @@ pub const PEER_SLOWEST: u64 = 128 * 1024;
 /// A message up to this size, in bytes, counts as sent when gRPC has it; its completion is checked before the next one.
 /// Half of the smallest window of a stream, so that it normally leaves at once.
 pub const PEER_SMALL_MESSAGE: usize = 32 * 1024;
-/// Messages sent to one peer in a row while others wait.
-pub const PEER_TURN: usize = 16;
 /// After an agent was sent states of others, further ones are collected in one message for this long, so that a burst
 /// of changes on many agents does not cost agents times changes.
 pub const STATES_REST: Duration = Duration::from_millis(20);
@@ -99,14 +97,9 @@ pub const MASKS_PARTS_MAX: usize = 250_000;
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
 /// further events.
 pub const PEER_EVENTS_BYTES: usize = 1024 * 1024;
-/// Tags of an agent, in bytes of their keys and values and [`AGENT_TAG_ENTRY`] each. They are stored while it is
+/// Tags of an agent, in bytes of their keys and values and 64 each. They are stored while it is
 /// connected, and are a part of responses with those of all agents.
 pub const AGENT_TAGS_BYTES: usize = 16 * 1024;
-/// What a tag takes beside its key and value, about.
-pub const AGENT_TAG_ENTRY: usize = 64;
-/// Additional info of a state that a program stores, in bytes. Agents of other implementations send all that their
-/// engine writes.
-pub const STATE_INFO_MAX: usize = ADDITIONAL_INFO_MAX;
 /// Encoded log entries in one message, in bytes: a peer of another implementation takes 4 MiB at most.
 pub const LOG_MESSAGE_MAX: usize = 2 * 1024 * 1024;
 
@@ -115,8 +108,6 @@ pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
-/// Bytes kept of an agent's text why a workload has no values.
-pub const USAGE_MISSING_MAX: usize = 128;
 /// Time between its two samples, and before the first frame of `ank top --watch`.
 pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait of the thread that writes metrics for the loop that has the numbers.
@@ -126,8 +117,6 @@ pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const LOG_STREAMS_MAX: usize = 64;
 /// Those of them that were requested by one workload, on this node or another one.
 pub const LOG_STREAMS_OF_WORKLOAD: usize = 16;
-/// Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
-pub const LOG_LINES: usize = 4096;
 /// At its end the agent waits this long for the processes that read logs.
 pub const LOG_STOP_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(LOG_STOP_MAX.as_millis() < AGENT_STOP_DEADLINE.as_millis());
@@ -146,8 +135,6 @@ pub const AGENT_REQUEST_MAX: usize = CONTROL_MESSAGE_MAX + 64 * 1024;
 const _: () = assert!(AGENT_REQUEST_MAX > FOREIGN_MESSAGE_MAX);
 /// Longest wait for a TCP connection. A vehicle network connects in milliseconds or not at all.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How late timers of the gRPC library may run, the shortest of which are those of its pings.
-pub const GRPC_TIMER_SLACK: Duration = Duration::from_millis(50);
 /// An HTTP/2 ping is sent after this long without traffic.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that does not answer a ping for this long is gone.
@@ -160,8 +147,6 @@ pub const HELLO_MAX: Duration = Duration::from_secs(10);
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
-/// Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
-pub const SOCKET_BACKLOG: i32 = 128;
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 pub const STREAMS_MAX: usize = 1024;
 /// Longest wait of a client for its last message to be sent.
@@ -201,8 +186,6 @@ pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
 /// Bytes read of a response to an HTTP request: only its first line counts.
 pub const HTTP_ANSWER_MAX: usize = 512;
-/// Bytes kept of the output of a command whose check failed; with the rest it fits into [`CONDITION_INFO_MAX`].
-pub const PROBE_REASON_MAX: usize = 120;
 /// Pause before the engine is asked again for the address of a workload.
 pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 /// How often preconditions are evaluated.
@@ -269,8 +252,6 @@ pub const PIPE_CONTENT_MAX: usize = 1024 * 1024;
 
 // ----------------------------------------------------------- mutating hooks
 
-/// Timeout of a hook unless the config file has another one, in seconds. Updates wait meanwhile.
-pub const HOOK_TIMEOUT_S: u16 = 10;
 /// Time from SIGTERM to SIGKILL for a hook.
 pub const HOOK_KILL_GRACE: Duration = Duration::from_millis(500);
 const _: () = assert!(HOOK_KILL_GRACE.as_millis() < STOP_DEADLINE.as_millis());
@@ -285,15 +266,10 @@ pub const REPAIR_INTERVAL: Duration = Duration::from_secs(30);
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How much longer than the container's own stop timeout a stop may take.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Longest wait for a removal of a stopped container.
-pub const REMOVE_MAX: Duration = Duration::from_secs(30);
 /// A create that takes longer gives its start slot back, so that a hanging one delays no other.
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is reported in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
-/// Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes about
-/// 12 MiB of memory.
-pub const PREPARE_MAX: usize = 4;
 /// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
 pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 /// Reason of a failed engine call in states, in bytes; the log has the whole output. With what is written around it, it fits
@@ -306,8 +282,6 @@ pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// Pause before a container that a listing misses is looked up again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
-/// After a listing the engine rests as long as it took, at most this long, so that listings never take all of a core.
-pub const LISTING_REST_MAX: Duration = Duration::from_millis(100);
 /// While containers are being created, the listings for new ones are this many times as far apart: a listing costs
 /// about as much as a start, which would wait for it.
 pub const LISTING_BURST_REST: u32 = 8;

@@ -10,7 +10,7 @@
 
 use super::events::{SchedulerEvent, StreamId};
 use super::uplink_outbox::UplinkOutbox;
-use crate::limits::{LOG_LINES, LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
+use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
 use crate::model::names::{InstanceName, excerpt};
@@ -263,7 +263,8 @@ impl LogStream {
     fn queue(&mut self, lines: Vec<String>) {
         let mut entries = lines.into_iter().map(|message| LogEntry { instance: self.instance.clone(), message });
         loop {
-            let some: Vec<LogEntry> = entries.by_ref().take(LOG_LINES).collect();
+            // Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
+            let some: Vec<LogEntry> = entries.by_ref().take(4096).collect();
             if some.is_empty() {
                 return;
             }

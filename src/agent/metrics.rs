@@ -77,8 +77,8 @@ fn text(agent: &str, overview: &Overview, sample: &Sample, took: Duration, boot_
             let [agent, workload, runtime] = labels;
             text.add(&STATE, &[agent, workload, runtime, ("state", state)], 1);
         }
-        let ids = sample.usage.workloads.get(&instance.workload);
-        let Some(usage) = ids.and_then(|ids| ids.get(&instance.id)) else { continue };
+        let ids = sample.usage.workloads.get(&*instance.workload);
+        let Some(usage) = ids.and_then(|ids| ids.get(&*instance.id)) else { continue };
         let memory = usage.memory_bytes.zip(usage.inactive_file_bytes).map(|(all, cache)| all.saturating_sub(cache));
         let levels =
             [(&MEMORY, memory), (&PEAK, usage.memory_peak_bytes), (&PIDS, usage.pids), (&RESTARTS, usage.restarts)];

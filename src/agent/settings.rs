@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::{NAME_MAX, PREPARE_MAX, REPAIR_INTERVAL, RETRY_LIMIT};
+use crate::limits::{NAME_MAX, REPAIR_INTERVAL, RETRY_LIMIT};
 use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
@@ -99,7 +99,9 @@ struct Keys {
     prepare: PrepareLevel,
     #[serde(default)]
     // Highest value of that setting. More would take about a gigabyte.
-    prepare_max: Number<0, 64, { PREPARE_MAX as u64 }>,
+    // Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes
+    // about 12 MiB of memory.
+    prepare_max: Number<0, 64, 4>,
     /// Seconds.
     #[serde(default)]
     listing_interval: Number<1, NUMBER_MAX, { REPAIR_INTERVAL.as_secs() }>,

@@ -11,8 +11,7 @@
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
 use crate::limits::{
-    EXIT_CODE_MAX, EXIT_RETRY, LISTING_BURST_REST, LISTING_REST_MAX, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL,
-    STACK_LARGE,
+    EXIT_CODE_MAX, EXIT_RETRY, LISTING_BURST_REST, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE,
 };
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
@@ -391,7 +390,9 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     fn end_listing(&mut self) -> (u64, Instant) {
         let now = self.clock.now();
         let took = self.began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        let rest = took.min(LISTING_REST_MAX);
+        // After a listing the engine rests as long as it took, at most this long, so that listings never take all of a
+        // core.
+        let rest = took.min(Duration::from_millis(100));
         (self.rest_until, self.burst_rest_until) = (now + rest, now + rest * LISTING_BURST_REST);
         (self.next_listing.saturating_sub(1), now)
     }

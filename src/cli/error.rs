@@ -82,11 +82,6 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// `, did you mean '...'?` where one of `known` is similar to `name`.
-pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))
-}
-
 /// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is similar.
 pub fn meant_or<'k>(name: &str, known: impl IntoIterator<Item = &'k str>, otherwise: &str) -> String {
     nearest(name, known).map_or_else(|| otherwise.to_owned(), |name| format!("did you mean '{name}'?"))

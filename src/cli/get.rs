@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::{Format, WorkloadArguments};
-use super::error::{Result, meant};
+use super::error::Result;
 use super::output::Output;
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -13,6 +13,7 @@ use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};
 use crate::model::names::InstanceName;
+use crate::model::nearest::meant;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 

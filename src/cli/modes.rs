@@ -4,13 +4,14 @@
 //! Thread: `main`.
 
 use super::args::Format;
-use super::error::{CliError, Result, meant, meant_or};
+use super::error::{CliError, Result, meant_or};
 use super::output::Output;
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
 use super::table::{self, Table, TooWide, one_line};
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::names::is_name;
+use crate::model::nearest::meant;
 use crate::model::node::Node;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,11 +4,11 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::error::meant;
 use super::table::{Field, View, one_line};
 use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
+use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::AddCondition;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::RunArguments;
-use super::error::{CliError, ExitCode, Result, counted, meant, shown};
+use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
 use super::rows;
 use super::session::{Context, ServerLink, Update};
@@ -12,6 +12,7 @@ use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::names::is_name;
+use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::Workload;
 use guarded::Guarded;

@@ -4,11 +4,12 @@
 
 use super::apply;
 use super::args::{ManifestArguments, ValidateArguments};
-use super::error::{CliError, Result, counted, meant, meant_or};
+use super::error::{CliError, Result, counted, meant_or};
 use super::output::Output;
 use crate::model::complete_state::DesiredState;
 use crate::model::cycles::{cycle_text, find_cycle};
 use crate::model::names::RUNTIMES;
+use crate::model::nearest::meant;
 use crate::model::validation::{check_config_keys, check_config_references, check_workload, check_workload_name};
 use crate::model::workload::Workload;
 

@@ -10,7 +10,7 @@ use super::names::{InstanceName, Name};
 use super::node::{Node, StateError};
 use super::version::API_VERSION;
 use super::workload::{ConfigItem, File, FileContent, Workload};
-use crate::limits::AGENT_TAG_ENTRY;
+
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ pub struct AgentAttributes {
 /// What tags take in memory, in bytes, about.
 #[must_use]
 pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
-    tags.iter().map(|(key, text)| key.len() + text.len() + AGENT_TAG_ENTRY).sum()
+    // What a tag takes beside its key and value, about.
+    tags.iter().map(|(key, text)| key.len() + text.len() + 64).sum()
 }
 
 /// Whether empty maps and lists are part of a tree.

@@ -11,7 +11,7 @@ use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
-use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text};
+use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text, prefix};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -292,6 +292,7 @@ impl Condition {
 
 /// A runtime configuration, or the block in it, is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}{}", prefix(path), location.map_or_else(String::new, |at| format!(" ({at} of runtimeConfig)")))]
 pub struct ConfigError {
     /// Path of the field, empty when the text cannot be read at all.
     pub path: String,
@@ -304,16 +305,6 @@ pub struct ConfigError {
 impl ConfigError {
     pub(super) fn new(Problem { path, message }: Problem, root: &Yaml) -> Self {
         Self { path: path_text(&path), message, location: root.locate_key(&path) }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.path.is_empty() {
-            write!(formatter, "{}: ", self.path)?;
-        }
-        formatter.write_str(&self.message)?;
-        self.location.map_or(Ok(()), |at| write!(formatter, " ({at} of runtimeConfig)"))
     }
 }
 

@@ -7,7 +7,7 @@ use super::fields::reader::{Problem, Reading, Rules, UnknownKey, read};
 use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
-use super::yaml::{self, Location, Origin, Step, Yaml, path_text};
+use super::yaml::{self, Location, Origin, Step, Yaml, path_text, prefix};
 use std::collections::BTreeSet;
 
 /// The content of a manifest, before names and references are checked.
@@ -53,10 +53,6 @@ pub enum ManifestError {
         /// Where.
         location: Option<Location>,
     },
-}
-
-fn prefix(path: &str) -> String {
-    if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
 fn suffix(location: Option<Location>) -> String {

@@ -103,11 +103,7 @@ impl TryFrom<String> for InstanceName {
 /// The id that a runtime configuration gives to its instance.
 #[must_use]
 pub fn hash_id(runtime_config: &str) -> String {
-    use fmt::Write;
-    Sha256::digest(runtime_config.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // Writing to a String cannot fail.
-        text
-    })
+    format!("{:x}", Sha256::digest(runtime_config))
 }
 
 /// The beginning of a text of any length that a peer sent, for a line of the log or an answer.

@@ -2,6 +2,11 @@
 //!
 //! Thread: none, plain functions.
 
+/// `, did you mean '...'?` where one of `known` is similar to `name`.
+pub fn meant<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    nearest(name, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"))
+}
+
 /// The candidate that is most similar to `name`, if one is similar enough to be meant.
 pub fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = name.to_lowercase();

@@ -182,6 +182,11 @@ pub fn path_text(steps: &[Step]) -> String {
     text
 }
 
+/// What stands before a message about a node; nothing for the root.
+pub fn prefix(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!("{path}: ") }
+}
+
 /// Joins steps as a JSON pointer: `/workloads/web/files/0`; empty for the root.
 pub fn json_pointer(path: &[Step]) -> String {
     let part = |step: &Step| match step {
@@ -464,8 +469,7 @@ impl Reader {
                 Items::Map { key: None, .. } => {}
             }
         }
-        let path = if path.is_empty() { path } else { format!("{path}: ") };
-        YamlError { message: format!("{path}{message}{}", at.suffix()), location: Some(at) }
+        YamlError { message: format!("{}{message}{}", prefix(&path), at.suffix()), location: Some(at) }
     }
 }
 

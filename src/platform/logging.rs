@@ -41,7 +41,7 @@ pub fn init(program: &str) {
         .parse_filters(&filter)
         .format(move |out, record| {
             static SOURCES: LazyLock<Mutex<Sources>> = LazyLock::new(Mutex::default);
-            let Ruling { write, note } = SOURCES.lock().rule(record, SystemClock.now());
+            let (write, note) = SOURCES.lock().rule(record, SystemClock.now());
             if let Some(note) = note {
                 out.write_all(line(SystemTime::now(), Level::Warn, module_path!(), &note, colours).as_bytes())?;
             }
@@ -116,14 +116,8 @@ impl Drop for LogSource {
     }
 }
 
-/// What becomes of a line.
-#[derive(Debug, PartialEq, Eq)]
-struct Ruling {
-    /// Whether it is written.
-    write: bool,
-    /// A line to write before it or in its place.
-    note: Option<String>,
-}
+/// Whether a line is written, and another one before it or in its place.
+type Ruling = (bool, Option<String>);
 
 /// Lines of all sources, of [`LOG_SOURCES`] each by itself.
 #[derive(Debug, Default)]
@@ -144,7 +138,7 @@ impl Sources {
         let module = record.module_path().unwrap_or_default();
         let is_of_library = module.starts_with("grpcio");
         if record.level() > if is_of_library { Level::Warn } else { Level::Info } {
-            return Ruling { write: true, note: None };
+            return (true, None);
         }
         // What ends with its thread may log after this value is gone.
         let source = SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default();
@@ -187,7 +181,7 @@ impl Lines {
                 "Many log lines are about '{source}': further ones are left out for {LOG_SOURCE_TIME:?}."
             ));
         }
-        Ruling { write: self.count <= LOG_SOURCE_LINES, note }
+        (self.count <= LOG_SOURCE_LINES, note)
     }
 }
 
@@ -270,7 +264,7 @@ mod tests {
             fn log(&self, record: &Record<'_>) {
                 LINES.with_borrow_mut(|lines| {
                     let Some((sources, lines)) = lines else { return };
-                    let Ruling { write, note } = sources.rule(record, self.0);
+                    let (write, note) = sources.rule(record, self.0);
                     lines.extend(note);
                     lines.extend(write.then(|| record.args().to_string()));
                 });
@@ -334,15 +328,15 @@ mod tests {
         let (mut sources, start) = (Sources::default(), SystemClock.now());
         let mut flood = |after: Duration| -> (usize, Vec<String>) {
             let rulings: Vec<Ruling> = (0..1000).map(|_| sources.count("10.0.0.1", start + after)).collect();
-            let written = rulings.iter().filter(|ruling| ruling.write).count();
-            (written, rulings.into_iter().filter_map(|ruling| ruling.note).collect())
+            let written = rulings.iter().filter(|ruling| ruling.0).count();
+            (written, rulings.into_iter().filter_map(|ruling| ruling.1).collect())
         };
         let many = "Many log lines are about '10.0.0.1': further ones are left out for 60s.".to_owned();
         assert_eq!(flood(Duration::ZERO), (LOG_SOURCE_LINES as usize, vec![many.clone()]));
         assert_eq!(flood(LOG_SOURCE_TIME / 2), (0, vec![]));
         let left_out = "1980 log lines about '10.0.0.1' were left out.".to_owned();
         assert_eq!(flood(LOG_SOURCE_TIME), (LOG_SOURCE_LINES as usize, vec![left_out, many]));
-        assert_eq!(sources.count("10.0.0.2", start + LOG_SOURCE_TIME), Ruling { write: true, note: None });
+        assert_eq!(sources.count("10.0.0.2", start + LOG_SOURCE_TIME), (true, None));
     }
 
     #[test]
@@ -375,14 +369,14 @@ mod tests {
     #[test]
     fn ever_new_sources_share_what_one_may_write_and_take_bounded_memory() {
         let (mut sources, now) = (Sources::default(), SystemClock.now());
-        assert!(sources.count("known", now).write);
+        assert!(sources.count("known", now).0);
         let new = |number: i32| format!("{number} {}", "x".repeat(1000));
-        let written = (0..100_000).filter(|number| sources.count(&new(*number), now).write).count();
+        let written = (0..100_000).filter(|number| sources.count(&new(*number), now).0).count();
         assert_eq!(written, LOG_SOURCES - 1 + LOG_SOURCE_LINES as usize);
         assert!(sources.of.len() <= LOG_SOURCES && sources.of.keys().all(|key| key.len() < 300));
-        assert!(sources.count("known", now).write);
+        assert!(sources.count("known", now).0);
         // Those who are silent for a while make room.
-        assert!(sources.count("new", now + LOG_SOURCE_TIME).write);
+        assert!(sources.count("new", now + LOG_SOURCE_TIME).0);
         assert_eq!(sources.of.len(), 1);
     }
 

@@ -11,7 +11,6 @@ use crate::wire::address::{PemTexts, Security};
 use clap::error::{ContextKind, ContextValue};
 use serde::de::{DeserializeOwned, Error as _, Unexpected};
 use serde::{Deserialize, Deserializer};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -151,17 +150,10 @@ impl SettingsError {
     }
 }
 
-/// A config file that was read but not yet interpreted.
+/// A config file that was read but not yet interpreted. It may hold keys, so it is never printed, nor is what it holds.
 pub struct ConfigFile {
     pub path: PathBuf,
     text: String,
-}
-
-/// Without the text, which may hold keys.
-impl fmt::Debug for ConfigFile {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ConfigFile").field("path", &self.path).finish_non_exhaustive()
-    }
 }
 
 impl ConfigFile {
@@ -429,18 +421,6 @@ impl Pems {
             }
         }
         Ok(self)
-    }
-}
-
-impl std::fmt::Debug for Pems {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Pems(..)") // Key material is never printed.
-    }
-}
-
-impl std::fmt::Debug for PemKeys {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("PemKeys(..)") // Key material is never printed.
     }
 }
 

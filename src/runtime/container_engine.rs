@@ -13,7 +13,7 @@ use super::images::pull_missing;
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
-use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::limits::{LISTING_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::ContainerConfig;
@@ -110,7 +110,8 @@ impl ContainerConnector {
 
     /// Removes a container that does not run, with one of the calls for that. Already gone counts as done.
     fn remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
-        gone_is_fine(self.change(call, id).limit(REMOVE_MAX).run(None).map(drop))
+        // Longest wait for a removal of a stopped container.
+        gone_is_fine(self.change(call, id).limit(Duration::from_secs(30)).run(None).map(drop))
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]

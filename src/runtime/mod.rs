@@ -220,7 +220,7 @@ pub trait RuntimeConnector: Send {
     ) -> Result<ContainerId, RuntimeError>;
 
     /// Stops and removes a container. Already gone counts as done. Bounded by the container's own stop timeout
-    /// and [`crate::limits::STOP_GRACE`], then [`crate::limits::REMOVE_MAX`].
+    /// and [`crate::limits::STOP_GRACE`], then 30 s for the removal.
     ///
     /// # Errors
     /// `TimedOut`: the container may still exist, so try again. `Failed`: the engine's own message.

@@ -2,7 +2,6 @@
 //!
 //! Thread: `main`.
 
-use crate::limits::HOOK_TIMEOUT_S;
 use crate::model::lifecycle::OnFailure;
 use crate::model::names::{excerpt, is_name};
 use crate::model::validation::NAME_RULE;
@@ -146,7 +145,8 @@ pub struct HookEntry {
     pub path: PathBuf,
     /// How long it may run, in seconds, 1 to 65535; a hook that takes longer is ended and the update refused.
     #[serde(default)]
-    pub timeout_s: Number<1, { u16::MAX as u64 }, { HOOK_TIMEOUT_S as u64 }>,
+    // Timeout of a hook unless the config file has another one, in seconds. Updates wait meanwhile.
+    pub timeout_s: Number<1, { u16::MAX as u64 }, 10>,
 }
 
 /// Which config item holds the mode of the vehicle.
@@ -414,7 +414,7 @@ mod tests {
             settings.mutating_hooks.iter().map(|hook| (hook.name.as_str(), hook.prio.0)).collect();
         assert_eq!(hooks, [("a", 0), ("c", 7), ("d", 7)]);
         let timeouts: Vec<u64> = settings.mutating_hooks.iter().map(|hook| hook.timeout_s.0).collect();
-        assert_eq!(timeouts, [HOOK_TIMEOUT_S.into(), HOOK_TIMEOUT_S.into(), 3]);
+        assert_eq!(timeouts, [10, 10, 3]);
         assert_eq!(settings.mutating_hooks[0].path, PathBuf::from(DEFAULT_HOOKS_FOLDER));
         assert!(settings.warnings[0].contains("unknown key 'mutating_hook'"), "{:?}", settings.warnings);
     }

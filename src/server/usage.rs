@@ -9,7 +9,7 @@
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting, UsageRead};
 use super::requester::{RequestKey, Requester};
-use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
+use crate::limits::USAGE_WAIT_MAX;
 use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseContent};
 use crate::model::names::{InstanceName, Name};
@@ -128,9 +128,10 @@ impl ServerLoop {
         for (workload, ids) in &mut usage.workloads {
             ids.retain(|id, usage| {
                 if let Some(text) = &mut usage.missing {
-                    text.truncate(text.floor_char_boundary(USAGE_MISSING_MAX));
+                    // Bytes kept of an agent's text why a workload has no values.
+                    text.truncate(text.floor_char_boundary(128));
                 }
-                let instance = InstanceName { workload: workload.clone(), id: id.clone(), agent: name.clone() };
+                let instance = InstanceName { workload: (**workload).into(), id: (**id).into(), agent: name.clone() };
                 self.workloads.states.get(&instance).is_some()
             });
         }

@@ -12,7 +12,7 @@ use super::manual_clock::ManualClock;
 use super::readiness::Readiness;
 use super::trace::Trace;
 use crate::agent::probes::{Outcome, ProbeOrder, Purpose};
-use crate::limits::{LISTING_MAX, REMOVE_MAX, STOP_GRACE};
+use crate::limits::{LISTING_MAX, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -619,7 +619,9 @@ impl World {
                 let takes = if hangs { self.millis(10_000..60_000) } else { self.millis(10..2_000) };
                 (self.works_unless(faults.delete_fails), takes, Some(STOP_GRACE * 2))
             }
-            Action::Remove(_) => (self.works_unless(faults.delete_fails), self.millis(10..500), Some(REMOVE_MAX)),
+            Action::Remove(_) => {
+                (self.works_unless(faults.delete_fails), self.millis(10..500), Some(Duration::from_secs(30)))
+            }
             Action::List => {
                 self.asked.entry(caller.life).or_insert(now);
                 let hangs = self.happens(faults.list_hangs);

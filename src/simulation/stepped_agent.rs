@@ -17,7 +17,7 @@ use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
-use crate::limits::{CONTROL_MESSAGE_MAX, PREPARE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
+use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
@@ -230,7 +230,7 @@ impl AgentOptions {
             others: Vec::new(),
             prepare: PrepareOptions {
                 level: PrepareLevel::None,
-                max: PREPARE_MAX,
+                max: 4,
                 cores: 8,
                 boot: "boot 1".into(),
                 copied: Arc::default(),

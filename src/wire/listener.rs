@@ -7,7 +7,7 @@
 use super::address::ListenAddress;
 use super::grpc;
 use super::peer::Origin;
-use crate::limits::SOCKET_BACKLOG;
+
 use crate::platform::folder_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -119,7 +119,8 @@ impl SocketFile {
         let socket = Self { listener: socket.into(), path: path.into(), identity };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         // Only now can anybody connect, when the permissions are as they should be.
-        rustix::net::listen(&socket.listener, SOCKET_BACKLOG)?;
+        // Connections to a Unix domain socket that wait to be accepted; as the standard library uses for TCP.
+        rustix::net::listen(&socket.listener, 128)?;
         Ok(socket)
     }
 }

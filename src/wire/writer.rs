@@ -8,8 +8,7 @@
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use crate::limits::{
-    BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, PEER_TURN, STACK_LARGE,
-    STATES_REST,
+    BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, STACK_LARGE, STATES_REST,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
@@ -252,7 +251,8 @@ impl<S: Line> PeerStream<S> {
 
     /// Sends what can be sent.
     fn advance(&mut self, context: &mut Context<'_>, now: Instant) -> Next {
-        for _ in 0..PEER_TURN {
+        // Messages sent to one peer in a row while others wait.
+        for _ in 0..16 {
             if self.closing {
                 return match Pin::new(&mut self.line).poll_close(context) {
                     Poll::Ready(_) => Next::Ended,

@@ -8,9 +8,7 @@
 
 use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
 use super::{Outcome, ProbeOrder, Purpose};
-use crate::limits::{
-    EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, PROBE_REASON_MAX, STACK_WORKLOAD,
-};
+use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, STACK_WORKLOAD};
 use crate::model::lifecycle::Check;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
@@ -452,7 +450,8 @@ impl Command {
 pub fn reason(text: &str) -> String {
     let printed = text.split(". Execution of ").next().unwrap_or_default();
     let mut last = printed.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("failed").to_owned();
-    last.truncate(last.floor_char_boundary(PROBE_REASON_MAX));
+    // Bytes kept of the output of a command whose check failed; with the rest it fits into `CONDITION_INFO_MAX`.
+    last.truncate(last.floor_char_boundary(120));
     last
 }
 

@@ -123,8 +123,8 @@ impl UsageSampler {
         for WatchedInstance { instance, restarts, processes } in watched {
             let readings = processes.iter().map(|process| cgroups.read(process)).collect();
             let (usage, started_ms) = usage_of(readings, *restarts, since_boot);
-            let of_workload = sample.usage.workloads.entry(instance.workload.clone()).or_default();
-            of_workload.insert(instance.id.clone(), usage);
+            let of_workload = sample.usage.workloads.entry(instance.workload.to_string()).or_default();
+            of_workload.insert(instance.id.to_string(), usage);
             sample.started_ms.extend(started_ms.map(|started| (instance.clone(), started)));
         }
         sample

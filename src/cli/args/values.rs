@@ -7,7 +7,7 @@ use super::{Format, Until};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
 use crate::model::fields::table::selects_nothing;
-use crate::model::nearest::nearest;
+use crate::model::nearest::meant;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -62,8 +62,7 @@ fn check_until(path: &[&str], value: &str) -> Result<(), String> {
         || Phase::ALL.into_iter().map(|(_, state, sub_state)| if path[4] == "state" { state } else { sub_state });
     match path {
         ["workloadStates", _, _, _, "state" | "subState"] if !known().any(|known| known == value) => {
-            let meant = nearest(value, known()).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
-            Err(format!("no workload has the {} '{value}'{meant}", path[4]))
+            Err(format!("no workload has the {} '{value}'{}", path[4], meant(value, known())))
         }
         _ => Ok(()),
     }

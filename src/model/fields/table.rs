@@ -5,7 +5,7 @@
 use super::{Field, Kind, Object, QUOTED, TYPE, Text};
 use crate::model::access_rules::{LOG_RULE, Operation, STATE_RULE};
 use crate::model::field_path::WILDCARD;
-use crate::model::nearest::nearest;
+use crate::model::nearest::meant;
 use crate::model::workload::{AddCondition, RestartPolicy};
 
 const ANY_TEXT: Kind = Kind::Text(Text::Any);
@@ -108,8 +108,7 @@ pub fn selects_nothing(path: &[&str]) -> Option<String> {
             _ => vec![],
         };
         let above = if depth == 0 { "the state".to_owned() } else { format!("'{}'", path[..depth].join(".")) };
-        let meant = nearest(part, known).map_or_else(String::new, |name| format!(", did you mean '{name}'?"));
-        return Some(format!("no part of {above} is called '{part}'{meant}"));
+        return Some(format!("no part of {above} is called '{part}'{}", meant(part, known)));
     }
     None
 }

@@ -2,7 +2,21 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use std::fs;
+use std::{fmt, fs};
+
+/// For `unwrap_err` only: a program has no text of a file that may hold keys.
+impl fmt::Debug for ConfigFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ConfigFile")
+    }
+}
+
+/// As for files.
+impl fmt::Debug for Pems {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Pems")
+    }
+}
 
 fn file(text: &str) -> ConfigFile {
     ConfigFile { path: PathBuf::from("/etc/x.conf"), text: text.to_owned() }
@@ -53,7 +67,6 @@ fn no_line_of_a_key_is_printed_wherever_the_file_is_wrong() {
         format!("version = 'v1'\nkey_pem_content = '''{key}\n"),
     ] {
         let file = file(&text);
-        assert!(!format!("{file:?}").contains(line));
         let Err(error) = file.check_version(false).and_then(|()| file.keys::<BTreeMap<String, bool>>()) else {
             panic!("it is correct: {text}");
         };

@@ -1,7 +1,7 @@
 //! States of instances that nobody wants: bounded in number and size, whatever agents report.
 
 use super::*;
-use crate::limits::{AGENT_TAGS_BYTES, STATE_INFO_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, AGENT_TAGS_BYTES};
 use crate::server::workloads::{DELETED_OF_WORKLOAD, NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 
 const MANIFEST: &str = "
@@ -35,19 +35,22 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
     let stray = InstanceName::with_id("stray", "id", "agent_A");
-    cluster.send(agent, ToServer::WorkloadStates(vec![told(&stray, STATE_INFO_MAX), told(&a(), STATE_INFO_MAX)]));
-    assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (UNWANTED_INFO_MAX, STATE_INFO_MAX));
+    cluster.send(
+        agent,
+        ToServer::WorkloadStates(vec![told(&stray, ADDITIONAL_INFO_MAX), told(&a(), ADDITIONAL_INFO_MAX)]),
+    );
+    assert_eq!((info(&cluster, &stray), info(&cluster, &a())), (UNWANTED_INFO_MAX, ADDITIONAL_INFO_MAX));
     assert_eq!(
         cluster.take(witness),
-        [FromServer::WorkloadStates(vec![told(&stray, UNWANTED_INFO_MAX), told(&a(), STATE_INFO_MAX)])]
+        [FromServer::WorkloadStates(vec![told(&stray, UNWANTED_INFO_MAX), told(&a(), ADDITIONAL_INFO_MAX)])]
     );
     // A workload that is not wanted any more is no exception, and one that is wanted again is none either.
     cluster.update("desiredState: {apiVersion: v1}", &["desiredState.workloads.a"]).unwrap();
-    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]));
     assert_eq!(info(&cluster, &a()), UNWANTED_INFO_MAX);
     cluster.update(&form("x"), &["desiredState.workloads.a"]).unwrap();
-    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), STATE_INFO_MAX)]));
-    assert_eq!(info(&cluster, &a()), STATE_INFO_MAX);
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&a(), ADDITIONAL_INFO_MAX)]));
+    assert_eq!(info(&cluster, &a()), ADDITIONAL_INFO_MAX);
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn an_agent_that_reports_no_ends_cannot_fill_the_memory_with_earlier_forms_of_a_
     for number in 0..count {
         cluster.take_all();
         cluster.update(&form(&number.to_string()), &["desiredState.workloads.a"]).unwrap();
-        cluster.send(agent, ToServer::WorkloadStates(vec![told(&instance(number), STATE_INFO_MAX)]));
+        cluster.send(agent, ToServer::WorkloadStates(vec![told(&instance(number), ADDITIONAL_INFO_MAX)]));
     }
     assert_eq!(cluster.server.workloads.states.of_agent_workload("agent_A", "a").count(), DELETED_OF_WORKLOAD + 1);
     // The last update was one too many: everybody hears that the earlier form is gone, and its agent still deletes it.
@@ -147,7 +150,7 @@ fn all_agents_together_leave_no_more_than_any_client_can_read() {
         let peer = cluster.settled_agent(&name);
         let states = (0..1_000).map(|number| {
             let workload = format!("{number:04}{}", "w".repeat(50));
-            told(&InstanceName::with_id(&workload, &"i".repeat(64), &name), STATE_INFO_MAX)
+            told(&InstanceName::with_id(&workload, &"i".repeat(64), &name), ADDITIONAL_INFO_MAX)
         });
         cluster.send(peer, ToServer::WorkloadStates(states.collect()));
     }

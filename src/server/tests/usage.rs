@@ -2,7 +2,7 @@
 
 use super::lasting::USAGE_READS_OF_WORKLOAD;
 use super::*;
-use crate::limits::{USAGE_MISSING_MAX, USAGE_WAIT_MAX};
+use crate::limits::USAGE_WAIT_MAX;
 use crate::model::messages::AgentCapabilities;
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
@@ -242,7 +242,7 @@ fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
     let mut usage = sample("a", 3);
     usage.workloads.insert("b".into(), usage.workloads["a"].clone()); // Of agent B.
     usage.workloads.insert("nobody".into(), usage.workloads["a"].clone());
-    let text = WorkloadUsage { missing: Some("ä".repeat(USAGE_MISSING_MAX)), ..WorkloadUsage::default() };
+    let text = WorkloadUsage { missing: Some("ä".repeat(128)), ..WorkloadUsage::default() };
     usage.workloads.get_mut("a").unwrap().extend([("other".into(), text.clone())]);
     usage.missing = Some("not for agents to tell".to_owned());
     rig.respond(0, number, usage.clone());
@@ -251,7 +251,7 @@ fn what_nobody_asked_for_and_instances_that_nobody_knows_are_left_out() {
     let number = rig.requested(0)[0];
     usage.workloads.get_mut("a").unwrap().insert(hash_id("x").as_str().into(), text);
     rig.respond(0, number, usage);
-    assert!(rig.responses()[0].1.len() < 2 * USAGE_MISSING_MAX + 100, "a text of an agent is cut");
+    assert!(rig.responses()[0].1.len() < 2 * 128 + 100, "a text of an agent is cut");
 }
 
 #[test]

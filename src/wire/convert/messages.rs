@@ -9,7 +9,7 @@ use super::tree::reader::last_of;
 use super::tree::writer::Writer;
 use super::tree::{self, Parts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
-use crate::limits::{CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX, STATE_INFO_MAX};
+use crate::limits::{ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX};
 use crate::model::execution_state::{ExecutionState, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, AgentCapabilities, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
@@ -19,7 +19,6 @@ use crate::model::messages::{
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
-use crate::model::usage::{AgentUsage, NodeUsage, WorkloadUsage};
 use crate::model::workload::DeleteCondition;
 use protobuf::{CodedInputStream, EnumOrUnknown, Message, MessageField};
 use std::ops::RangeInclusive;
@@ -150,7 +149,7 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
         Some(To::Prepared(prepared)) => ToServer::Prepared(prepared.instances.into_iter().map(read_prepared).collect()),
         Some(To::UsageResponse(response)) => ToServer::UsageResponse {
             number: response.number,
-            usage: read_usage(parse(response.usage.unwrap_or_default())?),
+            usage: tree::read_usage(&response.usage.unwrap_or_default(), left)?,
         },
         Some(To::Goodbye(_)) => ToServer::Goodbye,
         _ => ToServer::Empty,
@@ -209,34 +208,6 @@ fn read_prepared(prepared: api::PreparedInstance) -> PreparedInstance {
         tries: prepared.tries,
         is_final: prepared.isFinal,
         unmet: prepared.unmet.map(cut),
-    }
-}
-
-fn read_usage(usage: base::AgentUsage) -> AgentUsage {
-    let node = usage.node.unwrap_or_default();
-    let of_workload = |usage: base::WorkloadUsage| WorkloadUsage {
-        memory_bytes: usage.memoryBytes,
-        inactive_file_bytes: usage.inactiveFileBytes,
-        memory_peak_bytes: usage.memoryPeakBytes,
-        cpu_usec: usage.cpuUsec,
-        pids: usage.pids,
-        uptime_ms: usage.uptimeMs,
-        restarts: usage.restarts,
-        missing: usage.missing,
-    };
-    let of_workloads = |ids: base::InstanceUsageMap| {
-        ids.instances.into_iter().map(|(id, usage)| (id.into(), of_workload(usage))).collect()
-    };
-    AgentUsage {
-        sampled_usec: usage.sampledUsec,
-        node: NodeUsage {
-            cores: node.cores,
-            cpu_busy_usec: node.cpuBusyUsec,
-            memory_total_bytes: node.memoryTotalBytes,
-            memory_available_bytes: node.memoryAvailableBytes,
-        },
-        workloads: usage.workloads.into_iter().map(|(name, ids)| (name.into(), of_workloads(ids))).collect(),
-        missing: usage.missing,
     }
 }
 
@@ -591,7 +562,9 @@ fn read_states(states: api::UpdateWorkloadState, left: &mut Left) -> Decoded<Vec
             continue;
         };
         let info = info.as_deref().unwrap_or_default();
-        let info = &info[..info.floor_char_boundary(STATE_INFO_MAX)];
+        // Additional info of a state that a program stores, in bytes. Agents of other implementations send all that
+        // their engine writes.
+        let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
         let state = if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
         read.push(WorkloadState::new(instance, state));
     }

@@ -17,6 +17,7 @@ use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::Phase;
 use crate::model::fields::TYPE;
 use crate::model::node::Node;
+use crate::model::usage::AgentUsage;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use reader::{last_of, message, only};
 use writer::Writer;
@@ -318,6 +319,11 @@ pub fn write_state(tree: &Node) -> Vec<u8> {
 /// The bytes of an `AgentUsage`.
 pub fn write_usage(tree: &Node) -> Vec<u8> {
     Writer::tree(AGENT_USAGE, tree)
+}
+
+/// Reads an `AgentUsage`.
+pub fn read_usage(bytes: &[u8], left: &mut Left) -> Decoded<AgentUsage> {
+    message(AGENT_USAGE, bytes, 0, left)?.read("usage").map_err(|error| ConvertError(error.to_string()))
 }
 
 /// Which parts of a `CompleteState` are read.

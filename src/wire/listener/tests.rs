@@ -42,13 +42,13 @@ fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert!(refused.to_string().contains("in use"), "{refused}");
     // Not even when nobody accepts and too many wait.
-    let waiting: Vec<OwnedFd> = (0..2 * SOCKET_BACKLOG)
+    let waiting: Vec<OwnedFd> = (0..2 * 128)
         .map_while(|_| {
             let socket = stream_socket().unwrap();
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
         })
         .collect();
-    assert!(waiting.len() < 2 * SOCKET_BACKLOG as usize);
+    assert!(waiting.len() < 2 * 128 as usize);
     assert_eq!(bind(&path, 0o660).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     drop(waiting);
     assert!(listener.accept().is_ok() && path.exists(), "it still listens");

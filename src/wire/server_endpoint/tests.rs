@@ -3,9 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{
-    AGENT_REQUEST_MAX, AGENT_TAG_ENTRY, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX,
-};
+use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
@@ -201,7 +199,7 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     }
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
-    for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + AGENT_TAG_ENTRY), (many, 1_000 * (4 + AGENT_TAG_ENTRY))] {
+    for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + 64), (many, 1_000 * (4 + 64))] {
         let hello = ToServer::AgentHello {
             agent: "A".to_owned(),
             version: VERSION.to_owned(),

@@ -295,11 +295,11 @@ fn a_stream_that_failed_ends_and_its_outbox_says_so() {
 #[test]
 fn a_peer_with_much_to_take_leaves_the_others_their_turn() {
     let mut bench = Bench::new(false);
-    for _ in 0..3 * PEER_TURN {
+    for _ in 0..3 * 16 {
         bench.put(answer("1", 1));
     }
     bench.advance();
-    assert_eq!(bench.line.peer().sent.len(), PEER_TURN);
+    assert_eq!(bench.line.peer().sent.len(), 16);
 }
 
 fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
