@@ -244,7 +244,7 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
     // would delete the workloads of all agents.
     server.start_again_with(state).map_err(|error| {
         let file = folder.join(state_store::FILE);
-        let way_out = "Remove the cause, or move the file away to start with the startup manifest";
+        let way_out = "Remove the cause, or move it and the one before it away to start with the startup manifest";
         Failure::server(format!("cannot start with the stored state '{}': {error}. {way_out}", file.display()))
     })?;
     log::info!("Starting with the state stored in '{}'; a startup manifest does not count.", folder.display());

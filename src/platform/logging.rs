@@ -76,11 +76,11 @@ fn own_modules(filter: &str, program: &str) -> String {
     filter.split(',').map(directive).collect::<Vec<_>>().join(",")
 }
 
-/// A text as a log line shows it: not too long, continuation lines indented, and what would do something in a terminal
-/// or change the order of the characters written out.
+/// A text as a log line shows it: not too long, and what would do something in a terminal or change the order of the
+/// characters written out. Continuation lines are indented; with a source, whose lines are counted, there are none.
 fn harmless(text: &str) -> String {
     let kept = &text[..text.floor_char_boundary(LOG_RECORD_MAX)];
-    let mut shown = printable(kept).replace('\n', "\n    ");
+    let mut shown = printable(kept).replace('\n', if source().is_empty() { "\n    " } else { "\\n" });
     if kept.len() < text.len() {
         shown.push_str(&format!("... ({} bytes)", text.len()));
     }
@@ -100,6 +100,11 @@ thread_local! {
 /// count for their place in the code. Levels that are not on by default are not counted.
 pub fn log_source(name: impl Into<Name>) -> LogSource {
     LogSource { outer: SOURCE.replace(name.into()), of_thread: PhantomData }
+}
+
+fn source() -> Name {
+    // What ends with its thread may log after this value is gone.
+    SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default()
 }
 
 /// See [`log_source`].
@@ -140,9 +145,7 @@ impl Sources {
         if record.level() > if is_of_library { Level::Warn } else { Level::Info } {
             return (true, None);
         }
-        // What ends with its thread may log after this value is gone.
-        let source = SOURCE.try_with(|source| source.borrow().clone()).unwrap_or_default();
-        match &*source {
+        match &*source() {
             // The source of log lines of the gRPC library, which do not name their cause.
             _ if is_of_library => self.count("the gRPC library", now),
             "" => self.count(&format!("{module}:{}", record.line().unwrap_or_default()), now),
@@ -300,6 +303,9 @@ mod tests {
     fn lines_have_the_documented_layout() {
         let at = UNIX_EPOCH;
         assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\n    y\n");
+        let counted = log_source("a");
+        assert_eq!(line(at, Level::Info, "a::b", &"x\ny", false), "[1970-01-01T00:00:00Z INFO  a::b] x\\ny\n");
+        drop(counted);
         assert_eq!(line(at, Level::Error, "", &"what: 'why'", false), "[1970-01-01T00:00:00Z ERROR] what: 'why'\n");
         assert!(line(at, Level::Warn, "m", &"x", true).contains("\x1b[33mWARN \x1b[0m m] x"));
     }

@@ -115,9 +115,13 @@ impl ContainerConnector {
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
+    /// Also what was never started, which an engine may not be able to stop, and what a removal left that was killed: podman
+    /// does not stop it, and removes it.
     fn stop_and_remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_within(id)?;
-        self.remove(call, id) // Even what was never started, which an engine may not be able to stop.
+        match self.stop_within(id) {
+            Err(error @ RuntimeError::Failed(_)) => self.remove(call, id).map_err(|_| error),
+            stopped => stopped.and_then(|()| self.remove(call, id)),
+        }
     }
 
     /// Removes what was seen not to run. The engine refuses it for a container that was started again meanwhile, which has

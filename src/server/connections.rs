@@ -162,17 +162,18 @@ impl ServerLoop {
         }
         let Some(agent) = agent else { return };
         let all = states.len();
-        let workloads = &mut self.workloads;
+        let (workloads, deletes) = (&mut self.workloads, &self.deletes);
         states.retain_mut(|WorkloadState { instance, state }| {
             agent.unconfirmed.remove(instance);
-            if state.phase == Phase::Removed {
-                workloads.unwanted.remove(instance);
-                return true;
-            }
             if workloads.is_wanted(instance) {
                 return true;
             }
             state.cut_info(UNWANTED_INFO_MAX);
+            if state.phase == Phase::Removed {
+                // The end of what nobody knows is nothing new.
+                let was_known = workloads.unwanted.remove(instance);
+                return was_known || workloads.states.get(instance).is_some() || deletes.knows(instance);
+            }
             workloads.unwanted.report(instance)
         });
         if states.len() < all {

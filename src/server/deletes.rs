@@ -94,6 +94,11 @@ impl Deletes {
         of_agent.iter().for_each(|instance| self.sent.remove(instance));
     }
 
+    /// Whether something waits for the end of `instance`.
+    pub fn knows(&self, instance: &InstanceName) -> bool {
+        self.has_sent(instance) || self.stopping.names.contains_key(instance)
+    }
+
     /// Whether the delete of `instance` was sent with conditions.
     pub fn has_sent(&self, instance: &InstanceName) -> bool {
         self.sent.names.contains_key(instance)

@@ -172,16 +172,19 @@ pub struct Found {
 pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     fs::create_dir_all(folder)?;
     let [newest, new, previous, damaged] = [FILE, NEW_FILE, PREVIOUS_FILE, DAMAGED_FILE].map(|name| folder.join(name));
-    let reason = match read(&newest) {
-        Ok(state) => return Ok(Some(Found { state, warning: None })),
-        Err(error) => error,
-    };
-    // A write that was brought to the disk and not renamed: newer than both others.
-    let (used, state) = match (read(&new), read(&previous)) {
-        (Ok(state), _) => (&new, state),
-        (_, Ok(state)) => (&previous, state),
-        (_, Err(other)) if is_missing(&reason) && is_missing(&other) => return Ok(None),
-        (_, Err(other)) => {
+    // Brought to the disk and not renamed: newer than both others.
+    let unfinished = read(&new).ok();
+    let (used, reason, state) = match (unfinished, read(&newest), read(&previous)) {
+        (None, Ok(state), _) => return Ok(Some(Found { state, warning: None })),
+        (Some(state), Ok(_), _) => {
+            rename(&newest, &previous);
+            rename(&new, &newest);
+            return Ok(Some(Found { state, warning: None }));
+        }
+        (Some(state), Err(reason), _) => (&new, reason, state),
+        (None, Err(reason), Ok(state)) => (&previous, reason, state),
+        (None, Err(reason), Err(other)) if is_missing(&reason) && is_missing(&other) => return Ok(None),
+        (None, Err(reason), Err(other)) => {
             return Err(io::Error::other(format!(
                 "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Put back one of them from a \
                  backup, or move both away to start without: agents then delete all workloads that are not in the \
@@ -453,7 +456,7 @@ mod tests {
     fn the_state_before_is_used_with_a_warning_when_the_newest_cannot_be_read() {
         let [before, whole] = ["a", "b"].map(|name| text(&state(name)).unwrap());
         for bytes in damages(&whole) {
-            let folder = folder_with(&[(FILE, &bytes), (PREVIOUS_FILE, before.as_bytes())]);
+            let folder = folder_with(&[(FILE, &bytes), (PREVIOUS_FILE, before.as_bytes()), (NEW_FILE, &bytes)]);
             let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
             assert_eq!(found, state("a"), "{}", String::from_utf8_lossy(&bytes));
             let path = folder.path().join(FILE).display().to_string();
@@ -507,10 +510,9 @@ mod tests {
                     fs::write(path(FILE), "").unwrap();
                 }
                 let Found { state: found, warning } = open(folder.path()).unwrap().expect("a state");
-                // A new file that is whole counts as soon as the one that it was to replace does not.
                 let is_new_whole = renames < 2 && end == new.len();
                 let (expected, is_warned) = match (renames, is_damaged) {
-                    (0, true) if is_new_whole => ("c", false),
+                    _ if is_new_whole => ("c", false),
                     (0, true) => ("a", true),
                     (0, false) => ("b", false),
                     (2, true) => ("b", true),

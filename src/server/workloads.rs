@@ -291,20 +291,25 @@ impl UnwantedInstances {
         has_room
     }
 
-    /// The instance has no state any more, or is wanted now.
-    pub fn remove(&mut self, instance: &InstanceName) {
+    /// The instance has no state any more, or is wanted now. Returns whether it was counted.
+    pub fn remove(&mut self, instance: &InstanceName) -> bool {
+        let mut was_known = false;
         if let Some(own) = self.never_wanted.get_mut(&instance.agent) {
-            self.never_wanted_bytes -= if own.remove(instance) { never_wanted_bytes(instance) } else { 0 };
+            was_known = own.remove(instance);
+            self.never_wanted_bytes -= if was_known { never_wanted_bytes(instance) } else { 0 };
             if own.is_empty() {
                 self.never_wanted.remove(&instance.agent);
             }
         }
         if let Some(own) = self.deleted.get_mut(&instance.agent) {
-            own.bytes -= own.instances.remove(instance).unwrap_or_default();
+            let bytes = own.instances.remove(instance);
+            was_known |= bytes.is_some();
+            own.bytes -= bytes.unwrap_or_default();
             if own.instances.is_empty() {
                 self.deleted.remove(&instance.agent);
             }
         }
+        was_known
     }
 
     /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and it reports them again

@@ -62,7 +62,7 @@ fn what_a_failed_create_has_left_is_found_and_removed_even_when_it_cannot_be_sto
 fn deleting_what_is_gone_is_done_and_other_errors_are_told() {
     let gone = "echo 'level=fatal msg=\"no such container x\"' >&2; exit 1";
     assert_eq!(connector(&ScriptedEngine::answering(&[gone, gone])).delete(&id(ID)), Ok(()));
-    for answers in [["exit 1", ""], [gone, "exit 1"]] {
+    for answers in [["exit 1", "exit 2"], [gone, "exit 1"]] {
         let script = ScriptedEngine::answering(&answers);
         assert!(failed(connector(&script).delete(&id(ID))).starts_with("Ended with exit status: 1."));
     }

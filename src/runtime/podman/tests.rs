@@ -200,12 +200,22 @@ fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
 
 #[test]
 fn a_failed_stop_or_removal_is_told() {
-    for (answers, failing) in [(&["echo no >&2; exit 125"][..], "stop"), (&["", "echo no >&2; exit 2"], "rm")] {
-        let mut engine = Engine::answering(answers);
+    let refused = "echo running >&2; exit 2";
+    for (answers, failing) in [(["echo no >&2; exit 125", refused], "stop"), (["", "echo no >&2; exit 2"], "rm")] {
+        let mut engine = Engine::answering(&answers);
         let text = failed(engine.connector.delete(&id(ID)));
         assert_eq!(text, format!("no. {}", engine.script.execution(&[failing, "--ignore", ID])));
         assert_eq!(engine.calls().len(), answers.len());
     }
+}
+
+/// As podman answers for one whose removal was killed. It was stopped without end.
+#[test]
+fn what_cannot_be_stopped_is_removed_where_that_is_possible() {
+    let stop = "echo 'container is running or paused, refusing to clean up' >&2; exit 125";
+    let mut engine = Engine::answering(&[stop, "echo 'not paused' >&2; exit 125", ""]);
+    assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
+    assert_eq!(engine.calls(), [format!("stop --ignore {ID}"), format!("unpause {ID}"), format!("rm --ignore {ID}")]);
 }
 
 #[test]

@@ -129,18 +129,17 @@ impl Ended {
         *self = Self::new(std::mem::take(&mut self.record));
     }
 
-    /// Forgets what was desired before, or all that it was about, as far as that is needed to fit into `room` bytes.
-    fn fit(&mut self, room: usize) {
-        if self.bytes > room {
-            self.change(|record| {
-                record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
-                record.unit.configs.values_mut().for_each(|touched| touched.before = None);
-                record.has_lost_way_back = true;
-            });
-        }
-        if self.bytes > room {
-            self.change(|record| record.unit = Unit::default());
-        }
+    /// Forgets what was desired before, or, if that is forgotten, all that it was about.
+    fn shrink(&mut self) {
+        let forgets_all = self.record.has_lost_way_back;
+        self.change(|record| {
+            if forgets_all {
+                record.unit = Unit::default();
+            }
+            record.unit.workloads.values_mut().for_each(|touched| touched.before.desired = None);
+            record.unit.configs.values_mut().for_each(|touched| touched.before = None);
+            record.has_lost_way_back = true;
+        });
     }
 }
 
@@ -248,11 +247,25 @@ impl GuardedUpdates {
             let most = same().max_by_key(|(index, ended)| (has(&ended.record.source), Reverse(*index)));
             most.map(|(index, _)| index).and_then(|index| self.ended.remove(index));
         }
-        let (mut of_workloads, mut of_commanders) = (UPDATES_ENDED_BYTES, UPDATES_ENDED_BYTES);
-        for ended in self.ended.iter_mut().rev() {
-            let room = if ended.record.is_of_workload { &mut of_workloads } else { &mut of_commanders };
-            ended.fit(*room);
-            *room = room.saturating_sub(ended.bytes);
+        [true, false].into_iter().for_each(|of_workloads| self.fit(of_workloads));
+    }
+
+    /// Makes those of workloads, or of commanders, fit into their room: whoever has most forgets the largest first.
+    fn fit(&mut self, of_workloads: bool) {
+        loop {
+            let all = || self.ended.iter().enumerate().filter(|(_, ended)| ended.record.is_of_workload == of_workloads);
+            let bytes_of = |source: Option<&str>| {
+                let of_source = all().filter(|(_, ended)| source.is_none_or(|source| ended.record.source == source));
+                of_source.map(|(_, ended)| ended.bytes).sum::<usize>()
+            };
+            if bytes_of(None) <= UPDATES_ENDED_BYTES {
+                return;
+            }
+            let large = all().filter(|(_, ended)| !ended.record.unit.is_empty());
+            let key =
+                |(index, ended): &(usize, &Ended)| (bytes_of(Some(&ended.record.source)), ended.bytes, Reverse(*index));
+            let Some((index, _)) = large.max_by_key(key) else { return };
+            self.ended[index].shrink();
         }
     }
 
@@ -276,8 +289,8 @@ impl GuardedUpdates {
 
 /// The block `update` of a workload, if it has one.
 fn block_of(workload: &Workload) -> Option<lifecycle::Update> {
-    // Most texts name no update and need not be read.
-    let is_possible = workload.runtime_config.contains("update");
+    // Most texts name no update and need not be read; one with a backslash may name it in another way.
+    let is_possible = workload.runtime_config.contains("update") || workload.runtime_config.contains('\\');
     let block = is_possible.then(|| lifecycle::of_config(&workload.runtime, &workload.runtime_config));
     block?.ok()??.update
 }

@@ -157,12 +157,19 @@ impl Unit {
     }
 
     /// Becomes one with a later request: of each name the oldest way back and the newest form. A name that is set back to
-    /// what was before, or deleted, leaves: it is not brought back. Returns the workloads that have left, as they are to be.
+    /// what was before, or deleted, leaves: it is not brought back. None leaves as long as the request has another one with
+    /// a condition: nothing of it is stopped before. Returns the workloads that have left, as they are to be.
     pub fn join(&mut self, request: Self) -> BTreeMap<Name, Form> {
         let mut left = BTreeMap::new();
+        let leaves = |known: &Touched, it: &Touched| it.made.desired.is_none() || is_like(&it.made, &known.before);
+        let stays = |(name, touched): (&Name, &Touched)| {
+            touched.stage.as_ref().is_some_and(|stage| stage.has_condition)
+                && self.workloads.get(name).is_none_or(|known| !leaves(known, touched))
+        };
+        let waits = request.workloads.iter().any(stays);
         for (name, mut touched) in request.workloads {
             if let Some(known) = self.workloads.remove(&name) {
-                if touched.made.desired.is_none() || is_like(&touched.made, &known.before) {
+                if !waits && leaves(&known, &touched) {
                     left.insert(name, touched.made);
                     continue;
                 }

@@ -53,6 +53,21 @@ fn of_workloads_that_nobody_wants_only_short_texts_are_kept_and_told() {
     assert_eq!(info(&cluster, &a()), ADDITIONAL_INFO_MAX);
 }
 
+/// Whatever an agent makes up, all others would be told of it again and again.
+#[test]
+fn the_end_of_what_nobody_knows_is_told_to_nobody() {
+    let mut cluster = Cluster::with_manifest(MANIFEST);
+    let (agent, witness) = (cluster.settled_agent("agent_A"), cluster.settled_agent("agent_B"));
+    let [stray, other] = ["stray", "other"].map(|name| InstanceName::with_id(name, "id", "agent_A"));
+    let ended = |instance: &InstanceName| WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed));
+    cluster.send(agent, ToServer::WorkloadStates(vec![told(&stray, 10)]));
+    cluster.take(witness);
+    cluster.send(agent, ToServer::WorkloadStates(vec![ended(&other), ended(&stray), ended(&stray)]));
+    assert_eq!(cluster.take(witness), [FromServer::WorkloadStates(vec![ended(&stray), ended(&stray)])]);
+    cluster.send(agent, ToServer::WorkloadStates(vec![ended(&stray)]));
+    assert_eq!(cluster.take(witness), []);
+}
+
 #[test]
 fn many_instances_of_one_workload_are_not_kept_whether_it_is_wanted_or_not() {
     let mut cluster = Cluster::with_manifest(MANIFEST);

@@ -173,3 +173,25 @@ fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() 
         restarts::restart(&mut rig);
     }
 }
+
+/// A single change of a workload that was made as large as all room together.
+#[test]
+fn a_large_update_took_the_way_back_of_all_others() {
+    let users = ["user", "other"].map(|name| with_rights(name, "'desiredState.workloads.*'"));
+    let mut rig = Rig::new(&[&users[..], &[db("1"), workload("a", "1", "", ""), workload("b", "1", "", "")]].concat());
+    rig.apply(&[&db("2")]).unwrap();
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    ask(&mut rig, "other@1", &[&workload("b", "2", ROLLBACK, "")]);
+    rig.report(&instance("b", "2", ROLLBACK), Phase::PendingStartingFailed);
+    let large = "x".repeat(UPDATES_ENDED_BYTES);
+    ask(&mut rig, "user@1", &[&workload("a", &large, "", "")]);
+    ask(&mut rig, "user@1", &[&workload("a", "2", ROLLBACK, "")]);
+    rig.report(&instance("a", "2", ROLLBACK), Phase::PendingStartingFailed);
+    assert_eq!(rig.phases(), ["1 UNDONE", "2 UNDONE", "3 UNDONE"]);
+    // Whoever sets it right has no share in that either.
+    rig.apply(&[&workload("a", "3", ROLLBACK, "")]).unwrap();
+    rig.report(&instance("a", "3", ROLLBACK), Phase::PendingStartingFailed);
+    for number in [1, 2] {
+        assert!(rig.read(number, "before").contains("image: 1"), "update {number}");
+    }
+}

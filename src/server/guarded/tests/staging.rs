@@ -444,6 +444,41 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
 }
 
+/// What leaves an open update was stopped at once, although the same request has a condition that does not hold.
+#[test]
+fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
+    let brake = |image| workload("brake", image, WHEN, "");
+    for other in [db("1"), "db: ~".to_owned()] {
+        let mut rig = Rig::with_agent(&[db("1"), brake("1")], PREPARES);
+        rig.apply(&[&db("2")]).unwrap();
+        rig.prepared(prepared(&db_instance("2")));
+        assert_eq!(rig.phases(), ["1 TRIAL"]);
+        rig.cluster.take_all();
+        rig.apply(&[&other, &brake("2")]).unwrap();
+        let brake = instance("brake", "2", WHEN);
+        rig.prepared(PreparedInstance { unmet: Some("/lock exists".into()), ..prepared(&brake) });
+        if other == db("1") {
+            rig.prepared(prepared(&db_instance("1")));
+        }
+        assert_eq!(rig.phases(), ["1 REPLACED", "2 STAGING"]);
+        assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"), "it runs on");
+        rig.prepared(prepared(&brake));
+        assert_eq!(rig.phases(), ["1 REPLACED", "2 TRIAL"]);
+        let in_force = rig.cluster.server.view().effective.get("db").map(|added| added.instance.clone());
+        assert_eq!(in_force, (other == db("1")).then(|| db_instance("1")));
+    }
+}
+
+/// A key of YAML may be written with escapes.
+#[test]
+fn an_update_block_is_found_however_its_name_is_written() {
+    let escaped = db("2").replace("update:", r#""\x75pdate":"#);
+    assert_ne!(escaped, db("2"));
+    let mut rig = Rig::with_agent(&[db("1")], PREPARES);
+    rig.apply(&[&escaped]).unwrap();
+    assert_eq!(rig.phases(), ["1 STAGING"]);
+}
+
 #[test]
 fn what_cannot_be_undone_is_not_carried_out_against_a_condition() {
     let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
