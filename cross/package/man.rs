@@ -153,19 +153,16 @@ fn page(command: &Command, name: &str, further: &Further) -> Result<Vec<u8>, Box
     if command.get_subcommands().any(|below| !below.is_hide_set()) {
         man.render_subcommands_section(&mut text)?;
     }
-    let own = |entries: &[(&str, &str)]| -> Vec<_> {
-        entries.iter().map(|(what, meaning)| ((*what).to_owned(), (*meaning).to_owned())).collect()
-    };
-    let environment = [variables(command), own(further.environment)].concat();
+    let variables = variables(command);
+    let variables = variables.iter().map(|(name, meaning)| (name.as_str(), meaning.as_str()));
+    let environment: Vec<(&str, &str)> = variables.chain(further.environment.iter().copied()).collect();
     let mut end = Roff::new();
-    for (title, entries) in
-        [("EXIT STATUS", own(further.exits)), ("ENVIRONMENT", environment), ("FILES", own(further.files))]
-    {
+    for (title, entries) in [("EXIT STATUS", further.exits), ("ENVIRONMENT", &environment), ("FILES", further.files)] {
         end.control("SH", [title]);
         for (what, meaning) in entries {
             end.control("TP", []);
-            end.text([bold(what)]);
-            end.text([roman(meaning)]);
+            end.text([bold(*what)]);
+            end.text([roman(*meaning)]);
         }
     }
     end.control("SH", ["SEE ALSO"]);

@@ -98,7 +98,6 @@ fn merged(
     for input in inputs {
         let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
-            check_files(input, &manifest, &root)?;
             check_blocks(input, &root)?;
             check_configs(input, &manifest, &root, output, warns_of_engines)?;
             set_agents(input, &mut manifest, arguments.agent.as_deref())?;
@@ -124,19 +123,14 @@ fn merged(
 
 /// Gives all workloads the agent of the command line, if there is one.
 fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Result<()> {
-    match (agent, manifest.without_agent.first()) {
-        (Some(agent), _) => {
-            for workload in manifest.state.workloads.values_mut() {
-                Arc::make_mut(workload).agent = agent.into();
-            }
-            Ok(())
-        }
-        (None, None) => Ok(()),
-        (None, Some(name)) => Err(CliError::input(
-            "No agent name specified -> use '--agent' option to specify!",
-            format!("workload '{name}' in '{}' has no key 'agent'", input.name),
-        )),
+    if let Some(agent) = agent {
+        manifest.state.workloads.values_mut().for_each(|workload| Arc::make_mut(workload).agent = agent.into());
+        return Ok(());
     }
+    manifest.without_agent.first().map_or(Ok(()), |name| {
+        let hint = format!("workload '{name}' in '{}' has no key 'agent'", input.name);
+        Err(CliError::input("No agent name specified -> use '--agent' option to specify!", hint))
+    })
 }
 
 /// Reads and checks one manifest; the order of checks is fixed, so that the same mistake leads to the same message.
@@ -184,15 +178,6 @@ fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> 
     CliError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
 }
 
-/// Refuses mount points with the syntax of further mount options: the engine would take them as such.
-fn check_files(input: &Input, manifest: &Manifest, root: &Yaml) -> Result<()> {
-    for (name, workload) in &manifest.state.workloads {
-        let Err(error) = check_mount_points(workload) else { continue };
-        return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
-    }
-    Ok(())
-}
-
 /// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
 fn check_blocks(input: &Input, root: &Yaml) -> Result<()> {
     let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
@@ -210,7 +195,7 @@ fn check_blocks(input: &Input, root: &Yaml) -> Result<()> {
     Ok(())
 }
 
-/// Refuses errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
+/// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
 /// Texts with templates are checked by the server, which renders them.
 fn check_configs(
     input: &Input,
@@ -226,6 +211,10 @@ fn check_configs(
         warnings <= MANIFEST_WARNINGS_MAX
     };
     for (name, workload) in &manifest.state.workloads {
+        // The engine would take a mount point with the syntax of further options as such.
+        if let Err(error) = check_mount_points(workload) {
+            return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
+        }
         let config = &workload.runtime_config;
         let is_template = !workload.configs.is_empty() && config.contains("{{");
         if is_template || !RUNTIMES.contains(&&*workload.runtime) {

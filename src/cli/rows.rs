@@ -207,7 +207,7 @@ impl Reasons {
     /// One text for each dependency of `name` that is not fulfilled.
     fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
-            let fulfilled = self.phases_of(needed).any(|phase| fulfils(phase, condition));
+            let is_met = self.phases_of(needed).any(|phase| fulfils(phase, condition));
             let wanted = match condition.as_str() {
                 "ADD_COND_RUNNING" => "to run",
                 "ADD_COND_SUCCEEDED" => "to succeed",
@@ -222,7 +222,7 @@ impl Reasons {
                 true => format!("it does not exist{}", meant(needed, others())),
                 false => format!("it is {phases}"),
             };
-            (!fulfilled).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
+            (!is_met).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
         };
         self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
     }
@@ -264,8 +264,9 @@ fn phase(shown: &str) -> Option<Phase> {
 
 /// Whether a phase, as text, fulfils a condition.
 pub fn fulfils(phase: &str, condition: &str) -> bool {
-    let condition = AddCondition::ALL.iter().find(|known| known.as_str() == condition);
-    self::phase(phase).zip(condition).is_some_and(|(phase, condition)| phase.fulfils_add(*condition))
+    self::phase(phase)
+        .zip(AddCondition::parse(condition))
+        .is_some_and(|(phase, condition)| phase.fulfils_add(condition))
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Context<'_> {
             let text = format!("agent '{agent}' is not connected{meant}{when} it connects, it starts '{workloads}'");
             self.output.warn(one_line(&text));
         }
-        let (failures, outstanding) = (state.failures(), self.warn_of_missed(state, reached));
+        let (failures, outstanding) = self.warn_of_missed(state, reached);
         let mut code = ExitCode::Success;
         if !reached {
             let limit = shown(self.waiting.limit.unwrap_or_default());
@@ -118,8 +118,8 @@ impl Context<'_> {
             self.output.error(text, "the update stays in force; follow it with 'ank get workloads -w'");
             code = ExitCode::GaveUp;
         }
-        if self.waiting.fail_on_error && !failures.is_empty() {
-            let text = format!("the update was accepted, but {} failed", counted(failures.len(), "workload"));
+        if self.waiting.fail_on_error && failures > 0 {
+            let text = format!("the update was accepted, but {} failed", counted(failures, "workload"));
             let logs = state.failure_with_logs().map(|instance| format!(", and 'ank logs {}'", instance.workload));
             self.output.error(text, &format!("see the additional info above{}", logs.unwrap_or_default()));
             code = ExitCode::WorkloadFailed;
@@ -127,8 +127,8 @@ impl Context<'_> {
         code
     }
 
-    /// Reports the workloads that did not reach their states. Returns how many of them are outstanding.
-    fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> usize {
+    /// Reports the workloads that did not reach their states. Returns how many of them failed, and how many are outstanding.
+    fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
         let failures = state.failures();
         let outstanding = if reached { Vec::new() } else { state.outstanding() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
@@ -137,7 +137,7 @@ impl Context<'_> {
             let table = state.summary(missed).text(self.output.width(), TooWide::Whole);
             self.output.explain(&table);
         }
-        outstanding.len()
+        (failures.len(), outstanding.len())
     }
 
     /// Deletes configs by name, and reports which existed.

@@ -211,8 +211,9 @@ impl WaitState {
 
     /// A failed instance that had a container and so may have logs.
     pub fn failure_with_logs(&self) -> Option<&InstanceName> {
-        let failed = |phase: Phase| phase.state() == "Failed";
-        self.those(|watched| watched.is_added && watched.phase().is_some_and(failed)).first().copied()
+        self.failures()
+            .into_iter()
+            .find(|instance| self.watched[*instance].phase() != Some(Phase::PendingStartingFailed))
     }
 
     /// The instances that are outstanding.

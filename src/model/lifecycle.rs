@@ -468,8 +468,7 @@ const UPDATE: Object = Object::named(
 /// The first thing that is not as it should be.
 // [impl->swdd~lifecycle-block-is-checked~1]
 pub fn of_config(runtime: &str, config: &str) -> Result<Option<Lifecycle>, ConfigError> {
-    let mut unbounded = usize::MAX;
-    of_config_within(runtime, config, &mut unbounded)
+    of_config_within(runtime, config, &mut { usize::MAX })
 }
 
 /// Reads the block of one of many runtime configurations, which together may become `left` bytes: all requests wait

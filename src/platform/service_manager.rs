@@ -48,14 +48,9 @@ pub struct StatusBoard(Option<Arc<Board>>);
 
 #[derive(Debug)]
 struct Board {
-    status: Mutex<Status>,
+    /// That of connections and that of workloads.
+    status: Mutex<[String; 2]>,
     changed: Sender<()>,
-}
-
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Status {
-    connection: String,
-    workloads: String,
 }
 
 impl ServiceManager {
@@ -108,29 +103,27 @@ impl ServiceManager {
 impl StatusBoard {
     /// Puts the status of connections; `text` is called only when there is a service manager.
     pub fn connection(&self, text: impl FnOnce() -> String) {
-        self.put(text, |status| &mut status.connection);
+        self.put(0, text);
     }
 
     /// Puts the status of workloads; `text` is called only when there is a service manager.
     pub fn workloads(&self, text: impl FnOnce() -> String) {
-        self.put(text, |status| &mut status.workloads);
+        self.put(1, text);
     }
 
-    fn put(&self, text: impl FnOnce() -> String, part: impl FnOnce(&mut Status) -> &mut String) {
+    fn put(&self, part: usize, text: impl FnOnce() -> String) {
         let Some(board) = &self.0 else { return };
         let text = one_line(&text());
         let mut status = board.status.lock();
-        let old = part(&mut status);
-        if *old != text {
-            *old = text;
+        if status[part] != text {
+            status[part] = text;
             drop(status);
             let _ = board.changed.try_send(()); // Full: `notify` is being woken already.
         }
     }
 
     fn text(&self) -> String {
-        let status = self.0.as_ref().map_or_else(Status::default, |board| board.status.lock().clone());
-        let parts = [status.connection, status.workloads];
+        let parts = self.0.as_ref().map(|board| board.status.lock().clone()).unwrap_or_default();
         parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join("; ")
     }
 }

@@ -435,21 +435,11 @@ pub fn readable_key_warning(file: &ConfigFile, keys: &PemKeys) -> Option<String>
 
 // --------------------------------------------------------- flags, decision
 
-/// The value of a boolean flag: `None` when it is neither on the command line nor in the environment.
-///
-/// For arguments declared as `bool` with `env`: clap itself refuses other values of the variable than `true` and
-/// `false` (exit 2) when the argument has [`clap::builder::BoolValueParser`], the default of flags.
-pub fn flag(matches: &clap::ArgMatches, id: &str) -> Option<bool> {
-    match matches.value_source(id) {
-        None | Some(clap::parser::ValueSource::DefaultValue) => None,
-        Some(_) => Some(matches.get_flag(id)),
-    }
-}
-
 /// The combined value of `--insecure`, its environment variable and `--no-insecure`; `None` when nothing is given.
 ///
 /// Of the two options the later one counts, and an option more than the environment, which clap's own way of overriding
-/// takes for a conflict. For arguments with the ids `insecure` and `no_insecure`, declared as [`flag`] wants.
+/// takes for a conflict. For arguments with the ids `insecure` and `no_insecure`, declared as `bool`; clap itself refuses other
+/// values of the variable than `true` and `false`.
 pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     let place = |id: &str| {
         let is_option = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
@@ -458,7 +448,10 @@ pub fn insecure_flag(matches: &clap::ArgMatches) -> Option<bool> {
     match (place("insecure"), place("no_insecure")) {
         (Some(insecure), Some(not)) => Some(insecure > not),
         (None, Some(_)) => Some(false),
-        (_, None) => flag(matches, "insecure"),
+        (_, None) => matches
+            .value_source("insecure")
+            .filter(|source| *source != clap::parser::ValueSource::DefaultValue)
+            .map(|_| matches.get_flag("insecure")),
     }
 }
 

@@ -143,12 +143,13 @@ impl ClientTrial {
 
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
         for Failure { workload, why, on_failure } in failures {
-            let late = why.split_once(": ").filter(|(head, _)| head.starts_with(LATE));
-            let described = late.zip(self.trial.instance(&workload));
-            // What an instance waits for follows from the states of others.
-            let why =
-                described.map(|((head, _), instance)| format!("{head}: {}", wait.described(instance))).unwrap_or(why);
-            let why = format!("{workload}: {why}");
+            let why = match (why.split_once(": "), self.trial.instance(&workload)) {
+                // What an instance waits for follows from the states of others.
+                (Some((head, _)), Some(instance)) if head.starts_with(LATE) => {
+                    format!("{workload}: {head}: {}", wait.described(instance))
+                }
+                _ => format!("{workload}: {why}"),
+            };
             match on_failure {
                 OnFailure::Rollback => _ = self.failure.get_or_insert(why),
                 OnFailure::Keep => self.kept.push(why),

@@ -211,9 +211,9 @@ fn tls_is_decided_by_the_table_and_never_falls_back_silently() {
 
 #[test]
 fn a_flag_knows_whether_it_was_given() {
-    let command = || clap::Command::new("x").arg(clap::Arg::new("k").short('k').action(clap::ArgAction::SetTrue));
-    assert_eq!(flag(&command().get_matches_from(["x"]), "k"), None);
-    assert_eq!(flag(&command().get_matches_from(["x", "-k"]), "k"), Some(true));
+    let flags = || ["insecure", "no_insecure"].map(|id| clap::Arg::new(id).long(id).action(clap::ArgAction::SetTrue));
+    let given = |words: &[&str]| insecure_flag(&clap::Command::new("x").args(flags()).get_matches_from(words));
+    assert_eq!((given(&["x"]), given(&["x", "--insecure"])), (None, Some(true)));
 }
 
 #[test]
