@@ -564,8 +564,8 @@ pub(super) fn of_document(
 
 /// Whether there can be a block, perhaps under a misspelt key. Most configurations have none and need not be read.
 fn may_have_block(config: &str) -> bool {
-    let is_half = |word: &[u8]| word.eq_ignore_ascii_case(b"life") || word.eq_ignore_ascii_case(b"cycle");
-    config.as_bytes().windows(4).any(is_half) || config.as_bytes().windows(5).any(is_half)
+    let config = config.to_ascii_lowercase();
+    config.contains("life") || config.contains("cycle")
 }
 
 fn milliseconds<'de, D: Deserializer<'de>>(number: D) -> Result<Duration, D::Error> {
