@@ -282,10 +282,6 @@ pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 pub const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// Pause before a container that a listing misses is looked up again; only then it counts as lost.
 pub const MISSING_RETRY: Duration = Duration::from_millis(100);
-/// While containers are being created, the listings for new ones are this many times as far apart: a listing costs
-/// about as much as a start, which would wait for it.
-pub const LISTING_BURST_REST: u32 = 8;
-const _: () = assert!(LISTING_BURST_REST > 1);
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 /// A container of an earlier agent that is only created is replaced after this time. An engine that restarts a
 /// container shows it so for a moment.

@@ -18,7 +18,6 @@ use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crate::runtime::exit_watch::main_process;
 use crate::runtime::{Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
-use crossbeam_channel::bounded;
 use log::error;
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,14 +33,8 @@ pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> Result<(), (io::Error, Box<E
 /// Each call on a thread of its own.
 pub fn on_threads() -> StartCall {
     Arc::new(|call| {
-        // What a thread that cannot be had was to run is dropped, so the call is handed over afterwards.
-        let (give, take) = bounded::<Box<EngineCall>>(1);
         let name = format!("call:{}", call.new.instance.workload);
-        match threads::spawn(name, STACK_WORKLOAD, move || take.iter().for_each(|call| call.run())) {
-            Ok(_) => _ = give.send(call), // The other end waits for it.
-            Err(error) => return Err((error, call)),
-        }
-        Ok(())
+        threads::spawn_with(name, STACK_WORKLOAD, call, |call| call.run())
     })
 }
 

@@ -23,8 +23,9 @@ use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
+use crate::platform::threads;
 use crate::runtime::{ContainerId, ListedContainer};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::Sender;
 use log::{error, info, warn};
 use next::Staged;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,20 +45,12 @@ pub type Existing = (Name, ListedContainer);
 
 /// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
 pub trait WorkloadThreads<C: Clock> {
-    /// Lets `control_loop` run from now on.
-    ///
-    /// # Errors
-    /// The control loop comes back when no thread can be had.
+    /// Lets `control_loop` run from now on. It comes back when no thread can be had, since it may hold the only id of a
+    /// container.
     fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>>;
 }
 
-/// No thread can be had for a control loop, which is kept: it may hold the only id of a container.
-pub struct NoThread<C: Clock> {
-    /// The operating system's reason.
-    pub error: io::Error,
-    /// What could not be started.
-    pub control_loop: Box<WorkloadControlLoop<C>>,
-}
+type NoThread<C> = (io::Error, Box<WorkloadControlLoop<C>>);
 
 /// One thread per control loop, named `wl:<workload>`.
 #[derive(Debug, Default)]
@@ -65,14 +58,7 @@ pub struct NamedThreads;
 
 impl<C: Clock> WorkloadThreads<C> for NamedThreads {
     fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>> {
-        // What a thread that cannot be had was to run is dropped, so the loop is handed over afterwards.
-        let (give, take) = bounded::<Box<WorkloadControlLoop<C>>>(1);
-        let body = move || take.iter().for_each(|control_loop| control_loop.run());
-        match crate::platform::threads::spawn(format!("wl:{workload}"), STACK_WORKLOAD, body) {
-            Ok(_) => _ = give.send(control_loop), // The other end waits for it.
-            Err(error) => return Err(NoThread { error, control_loop }),
-        }
-        Ok(())
+        threads::spawn_with(format!("wl:{workload}"), STACK_WORKLOAD, control_loop, |control_loop| control_loop.run())
     }
 }
 
@@ -720,7 +706,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
         let record = self.records.entry(name.clone()).or_default();
         record.object = Some(object);
-        let NoThread { error, control_loop } = started.err()?;
+        let (error, control_loop) = started.err()?;
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name.clone(), control_loop);
         if ending && creates {
@@ -740,7 +726,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let _source = log_source(name.clone());
             match self.threads.start(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
-                Err(NoThread { control_loop, .. }) => {
+                Err((_, control_loop)) => {
                     self.unstarted.insert(name, control_loop);
                     return;
                 }

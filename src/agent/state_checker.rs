@@ -10,9 +10,7 @@
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
-use crate::limits::{
-    EXIT_CODE_MAX, EXIT_RETRY, LISTING_BURST_REST, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE,
-};
+use crate::limits::{EXIT_CODE_MAX, EXIT_RETRY, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::platform::clock::{Clock, SystemClock};
@@ -41,8 +39,8 @@ pub type GoneReply = Box<dyn FnOnce() + Send>;
 /// A command of a control loop or of the scheduler.
 // [impl->swdd~agent-general-state-checker-interface~1]
 pub enum WatchCommand {
-    /// Report the state of this container of the instance from now on and of no other; a listing follows at once, or
-    /// soon in a burst, unless its process is known.
+    /// Report the state of this container of the instance from now on and of no other; a listing follows at once unless
+    /// its process is known.
     Watch {
         /// The instance of the container.
         instance: InstanceName,
@@ -52,8 +50,6 @@ pub enum WatchCommand {
         process: Option<MainProcess>,
         /// How often this agent has started the instance after the first time.
         restarts: u32,
-        /// Other containers are being created, so one listing may serve several.
-        in_burst: bool,
         /// Receives the state whenever it has changed.
         reply: StateReply,
     },
@@ -153,12 +149,8 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     began: Option<Instant>,
     /// When the next listing should begin, whatever each container needs; `None` while nothing needs one.
     wanted: Option<Instant>,
-    /// Whether a container of a burst of starts waits for a listing.
-    burst: bool,
     /// The engine rests until then.
     rest_until: Instant,
-    /// In a burst of starts it rests until then.
-    burst_rest_until: Instant,
     /// Listings that failed since the last good one.
     failures: u32,
 }
@@ -205,9 +197,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             next_listing: 0,
             began: None,
             wanted: None,
-            burst: false,
             rest_until,
-            burst_rest_until: rest_until,
             failures: 0,
         }
     }
@@ -215,9 +205,9 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_event(&mut self, event: CheckerEvent) {
         match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, process, restarts, in_burst, reply }) => {
+            CheckerEvent::Command(WatchCommand::Watch { instance, id, process, restarts, reply }) => {
                 if !self.watch(instance, id, process, restarts, reply) {
-                    self.want_new(in_burst);
+                    self.want_at(self.clock.now());
                 }
             }
             CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
@@ -245,8 +235,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             return None;
         }
         let wanted = self.watched.values().filter_map(|watched| watched.again).chain(self.wanted).min();
-        let burst = self.burst.then_some(self.burst_rest_until);
-        wanted.map(|at| at.max(self.rest_until)).into_iter().chain(burst).min()
+        wanted.map(|at| at.max(self.rest_until))
     }
 
     /// Starts a listing when one is due.
@@ -255,7 +244,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         let now = self.clock.now();
         if self.next_listing_at().is_some_and(|at| at <= now) {
             self.began = Some(now);
-            (self.wanted, self.burst) = (None, false);
+            self.wanted = None;
             self.watched.values_mut().for_each(|watched| watched.again = None);
             self.next_listing += 1;
             self.env.start_listing();
@@ -304,15 +293,6 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             WatchedInstance { instance: instance.clone(), restarts: watched.restarts, processes }
         };
         self.watched.iter().map(of_one).collect()
-    }
-
-    /// A new container is to be listed, the last one of a burst at once.
-    fn want_new(&mut self, in_burst: bool) {
-        if in_burst {
-            self.burst = true;
-        } else {
-            self.want_at(self.clock.now());
-        }
     }
 
     fn want_at(&mut self, at: Instant) {
@@ -390,10 +370,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     fn end_listing(&mut self) -> (u64, Instant) {
         let now = self.clock.now();
         let took = self.began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        // After a listing the engine rests as long as it took, at most this long, so that listings never take all of a
-        // core.
-        let rest = took.min(Duration::from_millis(100));
-        (self.rest_until, self.burst_rest_until) = (now + rest, now + rest * LISTING_BURST_REST);
+        // The engine rests as long as it took, at most this long, so that listings never take all of a core.
+        self.rest_until = now + took.min(Duration::from_millis(100));
         (self.next_listing.saturating_sub(1), now)
     }
 

@@ -36,7 +36,7 @@ use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use preparation::Prepared;
-use readiness::{InstanceLifecycle, Origin};
+use readiness::InstanceLifecycle;
 use start::{Calling, Kind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -273,7 +273,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.on_timer();
         } else if is_due(self.removal_due()) {
             self.remove_due();
-        } else if is_due(self.lifecycle.due()) {
+        } else if is_due(self.lifecycle.deadline) {
             self.on_lifecycle_due();
         } else if !self.prepare() {
             return Step::Idle;
@@ -284,7 +284,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When the loop wants to act by itself.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        let others = self.removal_due().into_iter().chain(self.preparation_due()).chain(self.lifecycle.due());
+        let others = self.removal_due().into_iter().chain(self.preparation_due()).chain(self.lifecycle.deadline);
         self.stage_due().into_iter().chain(others).min()
     }
 
@@ -427,7 +427,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.restarts.running(self.context.clock.now());
         self.starts = self.starts.saturating_add(1);
         self.watch(id, None);
-        self.lifecycle_started(Origin::Adopted);
+        self.lifecycle.adopted = true;
+        self.lifecycle_started(false);
     }
 
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.

@@ -28,6 +28,26 @@ pub fn spawn(name: impl Into<String>, stack_bytes: usize, body: impl FnOnce() + 
     Ok(Thread { name, ended })
 }
 
+/// As [`spawn`] of what owns `value`, which comes back when no thread can be had.
+pub fn spawn_with<T: Send + 'static>(
+    name: String,
+    stack_bytes: usize,
+    value: T,
+    body: impl FnOnce(T) + Send + 'static,
+) -> Result<(), (io::Error, T)> {
+    // What a thread that cannot be had was to run is dropped, so it is handed over afterwards.
+    let (give, take) = bounded(1);
+    match spawn(name, stack_bytes, move || {
+        if let Ok(value) = take.recv() {
+            body(value);
+        }
+    }) {
+        Ok(_) => _ = give.send(value), // The other end waits for it.
+        Err(error) => return Err((error, value)),
+    }
+    Ok(())
+}
+
 /// Panics in a thread that the environment variable `ANKAIOS_TEST_PANIC` names. Only in builds for tests: it shows what
 /// becomes of a program with such a thread.
 #[cfg(debug_assertions)]

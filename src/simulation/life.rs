@@ -13,7 +13,7 @@ use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
@@ -28,6 +28,7 @@ use crate::runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl WorkloadThreads<ManualClock> for Tasks {
         &mut self,
         workload: &str,
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
-    ) -> Result<(), NoThread<ManualClock>> {
+    ) -> Result<(), (io::Error, Box<WorkloadControlLoop<ManualClock>>)> {
         self.tasks.push(Task::new(workload, control_loop));
         Ok(())
     }

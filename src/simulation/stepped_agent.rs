@@ -11,7 +11,7 @@ use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{NoThread, RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
@@ -55,9 +55,9 @@ impl WorkloadThreads<ManualClock> for SteppedLoops {
         &mut self,
         _workload: &str,
         control_loop: Box<WorkloadControlLoop<ManualClock>>,
-    ) -> Result<(), NoThread<ManualClock>> {
+    ) -> Result<(), (io::Error, Box<WorkloadControlLoop<ManualClock>>)> {
         if self.refuse {
-            return Err(NoThread { error: io::ErrorKind::WouldBlock.into(), control_loop });
+            return Err((io::ErrorKind::WouldBlock.into(), control_loop));
         }
         self.loops.push(*control_loop);
         Ok(())

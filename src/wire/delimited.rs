@@ -132,11 +132,8 @@ pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
 }
 
 /// The bytes of a message to a workload, with its length.
-///
-/// # Errors
-/// None.
-pub fn frame(message: ToWorkload) -> Result<Vec<u8>, Undecodable> {
-    Ok(messages::write_to_workload(&message))
+pub fn frame(message: ToWorkload) -> Vec<u8> {
+    messages::write_to_workload(&message)
 }
 
 /// The end of a workload.
@@ -145,11 +142,8 @@ pub mod workload_side {
     use crate::model::messages::{FromWorkload, ToWorkload};
 
     /// The bytes of a message to the agent, with its length.
-    ///
-    /// # Errors
-    /// None.
-    pub fn frame(message: FromWorkload) -> Result<Vec<u8>, Undecodable> {
-        Ok(messages::write_from_workload(message))
+    pub fn frame(message: FromWorkload) -> Vec<u8> {
+        messages::write_from_workload(message)
     }
 
     /// Reads one message of the agent.

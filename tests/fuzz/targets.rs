@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ankaios_lite::agent::control_interface::session::{Forwarded, Outside, Session};
+use ankaios_lite::agent::control_interface::session::{Effect, Session};
 use ankaios_lite::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use ankaios_lite::model::authorizer::Authorizer;
 use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
@@ -452,19 +452,22 @@ fn message_seeds() -> Vec<Vec<u8>> {
 /// authorisation. Whatever it writes, the server gets only what the rules allow.
 pub fn control(bytes: &[u8]) {
     let Some((size, rest)) = bytes.split_first() else { return };
-    let mut world = Workload { authorizer: Authorizer::new(&control_rules()) };
+    let world = Workload { authorizer: Authorizer::new(&control_rules()) };
     let mut session = Session::new("w".into(), world.authorizer.clone(), 4096);
     let now = Instant::now();
     for piece in rest.chunks(usize::from(*size) + 1) {
-        session.on_bytes(piece, now, &mut world);
+        session.on_bytes(piece);
+        world.act(&mut session, now);
     }
     if session.deadline().is_some() {
-        session.on_deadline(&mut world);
+        session.on_deadline();
+        world.act(&mut session, now);
     }
     session.on_close();
     let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
-    let hello = workload_side::frame(hello).expect("it is small");
-    session.on_bytes(&hello, now, &mut world);
+    let hello = workload_side::frame(hello);
+    session.on_bytes(&hello);
+    world.act(&mut session, now);
     assert!(session.is_established(), "the next user of the pipe is not heard");
 }
 
@@ -472,23 +475,24 @@ struct Workload {
     authorizer: Authorizer,
 }
 
-impl Outside for Workload {
-    fn greet(&mut self, message: ToWorkload) {
-        assert!(frame(message).is_ok());
+impl Workload {
+    /// Does what the session wants.
+    fn act(&self, session: &mut Session, now: Instant) {
+        while let Some(effect) = session.next(now) {
+            match effect {
+                Effect::Greet(message) => assert!(!frame(message).is_empty()),
+                Effect::Answer(response) => assert!(!frame(ToWorkload::Response(response)).is_empty()),
+                Effect::Begin => {}
+                Effect::Forward(request, _) => self.forward(request),
+            }
+        }
     }
 
-    fn answer(&mut self, response: Response) {
-        assert!(frame(ToWorkload::Response(response)).is_ok());
-    }
-
-    fn begin_generation(&mut self) {}
-
-    fn forward(&mut self, request: Request, _since: Instant, _now: Instant) -> Forwarded {
+    fn forward(&self, request: Request) {
         assert!(self.authorizer.check(&request.content).is_ok(), "{request:?} is not allowed");
         let again = FromWorkload::Request(request);
-        let bytes = workload_side::frame(again).expect("it came as bytes");
+        let bytes = workload_side::frame(again);
         assert!(!bytes.is_empty());
-        Forwarded::Yes
     }
 }
 
@@ -523,7 +527,7 @@ fn control_seeds() -> Vec<Vec<u8>> {
         RequestContent::Missing,
     ];
     let requests = contents.map(|content| FromWorkload::Request(Request { id: "id@x".to_owned(), content }));
-    let written = |message: &FromWorkload| workload_side::frame(message.clone()).expect("it is small");
+    let written = |message: &FromWorkload| workload_side::frame(message.clone());
     let all: Vec<u8> = std::iter::once(&hello).chain(&requests).flat_map(written).collect();
     let mut seeds = vec![[&[255], all.as_slice()].concat(), [&[3], all.as_slice()].concat()];
     seeds.extend(requests.iter().map(|request| [vec![63], written(&hello), written(request)].concat()));

@@ -323,7 +323,7 @@ fn an_agent_that_restarts_finds_the_fifos_and_asks_for_a_new_hello() {
 fn try_hello(client: &mut ControlClient) -> bool {
     use ankaios_lite::model::messages::FromWorkload;
     let hello = FromWorkload::Hello { version: "1.0.0".to_owned() };
-    let bytes = ankaios_lite::wire::delimited::workload_side::frame(hello).expect("it is small");
+    let bytes = ankaios_lite::wire::delimited::workload_side::frame(hello);
     client.write(&bytes).is_ok()
 }
 

@@ -72,7 +72,7 @@ impl ControlClient {
     }
 
     pub fn say(&mut self, message: FromWorkload) {
-        self.write(&frame(message).expect("it is not too large")).expect("the agent reads");
+        self.write(&frame(message)).expect("the agent reads");
     }
 
     pub fn hello(&mut self, version: &str) {

@@ -5,7 +5,7 @@
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
 use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
-use crate::wire::delimited::{Undecodable, frame};
+use crate::wire::delimited::frame;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Messages waiting for one workload. One that does not read loses log lines and events, with a notice.
@@ -15,7 +15,7 @@ pub(super) const WAITING_BYTES: usize = 8 * 1024 * 1024;
 /// While a workload has not read responses of this many bytes, its requests wait: room for a few large ones.
 pub(super) const UNREAD_BYTES: usize = WAITING_BYTES / 8;
 /// Event subscriptions and log collections of one workload that are open: twice 64, which the server allows.
-pub(super) const OPEN: usize = 128;
+const OPEN: usize = 128;
 /// Other requests without a response. Only a server that does not respond leaves more than one; the oldest are forgotten.
 const UNANSWERED: usize = 8;
 
@@ -62,47 +62,27 @@ impl Asked {
     }
 }
 
-/// What a response of the server means for the request that it belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The state, perhaps the first one of a subscription.
-    State,
-    /// The beginning of logs, with the number of those that will end.
-    Logs(usize),
-    /// An event, or lines.
-    Part(Lasting),
-    /// The end of one log.
-    Stops,
-    Cancelled(Lasting),
-    Refused,
-    Updated,
+/// Whether this is the response to a request of this kind.
+fn answers(content: &ResponseContent, asked: Asked) -> bool {
+    match content {
+        ResponseContent::CompleteState { altered: None, .. } => {
+            matches!(asked, Asked::Once | Asked::Lasting(Lasting::Events))
+        }
+        ResponseContent::LogsAccepted(_) => asked == Asked::Lasting(Lasting::Logs),
+        ResponseContent::LogsCancelAccepted => asked == Asked::Cancel(Lasting::Logs),
+        ResponseContent::EventsCancelAccepted => asked == Asked::Cancel(Lasting::Events),
+        ResponseContent::UpdateStateSuccess { .. } => asked == Asked::Once,
+        ResponseContent::Error(_) => true,
+        _ => false,
+    }
 }
 
-impl Kind {
-    fn of(content: &ResponseContent) -> Self {
-        match content {
-            ResponseContent::CompleteState { altered: None, .. } => Self::State,
-            ResponseContent::CompleteState { altered: Some(_), .. } => Self::Part(Lasting::Events),
-            // A workload that is named twice sends its lines and their end once.
-            ResponseContent::LogsAccepted(instances) => Self::Logs(instances.iter().collect::<BTreeSet<_>>().len()),
-            ResponseContent::LogEntries(_) => Self::Part(Lasting::Logs),
-            ResponseContent::LogsStop(_) => Self::Stops,
-            ResponseContent::LogsCancelAccepted => Self::Cancelled(Lasting::Logs),
-            ResponseContent::EventsCancelAccepted => Self::Cancelled(Lasting::Events),
-            ResponseContent::Error(_) => Self::Refused,
-            ResponseContent::UpdateStateSuccess { .. } => Self::Updated,
-        }
-    }
-
-    fn answers(self, asked: Asked) -> bool {
-        match self {
-            Self::State => matches!(asked, Asked::Once | Asked::Lasting(Lasting::Events)),
-            Self::Logs(_) => asked == Asked::Lasting(Lasting::Logs),
-            Self::Cancelled(lasting) => asked == Asked::Cancel(lasting),
-            Self::Updated => asked == Asked::Once,
-            Self::Refused => true,
-            Self::Part(_) | Self::Stops => false,
-        }
+/// Of which lasting request this is an event, or lines.
+fn part_of(content: &ResponseContent) -> Option<Lasting> {
+    match content {
+        ResponseContent::CompleteState { altered: Some(_), .. } => Some(Lasting::Events),
+        ResponseContent::LogEntries(_) => Some(Lasting::Logs),
+        _ => None,
     }
 }
 
@@ -110,22 +90,14 @@ impl Kind {
 #[derive(Debug)]
 pub struct Frame {
     id: String,
-    kind: Kind,
+    part: Option<Lasting>,
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// Encodes a response.
-    ///
-    /// # Errors
-    /// It is too large.
-    pub fn new(response: Response) -> Result<Self, Undecodable> {
-        let (id, kind) = (response.id.clone(), Kind::of(&response.content));
-        Ok(Self { id, kind, bytes: frame(ToWorkload::Response(response))? })
-    }
-
-    fn part(&self) -> Option<Lasting> {
-        if let Kind::Part(lasting) = self.kind { Some(lasting) } else { None }
+    pub fn new(response: Response) -> Self {
+        let (id, part) = (response.id.clone(), part_of(&response.content));
+        Self { id, part, bytes: frame(ToWorkload::Response(response)) }
     }
 
     /// What it takes while it waits, in bytes.
@@ -134,7 +106,7 @@ impl Frame {
     }
 
     fn answer_weight(&self) -> usize {
-        if self.part().is_none() { self.weight() } else { 0 }
+        if self.part.is_none() { self.weight() } else { 0 }
     }
 }
 
@@ -182,10 +154,6 @@ pub struct Mailbox {
     open: Vec<Open>,
 }
 
-/// A workload follows as many events and logs as it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooMany;
-
 impl Mailbox {
     /// Nothing is asked. Ids get this `prefix`.
     pub fn new(prefix: String) -> Self {
@@ -226,17 +194,16 @@ impl Mailbox {
         self.open.iter().any(|open| open.progress == Progress::UnderWay)
     }
 
-    /// A request is about to be sent.
-    ///
-    /// # Errors
-    /// [`TooMany`] when it would last and [`OPEN`] do.
-    pub fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), TooMany> {
+    /// A request is about to be sent; or the text of an error for the workload, when it would last and [`OPEN`] do.
+    pub fn ask(&mut self, id: String, content: &RequestContent) -> Result<(), String> {
         let asked = Asked::of(content);
         let lasts = |open: &Open| matches!(open.asked, Asked::Lasting(_));
         let lasting = self.open.iter().filter(|open| lasts(open)).count();
         if matches!(asked, Asked::Lasting(_)) {
             if lasting >= OPEN {
-                return Err(TooMany);
+                return Err(format!(
+                    "Too many event subscriptions and requests for logs, at most {OPEN} are allowed; cancel some first"
+                ));
             }
         } else if self.open.len() - lasting >= UNANSWERED
             && let Some(oldest) = self.open.iter().position(|open| !lasts(open))
@@ -275,26 +242,16 @@ impl Mailbox {
         }
     }
 
-    /// Notes what a response means. Returns whether it is for the workload.
-    fn is_expected(&mut self, Frame { id, kind, .. }: &Frame) -> bool {
-        let answered = self
-            .open
-            .iter()
-            .position(|open| !open.has_begun() && open.id == *id && kind.answers(open.asked))
-            .map(|index| self.open.remove(index));
-        match *kind {
-            Kind::State | Kind::Logs(_) => {
-                if let Some(Open { id, asked: asked @ Asked::Lasting(lasting), .. }) = answered {
-                    self.open.retain(|open| !open.is(lasting, &id)); // It takes the place of an earlier one.
-                    let logs = if let Kind::Logs(logs) = *kind { logs } else { 0 };
-                    if lasting == Lasting::Events || logs > 0 {
-                        self.open.push(Open { id, asked, progress: Progress::Begun(logs) });
-                    }
-                }
-                true
-            }
-            Kind::Part(lasting) => self.open.iter().any(|open| open.is(lasting, id)),
-            Kind::Stops => {
+    /// Notes what a response of the server means. Returns whether it is for the workload.
+    pub fn is_expected(&mut self, id: &str, content: &ResponseContent) -> bool {
+        if let Some(lasting) = part_of(content) {
+            return self.open.iter().any(|open| open.is(lasting, id));
+        }
+        let answered =
+            self.open.iter().position(|open| !open.has_begun() && open.id == id && answers(content, open.asked));
+        let answered = answered.map(|index| self.open.remove(index));
+        match content {
+            ResponseContent::LogsStop(_) => {
                 let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id)) else { return false };
                 match &mut self.open[index].progress {
                     Progress::Begun(logs @ 2..) => *logs -= 1,
@@ -302,30 +259,39 @@ impl Mailbox {
                 }
                 true
             }
-            Kind::Cancelled(lasting) => {
-                self.open.retain(|open| !open.is(lasting, id));
+            ResponseContent::LogsCancelAccepted => {
+                self.open.retain(|open| !open.is(Lasting::Logs, id));
                 answered.is_some() // It may be our own.
             }
-            Kind::Refused | Kind::Updated => true,
+            ResponseContent::EventsCancelAccepted => {
+                self.open.retain(|open| !open.is(Lasting::Events, id));
+                answered.is_some()
+            }
+            ResponseContent::Error(_) => true,
+            _ => {
+                if let Some(Open { id, asked: asked @ Asked::Lasting(lasting), .. }) = answered {
+                    self.open.retain(|open| !open.is(lasting, &id)); // It takes the place of an earlier one.
+                    // A workload that is named twice sends its lines and their end once.
+                    let logs = match content {
+                        ResponseContent::LogsAccepted(instances) => instances.iter().collect::<BTreeSet<_>>().len(),
+                        _ => 0,
+                    };
+                    if lasting == Lasting::Events || logs > 0 {
+                        self.open.push(Open { id, asked, progress: Progress::Begun(logs) });
+                    }
+                }
+                true
+            }
         }
     }
 
     // ------------------------------------------------------- what waits
 
-    /// Puts a response of the server. When there is no room, log lines and events are dropped with the request that they
-    /// belong to, and for other answers the oldest ones make room. Returns what is to be cancelled at the server.
+    /// Puts a response. When there is no room, log lines and events are dropped with the request that they belong to, and for
+    /// other answers the oldest ones make room. Returns what is to be cancelled at the server.
     pub fn put(&mut self, frame: Frame) -> Vec<Request> {
-        if self.is_expected(&frame) { self.make_room(frame) } else { Vec::new() }
-    }
-
-    /// Puts a response of the agent to a request that the server does not have.
-    pub fn put_own(&mut self, frame: Frame) -> Vec<Request> {
-        self.make_room(frame)
-    }
-
-    fn make_room(&mut self, frame: Frame) -> Vec<Request> {
         let mut cancels = Vec::new();
-        if let Some(lasting) = frame.part()
+        if let Some(lasting) = frame.part
             && !self.has_room(frame.weight())
         {
             cancels.extend(self.end(lasting, frame.id));
@@ -334,7 +300,7 @@ impl Mailbox {
         while !self.has_room(frame.weight())
             && let Some(oldest) = self.pop_waiting()
         {
-            cancels.extend(oldest.part().and_then(|lasting| self.end(lasting, oldest.id)));
+            cancels.extend(oldest.part.and_then(|lasting| self.end(lasting, oldest.id)));
         }
         self.push(frame);
         cancels
@@ -345,7 +311,7 @@ impl Mailbox {
         if matches!(message, ToWorkload::Closed { .. }) {
             self.clear();
         }
-        self.first = frame(message).ok(); // These are short.
+        self.first = Some(frame(message));
     }
 
     /// The bytes of the next message. Responses come only after a hello of the workload.
@@ -375,9 +341,8 @@ impl Mailbox {
         self.waiting.push_back(frame);
     }
 
-    /// Of what is short.
     fn push_own(&mut self, id: String, content: ResponseContent) {
-        Frame::new(Response { id, content }).into_iter().for_each(|frame| self.push(frame));
+        self.push(Frame::new(Response { id, content }));
     }
 
     fn pop_waiting(&mut self) -> Option<Frame> {
@@ -482,7 +447,8 @@ mod tests {
     }
 
     fn put(mailbox: &mut Mailbox, response: Response) -> Vec<Request> {
-        mailbox.put(Frame::new(response).unwrap())
+        let is_expected = mailbox.is_expected(&response.id, &response.content);
+        if is_expected { mailbox.put(Frame::new(response)) } else { Vec::new() }
     }
 
     fn read(frame: &[u8]) -> ToWorkload {
@@ -665,7 +631,8 @@ mod tests {
         for number in 0..OPEN {
             ask(&mut mailbox, &number.to_string(), &read_state(true));
         }
-        assert_eq!(mailbox.ask("more".to_owned(), &read_state(true)), Err(TooMany));
+        let refused = mailbox.ask("more".to_owned(), &read_state(true)).unwrap_err();
+        assert!(refused.contains("at most 128 are allowed; cancel some first"), "{refused}");
         assert_eq!(mailbox.ask("0".to_owned(), &RequestContent::EventsCancel), Ok(()), "what ends one always passes");
         put(&mut mailbox, first("0"));
         put(&mut mailbox, said("0", ResponseContent::EventsCancelAccepted));

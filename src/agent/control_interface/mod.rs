@@ -194,19 +194,18 @@ impl ControlHub {
                 excerpt(workload)
             );
         };
-        let Some(own_id) = interface.mailbox.lock().own_id(&id).map(str::to_owned) else {
+        let mut mailbox = interface.mailbox.lock();
+        let Some(own_id) = mailbox.own_id(&id).map(str::to_owned) else {
             return log::debug!("Dropping a response to an earlier container of workload '{workload}'.");
         };
-        // Encoded without the lock, since a large one takes its time.
-        match Frame::new(Response { id: own_id, content }) {
-            Ok(frame) => {
-                let mut mailbox = interface.mailbox.lock();
-                // It may have ended meanwhile.
-                let cancels = if mailbox.own_id(&id).is_some() { mailbox.put(frame) } else { Vec::new() };
-                drop(mailbox);
-                self.shared.cancel(&interface, cancels);
-            }
-            Err(error) => log::warn!("An answer for workload '{workload}' cannot be sent: '{error}'"),
+        if mailbox.is_expected(&own_id, &content) {
+            drop(mailbox); // A large one takes its time to encode.
+            let frame = Frame::new(Response { id: own_id, content });
+            let mut mailbox = interface.mailbox.lock();
+            // The generation may have ended meanwhile.
+            let cancels = if mailbox.own_id(&id).is_some() { mailbox.put(frame) } else { Vec::new() };
+            drop(mailbox);
+            self.shared.cancel(&interface, cancels);
         }
         self.shared.wake.set();
     }

@@ -6,12 +6,12 @@
 //! never waiting for it. Reading and writing of a workload are independent of each other and of other workloads, but for
 //! large messages: one at a time is read, until `uplink` has taken it, and the next one waits in its pipe.
 
-use super::mailbox::{Frame, TooMany};
+use super::mailbox::Frame;
 use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
-use super::session::{Forwarded, LARGE_TIME, Outside, Session};
+use super::session::{Effect, LARGE_TIME, Session};
 use super::{Interface, Opened, Shared};
 use crate::agent::uplink_outbox::LARGE_REQUEST;
-use crate::model::messages::{Request, Response, ToWorkload};
+use crate::model::messages::{Request, Response, ResponseContent};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::vital::Pulse;
@@ -80,18 +80,8 @@ struct Absent {
     next: Instant,
 }
 
-/// What `poll` reported about one link.
-#[derive(Debug, Clone, Copy, Default)]
-struct Ready {
-    output: bool,
-    /// No process has `output` open for writing. A next writer may open it before it is read, and reading does not show
-    /// the end of the one before.
-    writer_gone: bool,
-    /// There was something in `output`.
-    bytes: bool,
-    room: bool,
-    reader_gone: bool,
-}
+/// What `poll` reported about `output` and `input` of one link.
+type Ready = [PollFlags; 2];
 
 impl<C: Clock> Poller<C> {
     /// Serves what is opened in `shared`.
@@ -184,12 +174,12 @@ impl<C: Clock> Poller<C> {
         for (index, link) in self.links.iter().enumerate().filter(|(_, link)| !link.broken) {
             if link.session.paused_since().is_none() && !link.is_waiting() {
                 waits.push(PollFd::from_borrowed_fd(link.pipes.output(), PollFlags::IN));
-                owners.push((index, true));
+                owners.push((index, 0));
             }
             if let Some(input) = link.pipes.input() {
                 let room = if link.full { PollFlags::OUT } else { PollFlags::empty() };
                 waits.push(PollFd::from_borrowed_fd(input, room)); // The end of the reader is reported in any case.
-                owners.push((index, false));
+                owners.push((index, 1));
             }
         }
         let timeout = timeout.map(|time| Timespec {
@@ -203,17 +193,9 @@ impl<C: Clock> Poller<C> {
         if stop.is_some() && !waits[1].revents().is_empty() {
             return Ok(None);
         }
-        let mut ready = vec![Ready::default(); self.links.len()];
-        for ((index, is_output), wait) in owners.into_iter().zip(&waits[begin..]) {
-            let events = wait.revents();
-            if is_output {
-                ready[index].output = !events.is_empty();
-                ready[index].writer_gone = events.contains(PollFlags::HUP);
-                ready[index].bytes = events.contains(PollFlags::IN);
-            } else {
-                ready[index].room = events.contains(PollFlags::OUT);
-                ready[index].reader_gone = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-            }
+        let mut ready = vec![[PollFlags::empty(); 2]; self.links.len()];
+        for ((index, end), wait) in owners.into_iter().zip(&waits[begin..]) {
+            ready[index][end] = wait.revents();
         }
         Ok(Some(ready))
     }
@@ -238,9 +220,49 @@ impl Link {
         Self { interface, session, pipes, sending: None, large: None, full: false, absent: None, broken: false }
     }
 
-    fn parts<'a>(&'a mut self, shared: &'a Shared) -> (&'a mut Session, Reach<'a>) {
-        let Self { interface, session, pipes, sending, full, .. } = self;
-        (session, Reach { shared, interface, pipes, sending, full })
+    /// Does what the session wants.
+    fn act(&mut self, now: Instant, shared: &Shared) {
+        while let Some(effect) = self.session.next(now) {
+            match effect {
+                Effect::Greet(message) => self.interface.mailbox.lock().put_first(message),
+                Effect::Answer(response) => self.answer(response, shared),
+                Effect::Begin => {
+                    shared.begin_generation(&self.interface);
+                    let begun = self.sending.take().is_some_and(|sending| sending.sent > 0);
+                    if !self.pipes.discard_unread() && begun {
+                        self.pipes.close_input();
+                    }
+                    self.full = false;
+                }
+                Effect::Forward(request, since) => self.forward(request, since, now, shared),
+            }
+        }
+    }
+
+    fn answer(&self, response: Response, shared: &Shared) {
+        let cancels = self.interface.mailbox.lock().put(Frame::new(response));
+        shared.cancel(&self.interface, cancels);
+    }
+
+    fn forward(&mut self, Request { id, content }: Request, since: Instant, now: Instant, shared: &Shared) {
+        let uplink = &shared.uplink;
+        let is_connected = uplink.is_connected();
+        let is_large = content.memory_bytes() > LARGE_REQUEST;
+        // Locked until it is sent: the answer may come at once, and the generation may end.
+        let mut mailbox = self.interface.mailbox.lock();
+        let error = if !is_connected && (is_large || mailbox.is_under_way()) {
+            "The agent has no connection to the server; try again later".to_owned()
+        } else if now < since + ANSWER_MAX && mailbox.must_wait(&content) || is_large && uplink.has_large_request() {
+            drop(mailbox);
+            return self.session.hold(Request { id, content }, since);
+        } else if let Err(error) = mailbox.ask(id.clone(), &content) {
+            error
+        } else {
+            let request = Request { id: mailbox.full_id(&id), content };
+            return uplink.put_request(request, is_large.then(|| shared.wake.clone()));
+        };
+        drop(mailbox);
+        self.answer(Response { id, content: ResponseContent::Error(error) }, shared);
     }
 
     fn due(&self, now: Instant) -> Option<Instant> {
@@ -284,32 +306,35 @@ impl Link {
         }
         self.pipes.start_anew();
         self.absent = None;
-        let (session, mut reach) = self.parts(shared);
-        session.on_restart(&mut reach);
+        self.session.on_restart();
+        self.act(now, shared);
         self.write(now);
     }
 
-    fn on_ready(&mut self, ready: Ready, now: Instant, shared: &Shared, room: &mut [u8]) {
-        if ready.reader_gone {
+    fn on_ready(&mut self, [output, input]: Ready, now: Instant, shared: &Shared, room: &mut [u8]) {
+        if input.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             self.pipes.close_input();
             self.forget_begun();
         }
-        if ready.room {
+        if input.contains(PollFlags::OUT) {
             self.full = false;
         }
-        if !ready.output {
+        if output.is_empty() {
             return;
         }
-        if ready.writer_gone && !ready.bytes {
+        // No process has it open for writing. A next writer may open it before it is read, and reading does not show the end
+        // of the one before.
+        let (writer_gone, has_bytes) = (output.contains(PollFlags::HUP), output.contains(PollFlags::IN));
+        if writer_gone && !has_bytes {
             self.session.on_close();
         }
         match self.pipes.read(room) {
             Ok(ReadOutcome::Bytes(count)) => {
                 self.absent = None; // A workload that writes will read as well.
-                let (session, mut reach) = self.parts(shared);
-                session.on_bytes(&room[..count], now, &mut reach);
-                if ready.writer_gone && ready.bytes && count < room.len() {
-                    session.on_close(); // All that was left is read.
+                self.session.on_bytes(&room[..count]);
+                self.act(now, shared);
+                if writer_gone && has_bytes && count < room.len() {
+                    self.session.on_close(); // All that was left is read.
                 }
             }
             Ok(ReadOutcome::Closed) => self.session.on_close(),
@@ -323,20 +348,22 @@ impl Link {
             return;
         }
         if self.session.paused_since().is_some() {
-            let (session, mut reach) = self.parts(shared);
-            session.on_turn(now, &mut reach);
+            self.session.on_turn();
+            self.act(now, shared);
         }
         if self.is_waiting() || self.session.paused_since().is_some() {
             return;
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (is_late, is_slow) = (is_due(self.session.deadline()), is_due(self.slow_at()));
-        let (session, mut reach) = self.parts(shared);
         if is_late {
-            session.on_deadline(&mut reach);
+            self.session.on_deadline();
         } else if is_slow {
-            session.on_slow(&mut reach);
+            self.session.on_slow();
+        } else {
+            return;
         }
+        self.act(now, shared);
     }
 
     /// Writes what waits, as far as the workload reads it.
@@ -409,58 +436,6 @@ impl Link {
         self.pipes.close_input();
         self.sending = None;
         self.interface.mailbox.lock().clear();
-    }
-}
-
-/// How a session reaches the outside.
-struct Reach<'a> {
-    shared: &'a Shared,
-    interface: &'a Interface,
-    pipes: &'a mut Pipes,
-    sending: &'a mut Option<Sending>,
-    full: &'a mut bool,
-}
-
-impl Outside for Reach<'_> {
-    fn greet(&mut self, message: ToWorkload) {
-        self.interface.mailbox.lock().put_first(message);
-    }
-
-    fn answer(&mut self, response: Response) {
-        if let Ok(frame) = Frame::new(response) {
-            let cancels = self.interface.mailbox.lock().put_own(frame); // These are short.
-            self.shared.cancel(self.interface, cancels);
-        }
-    }
-
-    fn begin_generation(&mut self) {
-        self.shared.begin_generation(self.interface);
-        let begun = self.sending.take().is_some_and(|sending| sending.sent > 0);
-        if !self.pipes.discard_unread() && begun {
-            self.pipes.close_input();
-        }
-        *self.full = false;
-    }
-
-    fn forward(&mut self, Request { id, content }: Request, since: Instant, now: Instant) -> Forwarded {
-        let uplink = &self.shared.uplink;
-        let is_connected = uplink.is_connected();
-        let is_large = content.memory_bytes() > LARGE_REQUEST;
-        // Locked until it is sent: the answer may come at once, and the generation may end.
-        let mut mailbox = self.interface.mailbox.lock();
-        if !is_connected && (is_large || mailbox.is_under_way()) {
-            return Forwarded::NoServer { id };
-        }
-        let must_wait = now < since + ANSWER_MAX && mailbox.must_wait(&content);
-        if must_wait || is_large && uplink.has_large_request() {
-            return Forwarded::Later(Request { id, content });
-        }
-        let full_id = mailbox.full_id(&id);
-        if let Err(TooMany) = mailbox.ask(id.clone(), &content) {
-            return Forwarded::TooMany { id };
-        }
-        uplink.put_request(Request { id: full_id, content }, is_large.then(|| self.shared.wake.clone()));
-        Forwarded::Yes
     }
 }
 

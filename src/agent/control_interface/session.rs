@@ -1,9 +1,8 @@
 //! The protocol of one workload: hello, authorisation, forwarding of requests.
 //!
 //! Thread: `control`. Owns: bytes that are no whole message yet, whether the workload has sent a hello, one
-//! request that waits for room. Reaches the outside through [`Outside`], and waits for nothing.
+//! request that waits for room. Gives: [`Effect`]s, and waits for nothing.
 
-use super::mailbox;
 use crate::limits::{CONTROL_MESSAGE_TIME, REQUEST_ID_MAX};
 use crate::model::authorizer::Authorizer;
 use crate::model::messages::{FromWorkload, NO_STATE, Request, RequestContent, Response, ResponseContent, ToWorkload};
@@ -12,12 +11,12 @@ use crate::model::version::check_compatible;
 use crate::platform::logging::log_source;
 use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
 use log::{debug, info, warn};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 const HELLO_MISSING: &str = "Initial Hello missing!";
 const UNDECODABLE: &str = "Could not decode protobuf data";
 const DENIED: &str = "Access denied";
-const NO_SERVER: &str = "The agent has no connection to the server; try again later";
 
 /// What the agent puts before an id beside the name of the workload.
 const PREFIX_MAX: usize = "@4294967295@".len();
@@ -25,32 +24,17 @@ const PREFIX_MAX: usize = "@4294967295@".len();
 pub(super) const LARGE_TIME: Duration = Duration::from_secs(2);
 const _: () = assert!(LARGE_TIME.as_secs() < CONTROL_MESSAGE_TIME.as_secs());
 
-/// What a session does to the world.
-pub trait Outside {
+/// What a session wants done, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
     /// Answers a hello, or ends the session, before anything else that waits.
-    fn greet(&mut self, message: ToWorkload);
-
-    /// Sends an answer behind those that wait.
-    fn answer(&mut self, response: Response);
-
-    /// Begins a new generation: forgets what an earlier user of the pipes has asked and did not read.
-    fn begin_generation(&mut self);
-
-    /// Passes a request to the server, which has waited for that since then.
-    fn forward(&mut self, request: Request, since: Instant, now: Instant) -> Forwarded;
-}
-
-/// What became of a request.
-#[derive(Debug, PartialEq)]
-pub enum Forwarded {
-    /// It is on its way.
-    Yes,
-    /// It has to wait for the answer to an earlier one, or until answers are read.
-    Later(Request),
-    /// There is no connection, and it may not wait for one.
-    NoServer { id: String },
-    /// The workload follows as many events and logs as it may.
-    TooMany { id: String },
+    Greet(ToWorkload),
+    /// An answer behind those that wait.
+    Answer(Response),
+    /// A new generation begins: what an earlier user of the pipes has asked and did not read is forgotten.
+    Begin,
+    /// Passes a request to the server, which has waited for that since then; or [`Session::hold`] gets it back.
+    Forward(Request, Instant),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +63,7 @@ pub struct Session {
     messages: u64,
     /// A request that waits since then; nothing is read meanwhile.
     held: Option<(Request, Instant)>,
+    effects: VecDeque<Effect>,
 }
 
 impl Session {
@@ -94,6 +79,7 @@ impl Session {
             message_bytes: 0,
             messages: 0,
             held: None,
+            effects: VecDeque::new(),
         }
     }
 
@@ -128,19 +114,20 @@ impl Session {
 
     /// The workload wrote something.
     // [impl->swdd~agent-listens-for-requests-from-pipe~1]
-    pub fn on_bytes(&mut self, bytes: &[u8], now: Instant, outside: &mut dyn Outside) {
+    pub fn on_bytes(&mut self, bytes: &[u8]) {
         if self.stage != Stage::Refused {
             self.buffer.put(bytes);
-            self.on_messages(now, outside);
         }
     }
 
     /// The request that waits may have waited long enough.
-    pub fn on_turn(&mut self, now: Instant, outside: &mut dyn Outside) {
-        if let Some((request, since)) = self.held.take() {
-            self.forward(request, since, now, outside);
-            self.on_messages(now, outside);
-        }
+    pub fn on_turn(&mut self) {
+        self.effects.extend(self.held.take().map(|(request, since)| Effect::Forward(request, since)));
+    }
+
+    /// A request has to wait. Nothing is read meanwhile.
+    pub fn hold(&mut self, request: Request, since: Instant) {
+        self.held = Some((request, since));
     }
 
     /// The workload has closed its pipe. A partial message is dropped; the session goes on.
@@ -153,25 +140,25 @@ impl Session {
     }
 
     /// The container was restarted: the new one must send a hello.
-    pub fn on_restart(&mut self, outside: &mut dyn Outside) {
+    pub fn on_restart(&mut self) {
         self.stage = Stage::New;
         self.closed_since_hello = false;
         self.held = None;
         self.forget_partial();
-        outside.begin_generation();
+        self.effects.push_back(Effect::Begin);
     }
 
     /// The time of [`Self::deadline`] has come.
-    pub fn on_deadline(&mut self, outside: &mut dyn Outside) {
+    pub fn on_deadline(&mut self) {
         let reason = match self.stage {
             Stage::New => UNDECODABLE.to_owned(),
             _ => format!("A message was not complete within {} s", CONTROL_MESSAGE_TIME.as_secs()),
         };
-        self.refuse(reason, outside);
+        self.refuse(reason);
     }
 
     /// The message that is being read takes too long while those of others wait for its room.
-    pub fn on_slow(&mut self, outside: &mut dyn Outside) {
+    pub fn on_slow(&mut self) {
         let reason = match self.stage {
             Stage::New => UNDECODABLE.to_owned(),
             _ => format!(
@@ -179,44 +166,50 @@ impl Session {
                 LARGE_TIME.as_secs()
             ),
         };
-        self.refuse(reason, outside);
+        self.refuse(reason);
     }
 
-    fn on_messages(&mut self, now: Instant, outside: &mut dyn Outside) {
-        let mut complete = false;
-        while self.stage != Stage::Refused && self.held.is_none() {
+    /// What is to be done next about all that has come.
+    pub fn next(&mut self, now: Instant) -> Option<Effect> {
+        loop {
+            if let Some(effect) = self.effects.pop_front() {
+                return Some(effect);
+            }
+            if self.stage == Stage::Refused || self.held.is_some() {
+                self.began = None; // Nothing is read, so nothing is late.
+                return None;
+            }
             match self.buffer.next_message() {
                 Ok(Some(bytes)) => {
-                    complete = true;
+                    self.began = None;
                     self.message_bytes = bytes.len();
                     self.messages += 1;
                     let message = read_message(bytes);
-                    self.on_message(message, now, outside);
+                    self.on_message(message, now);
                 }
                 Ok(None) => {
                     let partial = self.buffer.is_partial();
-                    self.began = partial.then(|| self.began.filter(|_| !complete).unwrap_or(now));
-                    return;
+                    self.began = partial.then(|| self.began.unwrap_or(now));
+                    return None;
                 }
                 Err(error) => {
                     let greeted = self.stage != Stage::New; // Before a hello the error has no details.
                     let reason = if greeted { format!("{UNDECODABLE}: {error}") } else { UNDECODABLE.to_owned() };
                     debug!("Workload '{}' wrote {error}.", self.workload);
-                    self.refuse(reason, outside);
+                    self.refuse(reason);
                 }
             }
         }
-        self.began = None; // Nothing is read, so nothing is late.
     }
 
-    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant, outside: &mut dyn Outside) {
+    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant) {
         let _source = log_source(self.workload.clone());
         match (self.stage, message) {
-            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version, outside),
-            (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned(), outside),
-            (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned(), outside),
-            (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now, outside),
-            (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason, outside),
+            (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version),
+            (Stage::New, Ok(_)) => self.refuse(HELLO_MISSING.to_owned()),
+            (Stage::New, Err(_)) => self.refuse(UNDECODABLE.to_owned()),
+            (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now),
+            (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason),
             (_, Ok(FromWorkload::Empty)) => {
                 self.complain(|| {
                     "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
@@ -226,9 +219,9 @@ impl Session {
         }
     }
 
-    fn on_hello(&mut self, version: &str, outside: &mut dyn Outside) {
+    fn on_hello(&mut self, version: &str) {
         if let Err(reason) = check_compatible(version) {
-            return self.refuse(reason, outside);
+            return self.refuse(reason);
         }
         if self.stage == Stage::Established {
             self.complain(|| format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
@@ -236,14 +229,14 @@ impl Session {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
         if std::mem::take(&mut self.closed_since_hello) {
-            outside.begin_generation();
+            self.effects.push_back(Effect::Begin);
         }
         self.stage = Stage::Established;
-        outside.greet(ToWorkload::Accepted);
+        self.effects.push_back(Effect::Greet(ToWorkload::Accepted));
     }
 
     // [impl->swdd~agent-authorizes-control-interface-requests~1]
-    fn on_request(&mut self, request: Request, now: Instant, outside: &mut dyn Outside) {
+    fn on_request(&mut self, request: Request, now: Instant) {
         let Request { id, content } = request;
         let whole = self.workload.len() + PREFIX_MAX + id.len();
         if whole > REQUEST_ID_MAX {
@@ -251,7 +244,7 @@ impl Session {
             let reason = format!(
                 "the request id has {whole} bytes with what the agent puts before it, at most {REQUEST_ID_MAX} are allowed"
             );
-            return self.refuse_request(id, &reason, outside);
+            return self.refuse_request(id, &reason);
         }
         let refusal = match (self.authorizer.check(&content), &content) {
             (Err(denial), _) => {
@@ -266,47 +259,28 @@ impl Session {
             },
             (Ok(()), _) => None,
         };
-        if let Some(text) = refusal {
-            return outside.answer(Response { id, content: ResponseContent::Error(text) });
-        }
-        self.forward(Request { id, content }, now, now, outside);
+        // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
+        self.effects.push_back(match refusal {
+            Some(text) => Effect::Answer(Response { id, content: ResponseContent::Error(text) }),
+            None => Effect::Forward(Request { id, content }, now),
+        });
     }
 
     /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
-    fn refuse_request(&self, mut id: String, reason: &str, outside: &mut dyn Outside) {
+    fn refuse_request(&mut self, mut id: String, reason: &str) {
         self.complain(|| format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
         let content = ResponseContent::Error(format!("Request refused: {reason}"));
-        outside.answer(Response { id, content });
+        self.effects.push_back(Effect::Answer(Response { id, content }));
     }
 
-    // [impl->swdd~agent-forward-request-from-control-interface-pipe-to-server~1]
-    fn forward(&mut self, request: Request, since: Instant, now: Instant, outside: &mut dyn Outside) {
-        let (id, text) = match outside.forward(request, since, now) {
-            Forwarded::Yes => return,
-            Forwarded::Later(request) => {
-                self.held = Some((request, since));
-                return;
-            }
-            Forwarded::NoServer { id } => (id, NO_SERVER.to_owned()),
-            Forwarded::TooMany { id } => {
-                let most = mailbox::OPEN;
-                let text = format!(
-                    "Too many event subscriptions and requests for logs, at most {most} are allowed; cancel some first"
-                );
-                (id, text)
-            }
-        };
-        outside.answer(Response { id, content: ResponseContent::Error(text) });
-    }
-
-    fn refuse(&mut self, reason: String, outside: &mut dyn Outside) {
+    fn refuse(&mut self, reason: String) {
         let _source = log_source(self.workload.clone());
         warn!("Closing the control interface connection of workload '{}': '{}'", self.workload, excerpt(&reason));
         self.stage = Stage::Refused;
         self.held = None;
         self.forget_partial();
-        outside.greet(ToWorkload::Closed { reason });
+        self.effects.push_back(Effect::Greet(ToWorkload::Closed { reason }));
     }
 
     fn forget_partial(&mut self) {

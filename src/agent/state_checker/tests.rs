@@ -102,14 +102,10 @@ impl Bench {
     }
 
     fn watch(&mut self, name: &str, number: u64) {
-        self.watch_in(name, number, false);
-    }
-
-    fn watch_in(&mut self, name: &str, number: u64, in_burst: bool) {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let command = WatchCommand::Watch { instance: instance(name), id, process: None, restarts: 0, in_burst, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, process: None, restarts: 0, reply };
         self.checker.on_event(CheckerEvent::Command(command));
     }
 
@@ -119,7 +115,7 @@ impl Bench {
         let (reports, prefix) = (self.reports.clone(), name.to_owned());
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let process = Some(MainProcess { container: id.clone(), pid });
-        let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, in_burst: true, reply };
+        let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, reply };
         self.event(CheckerEvent::Command(command));
     }
 
@@ -474,43 +470,19 @@ fn the_engine_rests_as_long_as_it_worked() {
 }
 
 #[test]
-fn a_burst_of_starts_is_served_by_few_listings_and_its_last_container_does_not_wait() {
+fn what_starts_while_the_engine_works_or_rests_is_served_by_one_listing() {
     let mut bench = Bench::new();
-    bench.watch_in("a", 1, true);
+    bench.watch("a", 1);
     bench.expect_listing();
-    bench.watch_in("b", 1, true);
+    bench.watch("b", 2);
     bench.advance(MILLISECOND * 50);
     bench.list(vec![running("a", 1), running("b", 2)]);
     assert_eq!(bench.take_reports(), ["a/1 Running(Ok)"]);
-    bench.watch_in("c", 1, true);
-    bench.expect_listing_after(MILLISECOND * 50 * LISTING_BURST_REST);
+    bench.watch("c", 3);
+    bench.expect_listing_after(MILLISECOND * 50);
     bench.advance(MILLISECOND * 50);
     bench.list(vec![running("a", 1), running("b", 2), running("c", 3)]);
-    assert_eq!(bench.take_reports(), ["b/1 Running(Ok)", "c/1 Running(Ok)"]);
-    bench.watch_in("d", 1, true);
-    bench.advance(MILLISECOND * 50);
-    bench.expect_no_listing();
-    bench.watch_in("e", 1, false);
-    bench.expect_listing();
-}
-
-#[test]
-fn an_end_in_a_burst_of_starts_is_listed_at_once() {
-    let mut bench = Bench::watching(&["a"]);
-    bench.end(1);
-    bench.expect_listing();
-    bench.advance(MILLISECOND * 50);
-    bench.list(vec![exited("a", 0)]);
-    bench.watch_in("b", 1, true);
-    bench.watch_in("a", 2, true);
-    bench.expect_listing_after(MILLISECOND * 50 * LISTING_BURST_REST);
-    bench.advance(MILLISECOND * 50);
-    bench.list(vec![running("a", 5), running("b", 6)]);
-    bench.watch_in("c", 1, true);
-    bench.advance(MILLISECOND * 50);
-    bench.expect_no_listing();
-    bench.end(5);
-    bench.expect_listing();
+    assert_eq!(bench.take_reports(), ["b/2 Running(Ok)", "c/3 Running(Ok)"]);
 }
 
 #[test]
@@ -577,8 +549,7 @@ fn what_is_watched_is_told_without_a_listing() {
     let (reply, watched) = bounded(1);
     let id = ContainerId("web".into());
     let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
-    let command =
-        WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, in_burst: false, reply: ignored };
+    let command = WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, reply: ignored };
     bench.checker.on_event(CheckerEvent::Command(command));
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
         bench.checker.on_event(CheckerEvent::Command(WatchCommand::ListWatched { reply: reply.clone() }));
@@ -608,12 +579,10 @@ fn the_threads_report_and_end_with_their_sender() {
     let connector = Box::new(engine.connector("agent_A"));
     let settings = CheckerSettings::new("podman", "Error getting state from Podman.");
     let thread = start(settings, connector, inbox, Pulse::unattended()).unwrap();
-    let (instance, in_burst) = (instance("web"), false);
+    let instance = instance("web");
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    commands
-        .send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, in_burst, reply })
-        .unwrap();
+    commands.send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, reply }).unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));

@@ -444,7 +444,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         self.unwatch();
         self.container = None;
-        if self.must_wait_until_gone() {
+        if self.lifecycle.has_gone_condition() {
             return self.wait_until_gone(after);
         }
         self.deleted(after);

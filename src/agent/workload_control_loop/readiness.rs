@@ -20,29 +20,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How a container came to run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// It was created or started by this control loop.
-    Created,
-    /// It ran when the agent started.
-    Adopted,
-    /// It had ended or was lost according to its engine, and runs.
-    SeenAgain,
-}
-
 /// One instance from its start to its end: created, starting, ready (which stays), ended.
 pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
-    invalid: Option<String>,
-    origin: Origin,
+    pub(super) invalid: Option<String>,
+    /// This control loop has started the container; it is not one that runs again, or ran when the agent started.
+    just_started: bool,
     /// An earlier agent started the container, so no deadline ends it.
-    adopted: bool,
+    pub(super) adopted: bool,
     started: Option<Instant>,
     is_ready: bool,
     /// When `ready` or `gone` should hold.
-    deadline: Option<Instant>,
+    pub(super) deadline: Option<Instant>,
     /// The phase that the state checker observed last.
     observed: Option<Phase>,
     /// Additional info of the state that is shown.
@@ -78,7 +68,7 @@ impl InstanceLifecycle {
         Self {
             spec: Arc::default(),
             invalid: None,
-            origin: Origin::Created,
+            just_started: true,
             adopted: false,
             started: None,
             is_ready: false,
@@ -92,23 +82,9 @@ impl InstanceLifecycle {
         }
     }
 
-    /// Whether the removed container has to be probed until it is gone.
-    fn has_gone_condition(&self) -> bool {
+    /// Whether the removed container has to be probed before what follows.
+    pub(super) fn has_gone_condition(&self) -> bool {
         self.must_be_gone && self.spec.gone.is_some()
-    }
-
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// Why the workload cannot be started.
-    pub(super) fn invalid(&self) -> Option<&str> {
-        self.invalid.as_deref()
-    }
-
-    /// Whether the container is of an earlier life of the agent.
-    pub(super) fn is_adopted(&self) -> bool {
-        self.adopted
     }
 
     /// Whether the container was seen to have ended.
@@ -173,24 +149,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// The container runs, as far as is known.
-    pub(super) fn lifecycle_started(&mut self, origin: Origin) {
+    pub(super) fn lifecycle_started(&mut self, just_started: bool) {
         let now = self.context.clock.now();
         let lifecycle = &mut self.lifecycle;
-        let adopted = origin == Origin::Adopted || (origin == Origin::SeenAgain && lifecycle.adopted);
-        (lifecycle.origin, lifecycle.adopted) = (origin, adopted);
+        lifecycle.just_started = just_started;
+        lifecycle.adopted &= !just_started;
         (lifecycle.started, lifecycle.observed, lifecycle.is_ready) = (Some(now), None, false);
         (lifecycle.note, lifecycle.must_be_gone) = (String::new(), true);
         let Some(ready) = lifecycle.spec.ready.clone() else {
             lifecycle.is_ready = true;
             return;
         };
-        if origin != Origin::Created && ready.check == Check::Notify {
+        if !just_started && ready.check == Check::Notify {
             lifecycle.is_ready = true; // It does not notify again.
             return;
         }
         // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
-        lifecycle.deadline = ready.deadline.filter(|_| !adopted).map(|deadline| now + deadline);
-        let initial_delay = if origin == Origin::Created { ready.pace.initial_delay } else { Duration::ZERO };
+        lifecycle.deadline = ready.deadline.filter(|_| !lifecycle.adopted).map(|deadline| now + deadline);
+        let initial_delay = if just_started { ready.pace.initial_delay } else { Duration::ZERO };
         self.start_probe(Purpose::Ready, initial_delay);
     }
 
@@ -209,7 +185,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let in_network = matches!(check, Check::Tcp { .. } | Check::Http { .. }) && purpose != Purpose::Gone;
         let mut target = ProbeTarget::default();
         let mut incomplete = false;
-        let process = self.process.clone().filter(|_| in_network && self.lifecycle.origin == Origin::Created);
+        let process = self.process.clone().filter(|_| in_network && self.lifecycle.just_started);
         if let Some(process) = process {
             target.processes.push(process); // No call of the engine is needed.
         } else if (in_container || in_network)
@@ -241,7 +217,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failures,
             target,
             notify,
-            unarmed: self.lifecycle.origin != Origin::Created,
+            unarmed: !self.lifecycle.just_started,
             reply: self.slot.probe_reply(),
         });
     }
@@ -269,7 +245,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Phase::Running => {
                 if self.lifecycle.started.is_none() {
                     // It was started by others, or its engine listed it wrongly as ended.
-                    self.lifecycle_started(Origin::SeenAgain);
+                    self.lifecycle_started(false);
                     self.lifecycle.observed = Some(Phase::Running);
                 }
                 self.check_alive();
@@ -510,11 +486,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn gone_deadline(&self) -> Option<Duration> {
         self.lifecycle.spec.gone.as_ref()?.deadline
-    }
-
-    /// Whether the removed container has to be probed before what follows.
-    pub(super) fn must_wait_until_gone(&self) -> bool {
-        self.lifecycle.has_gone_condition()
     }
 
     // [impl->swdd~agent-lifecycle-gone~1]

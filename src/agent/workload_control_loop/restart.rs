@@ -21,10 +21,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(engine) = &mut self.engine else { return };
         engine.connector.note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
-        let in_burst = self.context.slots.in_use();
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
-        let command = WatchCommand::Watch { instance, id, process, restarts, in_burst, reply };
+        let command = WatchCommand::Watch { instance, id, process, restarts, reply };
         let _ = engine.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -67,7 +66,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// started; it is replaced. One that its engine restarts by itself is in this state, too, but not for long.
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
-            Phase::PendingStarting if self.lifecycle.is_adopted() && matches!(self.stage, Stage::Idle) => {
+            Phase::PendingStarting if self.lifecycle.adopted && matches!(self.stage, Stage::Idle) => {
                 self.stage = Stage::CreatedUntil(self.context.clock.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost

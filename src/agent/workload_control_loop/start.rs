@@ -5,7 +5,6 @@
 
 use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
-use super::readiness::Origin;
 use super::{Engine, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
@@ -53,7 +52,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.fail_for_good(&unsupported_runtime(runtime));
             return;
         }
-        if let Some(cause) = self.lifecycle.invalid().map(str::to_owned) {
+        if let Some(cause) = self.lifecycle.invalid.clone() {
             return self.fail_for_good(&cause);
         }
         self.discard_unwanted();
@@ -243,7 +242,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         info!("Successfully created workload '{}'.", self.instance.workload);
         self.starts = self.starts.saturating_add(1);
         self.watch(id, process);
-        self.lifecycle_started(Origin::Created);
+        self.lifecycle_started(true);
     }
 
     /// The log gets the whole `cause`, the state the `reason` in it.

@@ -35,7 +35,7 @@ fn messages_of_workloads_have_the_documented_bytes() {
         ("00", FromWorkload::Empty),
     ] {
         let expected = bytes(hex);
-        assert_eq!(workload_side::frame(message.clone()).unwrap(), expected, "{message:?}");
+        assert_eq!(workload_side::frame(message.clone()), expected, "{message:?}");
         let mut buffer = FrameBuffer::new(100);
         buffer.put(&expected);
         assert_eq!(read_message(buffer.next_message().unwrap().unwrap()).unwrap(), message);
@@ -53,7 +53,7 @@ fn messages_to_workloads_have_the_documented_bytes() {
         (closed, ToWorkload::Closed { reason: "Initial Hello missing!".to_owned() }),
         ("16 1a 14 0a 01 61 1a 0f 0a 0d 41 63 63 65 73 73 20 64 65 6e 69 65 64", ToWorkload::Response(denied)),
     ] {
-        let frame = frame(message.clone()).unwrap();
+        let frame = frame(message.clone());
         assert_eq!(frame, bytes(hex), "{message:?}");
         assert_eq!(workload_side::read_message(&frame[1..]).unwrap(), message);
     }
@@ -69,7 +69,7 @@ fn messages_are_found_however_the_bytes_are_cut() {
             _ => request(read(&["agents"], false)),
         })
         .collect();
-    let stream: Vec<u8> = messages.iter().flat_map(|message| workload_side::frame(message.clone()).unwrap()).collect();
+    let stream: Vec<u8> = messages.iter().flat_map(|message| workload_side::frame(message.clone())).collect();
     for step in [1, 2, 3, 7, 100, stream.len()] {
         let mut buffer = FrameBuffer::new(1000);
         let mut found = Vec::new();
@@ -110,7 +110,7 @@ fn lengths_that_cannot_be_are_refused_before_anything_is_allocated() {
 fn the_memory_of_a_large_message_is_given_back() {
     let mut buffer = FrameBuffer::new(1 << 20);
     let message = FromWorkload::Hello { version: "x".repeat(1 << 19) };
-    for piece in workload_side::frame(message).unwrap().chunks(65_536) {
+    for piece in workload_side::frame(message).chunks(65_536) {
         buffer.put(piece);
     }
     assert!(buffer.next_message().unwrap().is_some());
@@ -120,7 +120,7 @@ fn the_memory_of_a_large_message_is_given_back() {
 
 #[test]
 fn a_message_that_is_cut_short_is_not_taken_for_a_shorter_one() {
-    let whole = workload_side::frame(request(read(&["desiredState.workloads", "agents"], true))).unwrap();
+    let whole = workload_side::frame(request(read(&["desiredState.workloads", "agents"], true)));
     let message = &whole[1..];
     for end in 1..message.len() {
         assert!(read_message(&message[..end]).is_err(), "{end} of {} bytes", message.len());
@@ -134,7 +134,7 @@ fn garbage_is_undecodable_and_random_bytes_do_no_harm() {
     }
     assert_eq!(read_message(&bytes("18 01 7a 00")).map_err(|_| ()), Ok(FromWorkload::Empty), "unknown fields only");
     let mut random = fastrand::Rng::with_seed(5);
-    let seed = workload_side::frame(request(read(&["desiredState.workloads.*"], true))).unwrap();
+    let seed = workload_side::frame(request(read(&["desiredState.workloads.*"], true)));
     for round in 0..20_000 {
         let mut buffer = FrameBuffer::new(4096);
         let mut stream: Vec<u8> =
@@ -151,7 +151,7 @@ fn garbage_is_undecodable_and_random_bytes_do_no_harm() {
                     Ok(Some(bytes)) => {
                         // Whatever it is, it can be said again.
                         if let Ok(message) = read_message(bytes) {
-                            let again = workload_side::frame(message).unwrap();
+                            let again = workload_side::frame(message);
                             assert!(again.len() <= 2 * stream.len() + 16, "round {round}");
                         }
                     }

@@ -6,7 +6,9 @@ use super::*;
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::limits::CONTROL_MESSAGE_TIME;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use crate::model::messages::{FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{
+    FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer, ToWorkload,
+};
 use crate::model::names::InstanceName;
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::delimited::workload_side::{frame as to_agent, read_message};
@@ -145,7 +147,7 @@ impl Client {
     }
 
     fn send(&mut self, message: FromWorkload) {
-        let bytes = to_agent(message).unwrap();
+        let bytes = to_agent(message);
         assert_eq!(write(self.output.as_ref().unwrap(), &bytes), Ok(bytes.len()));
     }
 
@@ -276,7 +278,7 @@ fn requests_are_read_while_the_workload_reads_no_answers() {
     let mut rig = Rig::new();
     let (_interface, mut client) = rig.greeted("w");
     rig.deliver(&["0", "1", "2", "3", "4", "5", "6", "7"], WAITING_BYTES / 9);
-    let bytes = to_agent(ask("half")).unwrap();
+    let bytes = to_agent(ask("half"));
     write(client.output.as_ref().unwrap(), &bytes[..4]).unwrap();
     rig.turns();
     rig.deliver_to("w", answer("between"));
@@ -520,7 +522,7 @@ fn large_messages_are_read_one_at_a_time_in_turn_and_small_ones_pass() {
     let mut clients: Vec<_> = names.iter().map(|name| rig.greeted(name)).collect();
     let (_small, mut small) = rig.greeted("small");
     // Each has a second one behind its first.
-    let bytes = [to_agent(large("1", BYTES)).unwrap(), to_agent(large("2", BYTES)).unwrap()].concat();
+    let bytes = [to_agent(large("1", BYTES)), to_agent(large("2", BYTES))].concat();
     let mut written = [0; 3];
     let mut sent = Vec::new();
     let step = |rig: &mut Rig, written: &mut [usize; 3]| {
@@ -553,7 +555,7 @@ fn a_large_message_that_is_not_complete_in_time_ends_its_session_only_while_othe
     let mut rig = Rig::new();
     let (_slow, mut slow) = rig.greeted("slow");
     let (_other, mut other) = rig.greeted("other");
-    let bytes = to_agent(large("1", 200_000)).unwrap();
+    let bytes = to_agent(large("1", 200_000));
     write_some(&slow, &bytes[..100]);
     rig.pass(3 * LARGE_TIME);
     assert_eq!(slow.received(), []);

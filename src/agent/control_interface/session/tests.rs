@@ -23,37 +23,8 @@ enum Did {
 struct World {
     did: Vec<Did>,
     full: bool,
-    offline: bool,
     /// How long the last request had waited.
     held: Duration,
-    follows_enough: bool,
-}
-
-impl Outside for World {
-    fn greet(&mut self, message: ToWorkload) {
-        self.did.push(Did::Greeted(message));
-    }
-
-    fn answer(&mut self, response: Response) {
-        self.did.push(Did::Answered(response));
-    }
-
-    fn begin_generation(&mut self) {
-        self.did.push(Did::Began);
-    }
-
-    fn forward(&mut self, request: Request, since: Instant, now: Instant) -> Forwarded {
-        self.held = now.saturating_duration_since(since);
-        match (self.full, self.offline) {
-            (true, _) => Forwarded::Later(request),
-            (_, true) => Forwarded::NoServer { id: request.id },
-            _ if self.follows_enough => Forwarded::TooMany { id: request.id },
-            _ => {
-                self.did.push(Did::Forwarded(request));
-                Forwarded::Yes
-            }
-        }
-    }
 }
 
 struct Rig {
@@ -79,11 +50,30 @@ impl Rig {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.session.on_bytes(bytes, self.clock.now(), &mut self.world);
+        self.session.on_bytes(bytes);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        let now = self.clock.now();
+        while let Some(effect) = self.session.next(now) {
+            let did = match effect {
+                Effect::Forward(request, since) if self.world.full => {
+                    self.world.held = now.saturating_duration_since(since);
+                    self.session.hold(request, since);
+                    continue;
+                }
+                Effect::Forward(request, _) => Did::Forwarded(request),
+                Effect::Greet(message) => Did::Greeted(message),
+                Effect::Answer(response) => Did::Answered(response),
+                Effect::Begin => Did::Began,
+            };
+            self.world.did.push(did);
+        }
     }
 
     fn send(&mut self, message: FromWorkload) {
-        let bytes = frame(message).unwrap();
+        let bytes = frame(message);
         self.bytes(&bytes);
     }
 
@@ -119,7 +109,7 @@ const ACCEPTED: Did = Did::Greeted(ToWorkload::Accepted);
 #[test]
 fn the_first_message_must_be_a_hello_that_fits() {
     let unsupported = |version: &str| format!("Unsupported protocol version '{version}'. Currently supported '1'");
-    let hello = |version: &str| frame(FromWorkload::Hello { version: version.to_owned() }).unwrap();
+    let hello = |version: &str| frame(FromWorkload::Hello { version: version.to_owned() });
     for (bytes, expected) in [
         (hello("1.0.0"), ACCEPTED),
         (hello("1.9.0"), ACCEPTED),
@@ -131,7 +121,7 @@ fn the_first_message_must_be_a_hello_that_fits() {
         (hello(""), closed(&unsupported(""))),
         (hello("0.7.0"), closed(&unsupported("0.7.0"))),
         (hello("2.0.0"), closed(&unsupported("2.0.0"))),
-        (frame(read("a", "agents")).unwrap(), closed("Initial Hello missing!")),
+        (frame(read("a", "agents")), closed("Initial Hello missing!")),
         (vec![0], closed("Initial Hello missing!")),
         (vec![2, 0x18, 1], closed("Initial Hello missing!")),
         (vec![1, 0xff], closed("Could not decode protobuf data")),
@@ -244,7 +234,7 @@ fn another_hello_is_answered_and_a_wrong_one_ends_the_session() {
 #[test]
 fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
     let mut rig = Rig::established();
-    let request = frame(read("half", "agents")).unwrap();
+    let request = frame(read("half", "agents"));
     rig.bytes(&request[..5]);
     rig.session.on_close();
     assert_eq!(rig.session.deadline(), None);
@@ -260,7 +250,8 @@ fn a_pipe_that_is_closed_and_opened_again_goes_on_without_hello() {
 fn a_restarted_container_has_to_send_a_hello() {
     let mut rig = Rig::established();
     rig.bytes(&[50, 1, 2]);
-    rig.session.on_restart(&mut rig.world);
+    rig.session.on_restart();
+    rig.act();
     assert_eq!(rig.did(), [Did::Began]);
     assert!(!rig.session.is_established());
     rig.hello("1.0.0");
@@ -278,14 +269,15 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
             rig.clock.advance(CONTROL_MESSAGE_TIME / 4);
             rig.bytes(&[0]);
         }
-        rig.session.on_deadline(&mut rig.world);
+        rig.session.on_deadline();
+        rig.act();
         let reason =
             if established { "A message was not complete within 30 s" } else { "Could not decode protobuf data" };
         assert_eq!(rig.did(), [closed(reason)]);
         assert_eq!(rig.session.deadline(), None);
     }
     let mut rig = Rig::established();
-    let request = frame(read("a", "agents")).unwrap();
+    let request = frame(read("a", "agents"));
     rig.bytes(&request[..3]);
     rig.clock.advance(CONTROL_MESSAGE_TIME / 2);
     rig.bytes(&[&request[3..], &request[..3]].concat());
@@ -306,44 +298,23 @@ fn lengths_above_the_limit_end_an_established_session_with_a_reason() {
 fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     let mut rig = Rig::established();
     rig.world.full = true;
-    let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents")).unwrap()).collect();
+    let bytes: Vec<u8> = ["a", "b", "c"].iter().flat_map(|id| frame(read(id, "agents"))).collect();
     rig.bytes(&bytes);
     assert!(rig.session.paused_since().is_some());
     for _ in 0..2 {
         rig.clock.advance(Duration::from_secs(1));
-        rig.session.on_turn(rig.clock.now(), &mut rig.world);
+        rig.session.on_turn();
+        rig.act();
         assert!(rig.session.paused_since().is_some());
     }
     assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
     rig.world.full = false;
-    rig.session.on_turn(rig.clock.now(), &mut rig.world);
+    rig.session.on_turn();
+    rig.act();
     assert!(rig.session.paused_since().is_none());
     assert_eq!(rig.did(), ["a", "b", "c"].map(forwarded));
 }
 
-#[test]
-fn without_a_server_a_request_without_room_is_answered() {
-    let mut rig = Rig::established();
-    rig.world.offline = true;
-    rig.send(read("a", "agents"));
-    assert_eq!(rig.did(), [error("a", NO_SERVER)]);
-    assert!(rig.session.paused_since().is_none());
-}
-
-#[test]
-fn a_workload_with_too_many_subscriptions_gets_an_error_and_goes_on() {
-    let mut rig = Rig::established();
-    rig.world.follows_enough = true;
-    rig.send(read("a", "agents"));
-    let did = rig.did();
-    let [Did::Answered(Response { id, content: ResponseContent::Error(text) })] = did.as_slice() else {
-        panic!("{did:?}")
-    };
-    assert!(id == "a" && text.contains("cancel some first"), "{text}");
-    assert!(rig.session.paused_since().is_none());
-}
-
-/// Bytes that nest deeply must not overflow the stack of `control`.
 #[test]
 fn deeply_nested_messages_are_no_danger() {
     let nested = std::thread::Builder::new().stack_size(STACK_LARGE).spawn(|| {
@@ -382,7 +353,7 @@ fn an_id_that_fills_a_message_is_refused_here_and_only_its_beginning_comes_back(
 #[test]
 fn a_partial_message_has_another_number_than_the_next_one() {
     let mut rig = Rig::established();
-    let bytes = frame(read(&"x".repeat(500), "agents")).unwrap();
+    let bytes = frame(read(&"x".repeat(500), "agents"));
     let (_, number) = rig.session.in_hand();
     rig.bytes(&bytes[..100]);
     assert_eq!(rig.session.in_hand(), (bytes.len(), number));
@@ -411,15 +382,20 @@ fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent()
     let mut rig = Rig::new();
     let lines = lines_of(|| {
         for message in kinds.iter().cycle().take(100 * kinds.len()) {
-            rig.session.on_message(Ok(message.clone()), rig.clock.now(), &mut rig.world);
-            rig.session.on_message(Err(read_message(&[0xff]).unwrap_err()), rig.clock.now(), &mut rig.world);
+            rig.session.on_message(Ok(message.clone()), rig.clock.now());
+            rig.act();
+            rig.session.on_message(Err(read_message(&[0xff]).unwrap_err()), rig.clock.now());
+            rig.act();
             rig.session.on_close();
             rig.hello("1.0.0");
-            rig.session.on_message(Ok(message.clone()), rig.clock.now(), &mut rig.world);
-            rig.session.on_deadline(&mut rig.world);
+            rig.session.on_message(Ok(message.clone()), rig.clock.now());
+            rig.act();
+            rig.session.on_deadline();
+            rig.act();
             rig.session.on_close();
             rig.bytes(&[1, 0xff]);
-            rig.session.on_slow(&mut rig.world);
+            rig.session.on_slow();
+            rig.act();
         }
     });
     assert_eq!(suppressed(&lines), std::collections::BTreeSet::from(["web"]), "{lines:#?}");
