@@ -153,7 +153,24 @@ impl ContainerConnector {
             Err(RuntimeError::Failed(text)) if new.pid_file.is_some() && text.contains("unknown flag: --pidfile") => {
                 self.make(arguments, &without_pid_file(new), limit, cancel)
             }
+            Err(RuntimeError::Failed(text)) => {
+                self.remove_remains(&text)?;
+                Err(RuntimeError::Failed(text))
+            }
             made => made,
+        }
+    }
+
+    /// A create that was killed, for want of memory for example, leaves what only podman's storage has. No listing shows
+    /// it, and its name is taken: the next try has it again.
+    fn remove_remains(&self, text: &str) -> Result<(), RuntimeError> {
+        let id = text.split_once("is already in use by ").and_then(|(_, id)| id.get(..ID_DIGITS));
+        let Some(id) = id.filter(|id| id.bytes().all(|digit| digit.is_ascii_hexdigit())) else { return Ok(()) };
+        match self.cli.query(&["container", "exists", id]) {
+            Err(RuntimeError::Failed(why)) if why.starts_with("Ended with exit status: 1.") => {
+                self.remove(&["rm"], &ContainerId(id.into()))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -227,6 +227,19 @@ fn a_paused_container_goes_on_to_be_stopped() {
 }
 
 #[test]
+fn what_a_killed_create_left_in_the_storage_is_removed() {
+    let taken = format!("echo 'the container name is already in use by {ID}. You have to remove it' >&2; exit 125");
+    for (exists, removed) in [("exit 1", true), ("", false), ("exit 125", false)] {
+        let mut engine = Engine::answering(&[&taken, exists]);
+        let text = failed(engine.connector.create(&new(), None, None));
+        assert!(text.contains("is already in use"), "{text}");
+        let rest: &[String] = &engine.calls()[1..];
+        let expected = [format!("container exists {ID}"), format!("rm {ID}")];
+        assert_eq!(rest, &expected[..1 + usize::from(removed)]);
+    }
+}
+
+#[test]
 fn a_stop_has_the_time_that_the_container_asked_for() {
     // The stop ends when the inspection lets it; by then its first limit has passed.
     for (answer, granted) in [("70", true), ("10", false), ("0", false), ("garbage", false)] {
