@@ -208,6 +208,10 @@ impl<'s> Session<'s> {
     /// that `refused` makes of it.
     fn request(&mut self, content: RequestContent, refused: fn(String) -> CliError) -> Result<ResponseContent> {
         let id = uuid::Uuid::new_v4().to_string();
+        let lasts = match &content {
+            RequestContent::CompleteState(read) => read.subscribe,
+            content => matches!(content, RequestContent::Logs(_)),
+        };
         self.stream = (String::new(), refused); // Late responses to it are of no use.
         let response_timeout = self.settings.response_timeout;
         let deadline = deadline_after(response_timeout); // Connecting is part of the wait.
@@ -221,7 +225,9 @@ impl<'s> Session<'s> {
         loop {
             match self.next_message(Some(deadline))? {
                 Some(FromServer::Response(Response { id: of, content })) if of == id => {
-                    self.stream.0 = id;
+                    if lasts {
+                        self.stream.0 = id;
+                    }
                     return match content {
                         ResponseContent::Error(text) => Err(refused(text)),
                         content => Ok(content),
@@ -257,12 +263,12 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Ends the connection. `in_order` it sends `Goodbye` first, so that the server frees what it holds for it, and
-    /// waits shortly for its end.
+    /// Ends the connection. `in_order` it sends `Goodbye` first if events or logs were requested, so that the server frees
+    /// what it holds for it, and waits shortly for its end. For all others it holds nothing.
     pub fn close(&mut self, in_order: bool) {
         let Some(Connection { requests, hangup, events, threads }) = self.connection.take() else { return };
         let deadline = deadline_after(GOODBYE_MAX);
-        if in_order && requests.try_send(ToServer::Goodbye).is_ok() {
+        if in_order && !self.stream.0.is_empty() && requests.try_send(ToServer::Goodbye).is_ok() {
             while let Ok(Event::Message(_)) = events.recv_deadline(deadline) {}
         }
         drop(events); // A reader that waits for room in the queue ends.
@@ -445,16 +451,60 @@ mod tests {
     use crate::platform::settings::MessageSize;
     use crate::wire::address::{Security, ServerUrl};
 
-    #[test]
-    fn a_signal_ends_a_connection_attempt() {
-        let settings = CliSettings {
-            url: ServerUrl::parse("http://127.0.0.1:1").unwrap(),
+    fn settings(address: &str) -> CliSettings {
+        CliSettings {
+            url: ServerUrl::parse(&format!("http://{address}")).unwrap(),
             security: Security::Insecure,
             response_timeout: Duration::from_secs(60),
             message_max: MessageSize::default(),
             waiting: Waiting::default(),
             ignore_modes: false,
-        };
+        }
+    }
+
+    /// A server with much to do does not take it for long.
+    #[cfg(feature = "server")]
+    #[test]
+    fn who_has_only_read_sends_no_goodbye_and_does_not_wait_for_its_end() {
+        use crate::platform::vital::VitalThreads;
+        use crate::wire::peer::PeerEvent;
+        use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
+        let (inbox, events) = bounded(16);
+        let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, 4 * 1024 * 1024);
+        let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
+        let address = endpoint.addresses()[0].to_string();
+        let server = std::thread::spawn(move || {
+            let (mut outboxes, mut goodbyes) = (Vec::new(), 0);
+            for event in events {
+                match event {
+                    PeerEvent::Opened { outbox, .. } => outboxes.push(outbox),
+                    PeerEvent::Message { message: ToServer::Request(Request { id, content }), .. } => {
+                        let RequestContent::CompleteState(_) = content else { panic!("{content:?}") };
+                        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
+                        outboxes.last().unwrap().put(FromServer::Response(Response { id, content })).unwrap();
+                    }
+                    PeerEvent::Message { message, .. } => goodbyes += usize::from(message == ToServer::Goodbye),
+                    PeerEvent::Closed { .. } => {}
+                }
+            }
+            goodbyes
+        });
+        let settings = settings(&address);
+        for follows in [false, true] {
+            let mut session = Session::new(&settings, &[]);
+            if follows { session.subscribe(&[]) } else { session.complete_state(&[]) }.unwrap();
+            let begin = SystemClock.now();
+            session.close(true);
+            let took = SystemClock.now().saturating_duration_since(begin);
+            assert_eq!(took >= GOODBYE_MAX, follows, "{took:?}");
+        }
+        endpoint.stop(STOP_DEADLINE);
+        assert_eq!(server.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn a_signal_ends_a_connection_attempt() {
+        let settings = settings("127.0.0.1:1");
         let mut session = Session::new(&settings, &[]);
         let (press, pressed) = bounded(1);
         press.send(()).unwrap();
