@@ -77,8 +77,6 @@ struct Judged {
     /// What its clock showed when it was stopped last.
     spent: Duration,
     runs_since: Option<Instant>,
-    /// When something changes by itself: of each that waits, and of no other.
-    alarm: Option<Instant>,
 }
 
 impl Judged {
@@ -128,6 +126,12 @@ impl Judged {
         self.runs_since.map(|since| since + self.candidate.terms.deadline.saturating_sub(self.spent))
     }
 
+    /// When something changes by itself: of each that waits, and of no other.
+    fn alarm(&self) -> Option<Instant> {
+        let alarm = self.healthy_at().into_iter().chain(self.deadline_at()).min();
+        alarm.filter(|_| self.standing == Standing::Waits)
+    }
+
     /// Why it has failed, by its state alone.
     fn failure(&self) -> Option<String> {
         let has_failed = match self.state.phase {
@@ -155,10 +159,8 @@ pub struct Trial {
     judged: BTreeMap<Name, Judged>,
     /// What the clocks of those showed that are not judged at present.
     clocks: BTreeMap<Name, Duration>,
-    /// When something changes by itself, of all that wait.
-    alarms: BTreeSet<(Instant, Name)>,
-    /// How many are of agents that are away.
-    away: usize,
+    /// When the first of those that wait changes by itself, or before.
+    due: Option<Instant>,
     /// Whether one has become healthy since that was asked last.
     has_improved: bool,
 }
@@ -168,7 +170,7 @@ impl Trial {
     pub fn judge(&mut self, candidate: Candidate, now: Instant) {
         let name = candidate.instance.workload.clone();
         let earlier = self.clocks.remove(&name);
-        let spent = self.forget(&name).map(|judged| judged.clock(now)).or(earlier).unwrap_or_default();
+        let spent = self.judged.remove(&name).map(|judged| judged.clock(now)).or(earlier).unwrap_or_default();
         let mut judged = Judged {
             counts: !candidate.keeps_name,
             state: ExecutionState::plain(Phase::PendingInitial),
@@ -178,7 +180,6 @@ impl Trial {
             standing: Standing::Excused,
             spent,
             runs_since: None,
-            alarm: None,
             candidate,
         };
         if let Some(state) = judged.candidate.state.take() {
@@ -191,40 +192,30 @@ impl Trial {
     /// Takes over what another update judges. Of what both judge, the strictest and the earliest deadline count.
     pub fn absorb(&mut self, other: Self) {
         for (name, mut judged) in other.judged {
-            if let Some(known) = self.forget(&name) {
+            if let Some(known) = self.judged.remove(&name) {
                 let of = &mut judged.candidate;
                 of.on_failure = of.on_failure.min(known.candidate.on_failure);
                 if known.deadline_at().is_some_and(|at| judged.deadline_at().is_some_and(|other| at < other)) {
-                    (judged.spent, judged.runs_since, judged.alarm) = (known.spent, known.runs_since, known.alarm);
+                    (judged.spent, judged.runs_since) = (known.spent, known.runs_since);
                 }
             }
-            self.alarms.extend(judged.alarm.map(|at| (at, name.clone())));
-            self.away += usize::from(judged.standing == Standing::Away);
             self.judged.insert(name, judged);
         }
+        self.due = self.due.into_iter().chain(other.due).min();
         for (name, clock) in other.clocks {
             let known = self.clocks.entry(name).or_default();
             *known = clock.max(*known);
         }
     }
 
-    fn forget(&mut self, name: &Name) -> Option<Judged> {
-        let judged = self.judged.remove(name)?;
-        if let Some(at) = judged.alarm {
-            self.alarms.remove(&(at, name.clone()));
-        }
-        self.away -= usize::from(judged.standing == Standing::Away);
-        Some(judged)
-    }
-
     /// A workload is not judged any more.
     pub fn remove(&mut self, name: &Name) {
-        (_, _) = (self.forget(name), self.clocks.remove(name));
+        (_, _) = (self.judged.remove(name), self.clocks.remove(name));
     }
 
     /// The instance of a workload is not in force any more. The clock of its successor, if there is one, goes on from there.
     pub fn end(&mut self, name: &Name, now: Instant) {
-        if let Some(judged) = self.forget(name) {
+        if let Some(judged) = self.judged.remove(name) {
             self.clocks.insert(name.clone(), judged.clock(now));
         }
     }
@@ -254,17 +245,8 @@ impl Trial {
             judged.spent = Duration::ZERO;
             self.has_improved |= judged.standing != Standing::Healthy;
         }
-        self.away -= usize::from(judged.standing == Standing::Away);
-        self.away += usize::from(standing == Standing::Away);
         judged.standing = standing;
-        let alarm = [judged.healthy_at(), judged.deadline_at()].into_iter().flatten().min();
-        let alarm = alarm.filter(|_| standing == Standing::Waits);
-        if alarm != judged.alarm {
-            if let Some(at) = std::mem::replace(&mut judged.alarm, alarm) {
-                self.alarms.remove(&(at, name.clone()));
-            }
-            self.alarms.extend(alarm.map(|at| (at, name.clone())));
-        }
+        self.due = judged.alarm().into_iter().chain(self.due).min();
     }
 
     /// A state of an instance was reported.
@@ -332,19 +314,23 @@ impl Trial {
         failures
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// When [`Self::tick`] has something to do, or before.
     pub fn due(&self) -> Option<Instant> {
-        self.alarms.first().map(|(at, _)| *at)
+        self.due.filter(|_| !self.is_quiet())
     }
 
     /// Does what is due. Returns those that have missed their deadline.
     pub fn tick(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
-        while let Some((at, name)) = self.alarms.first().filter(|(at, _)| *at <= now).cloned() {
-            self.alarms.remove(&(at, name.clone()));
-            let Some(judged) = self.judged.get_mut(&name) else { continue };
-            judged.alarm = None;
-            if !judged.is_healthy(now) && judged.deadline_at().is_some_and(|at| at <= now) {
+        if self.due.is_none_or(|at| at > now) {
+            return failures;
+        }
+        self.due = None;
+        let names: Vec<Name> = self.judged.keys().cloned().collect();
+        for name in names {
+            if let Some(judged) = self.judged.get_mut(&name).filter(|judged| judged.alarm().is_some_and(|at| at <= now))
+                && !judged.is_healthy(now)
+            {
                 let seconds = judged.candidate.terms.deadline.as_secs_f64();
                 let why = format!("{LATE} {seconds} s: {}", judged.state);
                 failures.extend(judged.fail(why));
@@ -354,14 +340,18 @@ impl Trial {
         failures
     }
 
+    fn has(&self, standing: Standing) -> bool {
+        self.judged.values().any(|judged| judged.standing == standing)
+    }
+
     /// Whether nobody who is there is waited for.
     pub fn is_quiet(&self) -> bool {
-        self.alarms.is_empty()
+        !self.has(Standing::Waits)
     }
 
     /// Whether nobody is waited for at all.
     pub fn is_over(&self) -> bool {
-        self.is_quiet() && self.away == 0
+        self.is_quiet() && !self.has(Standing::Away)
     }
 
     /// Whether one has become healthy since the last call, and all others that are there are.

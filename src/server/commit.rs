@@ -25,6 +25,7 @@ impl ServerLoop {
         let PreparedUpdate { mut change, forms, failed, writes_mode } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
+        workloads.commits += 1;
         let stays = change.keeps(&workloads.desired);
         let before = change.carry_out(&mut workloads.desired);
         for (name, old) in &before.workloads {

@@ -5,7 +5,7 @@
 //! change cost is measured, and who takes too much of it loses the subscription.
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting, TooMany};
+use super::lasting::{Content, Kind, Lasting};
 use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
 use super::state_view::put_instance;
@@ -371,7 +371,7 @@ impl ServerLoop {
         requester: &Requester,
         key: &RequestKey,
         masks: Option<MaskTree>,
-    ) -> Result<(), TooMany> {
+    ) -> Result<(), String> {
         let masks = masks.map(|masks| {
             let mut others = self.lasting.of(Kind::Events).filter_map(|(_, other)| other.masks());
             others.find(|other| ***other == masks).cloned().unwrap_or_else(|| Arc::new(masks))

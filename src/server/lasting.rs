@@ -132,23 +132,13 @@ impl Lasting {
     }
 }
 
-/// A stream, or a workload, has as many requests of a kind as it may have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many {kind} of {whose}, at most {most} with {bytes} bytes are allowed; end some of them first")]
-pub struct TooMany {
-    kind: Kind,
-    whose: &'static str,
-    most: usize,
-    bytes: usize,
-}
-
 /// All of them, by kind and in the order of streams.
 #[derive(Debug, Default)]
 pub struct LastingRequests(BTreeMap<(Kind, RequestKey), Lasting>);
 
 impl LastingRequests {
     /// Adds a request; an earlier one of the same kind and id is replaced, or stays when there is no room.
-    pub fn add(&mut self, kind: Kind, key: &RequestKey, lasting: Lasting) -> Result<(), TooMany> {
+    pub fn add(&mut self, kind: Kind, key: &RequestKey, lasting: Lasting) -> Result<(), String> {
         let place = (kind, key.clone());
         let earlier = self.0.remove(&place);
         let checked = self.check_room(kind, key, &lasting);
@@ -157,13 +147,18 @@ impl LastingRequests {
         checked
     }
 
-    fn check_room(&self, kind: Kind, key: &RequestKey, lasting: &Lasting) -> Result<(), TooMany> {
+    fn check_room(&self, kind: Kind, key: &RequestKey, lasting: &Lasting) -> Result<(), String> {
         let bytes = |(key, lasting): (&RequestKey, &Lasting)| key.id.len() + lasting.content.bytes();
         let fits = |is_beside: &dyn Fn(&RequestKey) -> bool, whose, most, bytes_max| {
             let others = self.of(kind).filter(|(other, _)| other.peer == key.peer && is_beside(other));
             let start = (1, bytes((key, lasting)));
             let (count, sum) = others.fold(start, |(count, sum), other| (count + 1, sum + bytes(other)));
-            if count > most || sum > bytes_max { Err(TooMany { kind, whose, most, bytes: bytes_max }) } else { Ok(()) }
+            if count <= most && sum <= bytes_max {
+                return Ok(());
+            }
+            Err(format!(
+                "Too many {kind} of {whose}, at most {most} with {bytes_max} bytes are allowed; end some of them first"
+            ))
         };
         let (workload_max, stream_max) = kind.most();
         if lasting.requester.workload.is_some() {

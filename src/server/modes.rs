@@ -22,47 +22,6 @@ use std::sync::Arc;
 /// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
 const MODES_OF_WORKLOAD: usize = 64;
 
-/// A state that modes do not allow.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ModeError {
-    /// The tag holds nothing.
-    #[error("Tag 'modes' of workload '{0}' names no mode; leave it out for every mode")]
-    NoName(Name),
-    /// A name in the tag is none of a mode.
-    #[error("Unsupported mode '{}' in tag 'modes' of workload '{workload}'. {NAME_RULE}", excerpt(mode))]
-    Name {
-        /// Which name.
-        mode: String,
-        /// Whose tag.
-        workload: Name,
-    },
-    /// The tag holds very many names.
-    #[error("Tag 'modes' of workload '{0}' names more than {MODES_OF_WORKLOAD} modes; leave it out for every mode")]
-    TooMany(Name),
-    /// A workload with the tag would be in no mode, since there is no current one.
-    #[error("Workload '{workload}' has the tag 'modes', but config item '{item}' does not exist")]
-    NoItem {
-        /// Whose tag.
-        workload: Name,
-        /// Which config item.
-        item: String,
-    },
-    /// The current mode is no name.
-    #[error("Config item '{0}' must be the name of a mode. {NAME_RULE}")]
-    Item(String),
-    /// A template could depend on the mode, so that a switch would change workloads.
-    #[error("Workload '{workload}' refers to config item '{item}'; no template may depend on the mode")]
-    Reference {
-        /// Which workload.
-        workload: Name,
-        /// Which config item.
-        item: String,
-    },
-    /// Neither essential nor not.
-    #[error("Tag 'essential' of workload '{0}' must be 'true' or 'false'")]
-    Essential(Name),
-}
-
 /// The modes of a server.
 #[derive(Debug)]
 pub struct Modes {
@@ -166,58 +125,59 @@ impl Modes {
     // ------------------------------------------------------------------ checks
 
     /// Checks the config item.
-    ///
-    /// # Errors
-    /// [`ModeError::Item`].
-    pub fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), ModeError> {
+    pub fn check_item(&self, item: Option<&ConfigItem>) -> Result<(), String> {
         match item {
-            Some(item) if !text(Some(item)).is_some_and(is_name) => Err(ModeError::Item(self.item().to_owned())),
+            Some(item) if !text(Some(item)).is_some_and(is_name) => {
+                Err(format!("Config item '{}' must be the name of a mode. {NAME_RULE}", self.item()))
+            }
             _ => Ok(()),
         }
     }
 
     /// Checks what a workload says about modes. `has_item` is whether there will be a current mode.
-    ///
-    /// # Errors
-    /// [`ModeError`] of the first rule that it breaks.
     // [impl->swdd~server-modes-are-checked~1]
-    pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), ModeError> {
-        let item = || self.item().to_owned();
+    pub fn check(&self, name: &Name, workload: &Workload, has_item: bool) -> Result<(), String> {
         if let Some(modes) = workload.tags.get(MODES_TAG) {
             if mode_names(modes).next().is_none() {
-                return Err(ModeError::NoName(name.clone()));
+                return Err(format!("Tag 'modes' of workload '{name}' names no mode; leave it out for every mode"));
             }
             if let Some(mode) = wrong_mode(modes) {
-                return Err(ModeError::Name { mode: mode.to_owned(), workload: name.clone() });
+                let mode = excerpt(mode);
+                return Err(format!("Unsupported mode '{mode}' in tag 'modes' of workload '{name}'. {NAME_RULE}"));
             }
             if mode_names(modes).nth(MODES_OF_WORKLOAD).is_some() {
-                return Err(ModeError::TooMany(name.clone()));
+                return Err(format!(
+                    "Tag 'modes' of workload '{name}' names more than {MODES_OF_WORKLOAD} modes; leave it out for every \
+                     mode"
+                ));
             }
             if !has_item {
-                return Err(ModeError::NoItem { workload: name.clone(), item: item() });
+                return Err(self.no_item(name));
             }
         }
+        // So that a switch changes no workload.
         if workload.configs.values().any(|key| key == self.item()) {
-            return Err(ModeError::Reference { workload: name.clone(), item: item() });
+            let item = self.item();
+            return Err(format!(
+                "Workload '{name}' refers to config item '{item}'; no template may depend on the mode"
+            ));
         }
         let essential = self.on_failure().and(workload.tags.get(ESSENTIAL_TAG));
         match essential {
             Some(value) if ![ESSENTIAL, NOT_ESSENTIAL].contains(&value.as_str()) => {
-                Err(ModeError::Essential(name.clone()))
+                Err(format!("Tag 'essential' of workload '{name}' must be 'true' or 'false'"))
             }
             _ => Ok(()),
         }
     }
 
     /// Checks that the config item may go: hooks may have given the tag to a workload that `stays`.
-    ///
-    /// # Errors
-    /// [`ModeError::NoItem`].
-    pub fn check_hooked(&self, stays: impl Fn(&Name) -> bool) -> Result<(), ModeError> {
-        match self.tagged().find(|(name, _)| stays(name)) {
-            Some((name, _)) => Err(ModeError::NoItem { workload: name.clone(), item: self.item().to_owned() }),
-            None => Ok(()),
-        }
+    pub fn check_hooked(&self, stays: impl Fn(&Name) -> bool) -> Result<(), String> {
+        self.tagged().find(|(name, _)| stays(name)).map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
+    }
+
+    fn no_item(&self, name: &Name) -> String {
+        format!("Workload '{name}' has the tag 'modes', but config item '{}' does not exist", self.item())
     }
 
     // --------------------------------------------------------------- switching

@@ -25,10 +25,6 @@ const HOOK_ERROR_MAX: usize = 4 * 1024;
 /// What the hooks made of a plan: `None` when they left it as it is.
 pub type HookOutcome = Result<Option<WorkloadPlan>, UpdateError>;
 
-/// What a test decides about a plan.
-#[cfg(test)]
-type Decide = fn(WorkloadPlan) -> HookOutcome;
-
 /// The server's end of the `hook` thread. At most one plan is with the hooks at any time.
 #[derive(Debug)]
 pub struct MutatingHooks {
@@ -36,9 +32,6 @@ pub struct MutatingHooks {
     outcomes: Receiver<HookOutcome>,
     /// Dropping it ends a program that runs.
     stop: OwnedFd,
-    /// What decides at once, in place of the thread.
-    #[cfg(test)]
-    decides: Option<(Decide, Sender<HookOutcome>)>,
 }
 
 impl MutatingHooks {
@@ -72,22 +65,11 @@ impl MutatingHooks {
         let (plans, taken) = bounded(1);
         let (put, outcomes) = bounded(1);
         let (watched, stop) = pipe_with(PipeFlags::CLOEXEC)?;
-        let hooks = Self {
-            plans,
-            outcomes,
-            stop,
-            #[cfg(test)]
-            decides: None,
-        };
-        Ok((hooks, taken, put, watched))
+        Ok((Self { plans, outcomes, stop }, taken, put, watched))
     }
 
     /// Gives the hooks a plan. Its outcome comes later; until then no other plan may be given.
     pub fn start_plan(&self, plan: WorkloadPlan) {
-        #[cfg(test)]
-        if let Some((decide, outcomes)) = &self.decides {
-            return outcomes.send(decide(plan)).unwrap();
-        }
         if self.plans.try_send(plan).is_err() {
             log::error!("The mutating hooks do not take an update.");
         }
@@ -99,7 +81,7 @@ impl MutatingHooks {
     /// As a hook refuses or fails.
     pub fn run(&self, plan: WorkloadPlan) -> HookOutcome {
         self.start_plan(plan);
-        let gone = || UpdateError::HookFailed { hook: String::new(), reason: "the thread of the hooks ended".into() };
+        let gone = || failed("", "the thread of the hooks ended");
         self.outcomes.recv().unwrap_or_else(|_| Err(gone()))
     }
 
@@ -134,13 +116,18 @@ fn run_all(entries: &[HookEntry], output_max: usize, plan: &WorkloadPlan, cancel
 
 fn unreadable(name: &str, error: &ConvertError) -> UpdateError {
     let failed = if error.is_malformed() { "decode protobuf" } else { "convert" };
-    UpdateError::Invalid(format!("Failed to {failed} output from hook '{name}': {error}"))
+    UpdateError::invalid(format_args!("Failed to {failed} output from hook '{name}': {error}"))
+}
+
+/// A hook cannot do its work.
+fn failed(hook: &str, reason: &str) -> UpdateError {
+    UpdateError::Other(format!("Mutating hook '{hook}' execution failed: '{reason}'"))
 }
 
 /// Runs one hook and returns its output.
 fn run_one(entry: &HookEntry, output_max: usize, input: &[u8], cancel: Cancel<'_>) -> Result<Vec<u8>, UpdateError> {
     let file: PathBuf = entry.path.join(&entry.name);
-    let failed = |reason: String| UpdateError::HookFailed { hook: entry.name.clone(), reason };
+    let failed = |reason: String| failed(&entry.name, &reason);
     log::debug!("Running hook '{}' with {} bytes.", file.display(), input.len());
     let call = ChildCall {
         program: file.as_os_str(),

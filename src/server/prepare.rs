@@ -78,7 +78,7 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
         if bytes > AGENT_TAGS_BYTES {
             let name = excerpt(name);
             let text = format!("The tags of agent '{name}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed");
-            return Err(UpdateError::Invalid(text));
+            return Err(UpdateError::invalid(text));
         }
     }
     Ok(())
@@ -88,7 +88,7 @@ fn check_agent_tags(agent_tags: &BTreeMap<Name, Tags>) -> Result<(), UpdateError
 fn check_files(change: &StateChange) -> Result<(), UpdateError> {
     for (name, workload) in &change.workloads {
         let checked = workload.iter().try_for_each(|workload| check_mount_points(workload));
-        checked.map_err(|error| UpdateError::Invalid(named(&error, name)))?;
+        checked.map_err(|error| UpdateError::invalid(named(&error, name)))?;
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ fn check_files(change: &StateChange) -> Result<(), UpdateError> {
 /// `left` is what the texts may still become that are read for this update.
 fn check_lifecycle(AddedWorkload { instance, workload }: &AddedWorkload, left: &mut usize) -> Result<(), UpdateError> {
     let checked = lifecycle::of_config_within(&workload.runtime, &workload.runtime_config, left);
-    let refused = |error: ConfigError| UpdateError::Invalid(format!("Workload '{}': {error}", instance.workload));
+    let refused = |error: ConfigError| UpdateError::invalid(format_args!("Workload '{}': {error}", instance.workload));
     checked.map(drop).map_err(refused)
 }
 
@@ -145,7 +145,7 @@ impl Workloads {
             let rendered = rendered.map(|workload| added(&name, workload));
             if let Some(added) = &rendered {
                 let checked = check_workload(&name, &added.workload);
-                let checked = checked.map_err(|error| UpdateError::Invalid(named(&error, &name)));
+                let checked = checked.map_err(|error| UpdateError::invalid(named(&error, &name)));
                 if let Err(error) = checked.and_then(|()| check_lifecycle(added, &mut texts_left)) {
                     occasion.fail(&mut failed, &name, error, false)?;
                     continue;
@@ -158,7 +158,7 @@ impl Workloads {
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         let new = forms.iter().filter(|(_, form)| form.rendered.is_some());
         if let Some(cycle) = find_cycle(workload, new.map(|(name, _)| name)) {
-            return Err(UpdateError::Cycle(cycle));
+            return Err(UpdateError::cycle(&cycle));
         }
         Ok(PreparedUpdate { change, forms, failed, writes_mode: false })
     }
@@ -179,7 +179,7 @@ impl Workloads {
             }
             checked = checked.and_then(|()| modes.check_hooked(stays));
         }
-        checked.map_err(|error| UpdateError::Invalid(error.to_string()))
+        checked.map_err(UpdateError::invalid)
     }
 
     /// Takes over what hooks made of an update. What they leave out stays as it is by now: their plan may have been made
@@ -188,7 +188,7 @@ impl Workloads {
     /// # Errors
     /// [`UpdateError`] when a hook refused it, or its output cannot be carried out.
     pub fn hooked(&self, mut prepared: PreparedUpdate, outcome: HookOutcome) -> Result<PreparedUpdate, UpdateError> {
-        let invalid = |reason: &dyn Display| UpdateError::Invalid(format!("Hook output: {reason}"));
+        let invalid = |reason: &dyn Display| UpdateError::invalid(format_args!("Hook output: {reason}"));
         if let Some(output) = outcome? {
             self.change_by_hooks(&mut prepared, output).map_err(|reason| invalid(&reason))?;
         }
@@ -203,7 +203,7 @@ impl Workloads {
             |name: &str| forms.get(name).map_or_else(|| self.before_modes().get(name), |it| it.effective.as_ref());
         let workload = |name: &str| effective(name).map(|added| &*added.workload);
         match find_cycle(workload, new().map(|added| &added.instance.workload)) {
-            Some(cycle) => Err(UpdateError::Cycle(cycle)),
+            Some(cycle) => Err(UpdateError::cycle(&cycle)),
             None => Ok(prepared),
         }
     }
@@ -269,7 +269,7 @@ impl Workloads {
                     Err(RenderError::TooManySteps { .. }) if !is_last => drop(names.insert(name)),
                     Err(error) => {
                         let does_too_much = matches!(error, RenderError::TooManySteps { .. });
-                        occasion.fail(failed, name, UpdateError::Invalid(named(&error, name)), does_too_much)?;
+                        occasion.fail(failed, name, UpdateError::invalid(named(&error, name)), does_too_much)?;
                     }
                 }
             }

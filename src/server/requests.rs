@@ -8,12 +8,13 @@ use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
 use super::requester::{Denied, RequestKey, Requester};
-use super::update::{StateChange, UpdateError, requested_change};
+use super::update::{UpdateError, requested_change};
+use super::waiting_requests::WithHooks;
 use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::Phase;
 use crate::model::field_path;
 use crate::model::mask_tree::{MaskTree, Wanted};
-use crate::model::messages::{AddedWorkload, ReadState, Request, RequestContent, ResponseContent, UpdateState};
+use crate::model::messages::{AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent};
 use crate::model::names::{Name, excerpt};
 use crate::model::node::Node;
 use crate::model::workload::Workload;
@@ -28,6 +29,9 @@ const LOG_TIME_MAX: usize = 64;
 
 /// The error when too many requests of a requester wait.
 const TOO_MANY_WAIT: &str = "Too many requests wait for earlier ones; try again when these have their responses";
+
+/// The same while hooks work.
+const TOO_MANY_WAIT_FOR_HOOKS: &str = "Too many requests wait for mutating hooks; try again later";
 
 /// The response to what was cancelled while it waited.
 const WITHDRAWN: &str = "It was cancelled before it began";
@@ -96,8 +100,10 @@ impl ServerLoop {
                 self.serve(requester, &key, content);
             }
             _ if !self.waiting.hooks_work() => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT),
-            _ if content.is_update() => self.peers.refuse_or_drop(&key, UpdateError::TooManyWait.answer()),
-            _ => self.peers.refuse_or_drop(&key, UpdateError::TooManyWait),
+            _ if content.is_update() => {
+                self.peers.refuse_or_drop(&key, UpdateError::Other(TOO_MANY_WAIT_FOR_HOOKS.to_owned()).answer());
+            }
+            _ => self.peers.refuse_or_drop(&key, TOO_MANY_WAIT_FOR_HOOKS),
         }
     }
 
@@ -130,11 +136,7 @@ impl ServerLoop {
             return self.overtaken_done(key);
         }
         match content {
-            RequestContent::UpdateState(update) => self.update_state(requester, key, update),
-            RequestContent::RollBack(number) => {
-                let change = self.change_before(number, requester);
-                self.change_state(requester, key, change, false);
-            }
+            RequestContent::UpdateState(_) | RequestContent::RollBack(_) => self.change_state(requester, key, content),
             RequestContent::CompleteState(read) if !read.subscribe => self.complete_state(requester, key, &read),
             RequestContent::Missing => self.peers.refuse(key, "The Request does not contain any content"),
             // What lasts longer than its response must be found again by its id.
@@ -178,33 +180,33 @@ impl ServerLoop {
 
     // ---------------------------------------------------------------- updates
 
-    fn update_state(&mut self, requester: &Requester, key: &RequestKey, update: UpdateState) {
+    /// What an update means for the present state.
+    fn prepare_update(&self, requester: &Requester, content: RequestContent) -> Result<PreparedUpdate, UpdateError> {
+        let update = match content {
+            RequestContent::RollBack(number) => {
+                return self.workloads.prepare(self.change_before(number, requester)?, Occasion::Update);
+            }
+            RequestContent::UpdateState(update) => update,
+            _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
+        };
         let again = self.failed_at_start(&update.masks);
         let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
-        let change = requested_change(self.view(), update, requester.agent().is_none()).map(|mut change| {
-            again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-            change
-        });
-        self.change_state(requester, key, change, writes_mode);
+        let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
+        again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
+        Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? })
     }
 
-    /// Checks a change, has the hooks look at it, and carries it out.
-    fn change_state(
-        &mut self,
-        requester: &Requester,
-        key: &RequestKey,
-        change: Result<StateChange, UpdateError>,
-        writes_mode: bool,
-    ) {
+    /// Checks an update, has the hooks look at it, and carries it out.
+    fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         let _source = log_source(self.peers.source_of(requester));
-        let prepared = change
-            .and_then(|change| Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? }));
-        match (prepared, &self.hooks) {
-            (Ok(prepared), Some(hooks)) if !prepared.forms.is_empty() => {
+        let kept = self.hooks.as_ref().map(|_| content.clone());
+        match (self.prepare_update(requester, content), &self.hooks, kept) {
+            (Ok(prepared), Some(hooks), Some(content)) if !prepared.forms.is_empty() => {
                 hooks.start_plan(self.workloads.difference(&prepared.forms).message());
-                self.waiting.begin(requester.clone(), key.clone(), prepared);
+                let (requester, key, commits) = (requester.clone(), key.clone(), self.workloads.commits);
+                self.waiting.begin(WithHooks { requester, key, content, prepared, commits });
             }
-            (prepared, _) => {
+            (prepared, ..) => {
                 let result = prepared.and_then(|prepared| self.accept(prepared, requester));
                 self.update_done(key, result);
             }
@@ -224,17 +226,22 @@ impl ServerLoop {
         masks.iter().filter_map(failed).collect()
     }
 
-    /// The hooks are done: carries the update out or refuses it.
+    /// The hooks are done: carries the update out or refuses it. If the state is another one than they were asked about, it
+    /// begins anew: what it means now may be something else.
     pub(super) fn hooks_done(&mut self, outcome: HookOutcome) {
         let begin = self.now();
-        let Some((requester, key, prepared)) = self.waiting.end() else {
+        let Some(WithHooks { requester, key, content, prepared, commits }) = self.waiting.end() else {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
         let _source = log_source(self.peers.source_of(&requester));
-        let hooked = self.workloads.hooked(prepared, outcome);
-        let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
-        self.update_done(&key, result);
+        if outcome.is_ok() && commits != self.workloads.commits {
+            self.serve(&requester, &key, content);
+        } else {
+            let hooked = self.workloads.hooked(prepared, outcome);
+            let result = hooked.and_then(|prepared| self.accept(prepared, &requester));
+            self.update_done(&key, result);
+        }
         self.waiting.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref(); // For what waited for that.
     }

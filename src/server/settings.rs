@@ -65,8 +65,10 @@ struct Arguments {
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
     startup_manifest: Option<PathBuf>,
-    address: Option<Addresses>,
-    socket_mode: Option<SocketMode>,
+    #[serde(default, deserialize_with = "addresses")]
+    address: Option<Vec<ListenAddress>>,
+    #[serde(default, deserialize_with = "socket_mode")]
+    socket_mode: Option<u32>,
     insecure: Option<bool>,
     #[serde(default)]
     mutating_hooks: Vec<HookEntry>,
@@ -80,8 +82,10 @@ struct Keys {
     metrics: Option<MetricsPath>,
     #[serde(default)]
     metrics_interval: MetricsInterval,
-    mode_config: Option<ModeName>,
-    mode_on_failure: Option<ModeName>,
+    #[serde(default, deserialize_with = "mode_name")]
+    mode_config: Option<String>,
+    #[serde(default, deserialize_with = "mode_name")]
+    mode_on_failure: Option<String>,
 }
 
 /// Value of the key `update_on_failure`.
@@ -91,12 +95,7 @@ fn on_failure<'de, D: serde::Deserializer<'de>>(text: D) -> Result<OnFailure, D:
     known.copied().ok_or_else(|| serde::de::Error::custom("'rollback' or 'keep' is expected"))
 }
 
-/// Value of the key `address`: one address or a list of them.
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "OneOrMany")]
-struct Addresses(Vec<ListenAddress>);
-
-/// Texts, so that what is wrong with one of them becomes part of the error.
+/// Value of the key `address`: texts, so that what is wrong with one of them becomes part of the error.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "an address or a list of addresses is expected")]
 enum OneOrMany {
@@ -104,32 +103,35 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-impl TryFrom<OneOrMany> for Addresses {
-    type Error = String;
-
-    fn try_from(texts: OneOrMany) -> Result<Self, String> {
-        let texts = match texts {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) if texts.is_empty() => return Err("a server needs at least one address".to_owned()),
-            OneOrMany::Many(texts) => texts,
-        };
-        texts.iter().map(|text| text.parse()).collect::<Result<_, _>>().map(Self)
+fn addresses<'de, D: serde::Deserializer<'de>>(texts: D) -> Result<Option<Vec<ListenAddress>>, D::Error> {
+    let texts = match OneOrMany::deserialize(texts)? {
+        OneOrMany::One(text) => vec![text],
+        OneOrMany::Many(texts) => texts,
+    };
+    if texts.is_empty() {
+        return Err(serde::de::Error::custom("a server needs at least one address"));
     }
+    let addresses = texts.iter().map(|text| text.parse()).collect::<Result<_, String>>();
+    addresses.map(Some).map_err(serde::de::Error::custom)
 }
 
 /// Value of the key `socket_mode`: permissions of the files of Unix domain sockets.
-#[derive(Debug, Clone, Copy)]
-struct SocketMode(u32);
-
-impl<'de> Deserialize<'de> for SocketMode {
-    fn deserialize<D: serde::Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let mode = u32::deserialize(number).unwrap_or_default();
-        // A decimal 660 is a mistake for octal, and would open the socket in another way.
-        if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
-            return Ok(Self(mode));
-        }
-        Err(serde::de::Error::custom("permissions from 0o600 to 0o666 are expected, written in octal as 0o660"))
+fn socket_mode<'de, D: serde::Deserializer<'de>>(number: D) -> Result<Option<u32>, D::Error> {
+    let mode = u32::deserialize(number).unwrap_or_default();
+    // A decimal 660 is a mistake for octal, and would open the socket in another way.
+    if mode & !0o666 == 0 && mode & 0o600 == 0o600 {
+        return Ok(Some(mode));
     }
+    Err(serde::de::Error::custom("permissions from 0o600 to 0o666 are expected, written in octal as 0o660"))
+}
+
+/// Value of the keys `mode_config` and `mode_on_failure`: a name as configs and modes have it.
+fn mode_name<'de, D: serde::Deserializer<'de>>(text: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(text)?;
+    if is_name(&name) {
+        return Ok(Some(name));
+    }
+    Err(serde::de::Error::custom(format_args!("unsupported name '{}'. {NAME_RULE}", excerpt(&name))))
 }
 
 /// An outside program that may change or refuse updates.
@@ -156,18 +158,6 @@ pub struct ModeSettings {
     pub config_item: String,
     /// The mode that a failed essential workload leads to; `None` to switch on request only.
     pub on_failure: Option<String>,
-}
-
-/// Value of the keys `mode_config` and `mode_on_failure`: a name as configs and modes have it.
-#[derive(Debug)]
-struct ModeName(String);
-
-impl<'de> Deserialize<'de> for ModeName {
-    fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(text)?;
-        let wrong = || serde::de::Error::custom(format!("unsupported name '{}'. {NAME_RULE}", excerpt(&name)));
-        if is_name(&name) { Ok(Self(name)) } else { Err(wrong()) }
-    }
 }
 
 fn default_hooks_folder() -> PathBuf {
@@ -267,7 +257,7 @@ fn combine(
     let insecure = from_options.or(keys.insecure).unwrap_or_default();
     let addresses = match (options.address, keys.address) {
         (given, _) if !given.is_empty() => given,
-        (_, Some(Addresses(addresses))) => addresses,
+        (_, Some(addresses)) => addresses,
         _ => vec![ListenAddress::Tcp(DEFAULT_ADDRESS)],
     };
     let security = if addresses.iter().all(|address| matches!(address, ListenAddress::Socket(_))) {
@@ -285,10 +275,7 @@ fn combine(
             let place = file.place("mode_on_failure");
             return Err(ConfigError::Parse(format!("'mode_on_failure' needs 'mode_config' as well ({place})")).into());
         }
-        (item, on_failure, _) => item.map(|ModeName(config_item)| ModeSettings {
-            config_item,
-            on_failure: on_failure.map(|ModeName(mode)| mode),
-        }),
+        (item, on_failure, _) => item.map(|config_item| ModeSettings { config_item, on_failure }),
     };
     let mut mutating_hooks = keys.mutating_hooks;
     mutating_hooks.sort_by_key(|hook| hook.prio.0); // Stable: ties stay in the order of the file.
@@ -310,7 +297,7 @@ fn combine(
     Ok(ServerSettings {
         startup_manifest: options.startup_manifest.or(keys.startup_manifest),
         addresses,
-        socket_mode: keys.socket_mode.map_or(DEFAULT_SOCKET_MODE, |SocketMode(mode)| mode),
+        socket_mode: keys.socket_mode.unwrap_or(DEFAULT_SOCKET_MODE),
         security,
         mutating_hooks,
         state_dir: keys.state_dir,

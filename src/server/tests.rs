@@ -85,7 +85,9 @@ impl ServerLoop {
         loop {
             while self.serve_waiting() {}
             self.on_event(ServerEvent::Room);
-            let Some(outcome) = self.hooks.as_ref().and_then(|hooks| hooks.outcomes().try_recv().ok()) else { return };
+            // Those of a simulation have an outcome of each plan; those of a test have none until the test gives it.
+            let hooks = self.hooks.as_ref().filter(|_| self.waiting.hooks_work());
+            let Some(outcome) = hooks.and_then(|hooks| hooks.outcomes().recv().ok()) else { return };
             self.on_event(ServerEvent::Hooks(outcome));
         }
     }

@@ -3,7 +3,6 @@
 //! Thread: `server`; plain functions. Nothing is changed here, so a refused update leaves no trace.
 
 use super::state_view::StateView;
-use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
 use crate::model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
@@ -11,7 +10,6 @@ use crate::model::cycles::cycle_text;
 use crate::model::field_path::{self, FieldNotFound};
 use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::fields::{Kind, omit_empty};
-use crate::model::guarded_update::REMEMBERED;
 use crate::model::messages::{NO_STATE, UpdateState};
 use crate::model::names::Name;
 use crate::model::node::{Node, StateError};
@@ -109,21 +107,9 @@ fn exchange<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, change: BTreeMap<K, Opt
 /// [`UpdateError::answer`] for that of a response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// The request has no new state.
-    #[error("{NO_STATE}")]
-    NoState,
-    /// The new state holds something that no program of this version can read.
-    #[error("Failed to parse new state, '{0}'")]
-    Unreadable(String),
-    /// A mask cannot be followed.
-    #[error(transparent)]
-    Field(#[from] FieldNotFound),
-    /// Version or config keys; reported without a frame.
+    /// The request has no new state, or one with another version or wrong config keys; reported without a frame.
     #[error("{0}")]
     Rule(String),
-    /// The state that the update leads to is not valid.
-    #[error("Resulting State is invalid, reason: '{0}'")]
-    Invalid(String),
     /// A mutating hook refuses the update.
     #[error("Mutating hook '{hook}' vetoed the state change: '{reason}'")]
     Veto {
@@ -132,64 +118,39 @@ pub enum UpdateError {
         /// Its standard error.
         reason: String,
     },
-    /// A mutating hook cannot do its work.
-    #[error("Mutating hook '{hook}' execution failed: '{reason}'")]
-    HookFailed {
-        /// Which hook.
-        hook: String,
-        /// Why.
-        reason: String,
-    },
-    /// The server cannot take more updates until the mutating hooks are done.
-    #[error("Too many requests wait for mutating hooks; try again later")]
-    TooManyWait,
-    /// It would do what a guarded update did that was undone.
-    #[error("{REMEMBERED}{number}, which was undone: {reason}")]
-    Remembered {
-        /// The number of that one.
-        number: u64,
-        /// Why it was undone.
-        reason: String,
-    },
-    /// What was there before a guarded update cannot come into force again.
     #[error("{0}")]
-    NoRollback(String),
-    /// So many guarded updates are open that one more cannot be judged.
-    #[error("{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back")]
-    TooManyOpen,
-    /// So many of them were requested by workloads that the remaining places are left to others.
-    #[error(
-        "{UPDATES_OPEN_OF_WORKLOADS} guarded updates are open that workloads have requested; wait until one of them has \
-         ended"
-    )]
-    TooManyOfWorkloads,
-    /// A workload requests a change of what an open guarded update changes, or would use it.
-    #[error(
-        "it would become a part of update {number}, which is open and also about what this workload may not write; \
-         wait until that has ended"
-    )]
-    PartOfOther {
-        /// The number of that one.
-        number: u64,
-    },
-    /// Workloads wait for each other, each for the next one and the last one for the first one. Never empty.
-    #[error("{}", cycle_text(.0))]
-    Cycle(Vec<Name>),
+    Other(String),
 }
 
 impl UpdateError {
+    /// The state that the update leads to is not valid.
+    pub fn invalid(reason: impl std::fmt::Display) -> Self {
+        Self::Other(format!("Resulting State is invalid, reason: '{reason}'"))
+    }
+
+    /// Workloads wait for each other, each for the next one and the last one for the first one.
+    pub fn cycle(cycle: &[Name]) -> Self {
+        Self::Other(cycle_text(cycle))
+    }
+
     /// The text of the error response.
     pub fn answer(&self) -> String {
         match self {
-            Self::NoState | Self::Rule(_) => self.to_string(),
+            Self::Rule(_) => self.to_string(),
             Self::Veto { hook, reason } => format!("Update rejected by mutating hook '{hook}': '{reason}'"),
-            _ => format!("Update rejected: '{self}'"),
+            Self::Other(_) => format!("Update rejected: '{self}'"),
         }
     }
 }
 
+impl From<FieldNotFound> for UpdateError {
+    fn from(error: FieldNotFound) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
 fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
-    UpdateError::Invalid(format!("Could not parse into CompleteState: '{reason}'"))
+    UpdateError::invalid(format_args!("Could not parse into CompleteState: '{reason}'"))
 }
 
 /// What `update` makes of the current state. Who `may_forget` may name guarded updates by masks, to make them once more.
@@ -202,9 +163,9 @@ pub fn requested_change(
     may_forget: bool,
 ) -> Result<StateChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
-        (None, _) => Err(UpdateError::NoState),
+        (None, _) => Err(UpdateError::Rule(NO_STATE.to_owned())),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
-        (Some(Err(reason)), _) => Err(UpdateError::Unreadable(reason)),
+        (Some(Err(reason)), _) => Err(UpdateError::Other(format!("Failed to parse new state, '{reason}'"))),
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
             omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.

@@ -46,10 +46,22 @@ struct Waiting {
     _place: Room,
 }
 
+/// An update that the hooks have.
+#[derive(Debug)]
+pub struct WithHooks {
+    pub requester: Requester,
+    pub key: RequestKey,
+    /// As it was requested, in case that the state becomes another meanwhile.
+    pub content: RequestContent,
+    pub prepared: PreparedUpdate,
+    /// [`super::workloads::Workloads::commits`] when it was prepared.
+    pub commits: u64,
+}
+
 /// The update that the hooks have, what waits, and who rests.
 #[derive(Debug, Default)]
 pub struct WaitingRequests {
-    with_hooks: Option<(Requester, RequestKey, PreparedUpdate)>,
+    with_hooks: Option<WithHooks>,
     queue: VecDeque<Waiting>,
     /// Workloads and streams, and when they have rested for all that was done for them.
     rested: BTreeMap<Requester, Instant>,
@@ -103,12 +115,12 @@ impl WaitingRequests {
     }
 
     fn waits_for_hooks(&self, requester: &Requester, content: &RequestContent) -> bool {
-        self.with_hooks.as_ref().is_some_and(|(first, ..)| content.is_update() || first == requester)
+        self.with_hooks.as_ref().is_some_and(|first| content.is_update() || first.requester == *requester)
     }
 
     /// The update that the hooks have, and those that wait.
     pub fn updates(&self) -> impl Iterator<Item = &RequestKey> {
-        let first = self.with_hooks.iter().map(|(_, key, _)| key);
+        let first = self.with_hooks.iter().map(|first| &first.key);
         first.chain(self.queue.iter().filter(|waiting| waiting.content.is_update()).map(|waiting| &waiting.key))
     }
 
@@ -144,13 +156,13 @@ impl WaitingRequests {
         Ok(())
     }
 
-    /// The hooks work on the update of `key`.
-    pub fn begin(&mut self, requester: Requester, key: RequestKey, update: PreparedUpdate) {
-        self.with_hooks = Some((requester, key, update));
+    /// The hooks work on this update.
+    pub fn begin(&mut self, update: WithHooks) {
+        self.with_hooks = Some(update);
     }
 
     /// The hooks are done with the update that is returned.
-    pub fn end(&mut self) -> Option<(Requester, RequestKey, PreparedUpdate)> {
+    pub fn end(&mut self) -> Option<WithHooks> {
         self.with_hooks.take()
     }
 
@@ -344,8 +356,13 @@ mod tests {
     fn a_newer_update_does_not_pass_those_that_waited_for_hooks() {
         let (mut waiting, now) = (WaitingRequests::default(), SystemClock.now());
         let (a, b) = (requester(1, None), requester(2, None));
-        waiting.with_hooks =
-            Some((requester(3, None), RequestKey { peer: PeerId(3), id: "h".to_owned() }, PreparedUpdate::default()));
+        waiting.with_hooks = Some(WithHooks {
+            requester: requester(3, None),
+            key: RequestKey { peer: PeerId(3), id: "h".to_owned() },
+            content: update(0),
+            prepared: PreparedUpdate::default(),
+            commits: 0,
+        });
         for (requester, id, content) in
             [(&a, "read", read()), (&a, "first", update(0)), (&b, "second", update(0)), (&b, "later", read())]
         {

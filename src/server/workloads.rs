@@ -56,6 +56,8 @@ pub struct Workloads {
     pub unwanted: UnwantedInstances,
     /// Renders desired workloads.
     pub templates: Templates,
+    /// How often any of this was changed by an update, an undo or a switch.
+    pub commits: u64,
 }
 
 impl Workloads {

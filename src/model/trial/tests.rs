@@ -10,10 +10,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 impl Trial {
     /// Entries that do not agree with each other end the test.
     fn check(&self) {
-        let alarms = self.judged.iter().filter_map(|(name, judged)| Some((judged.alarm?, name.clone())));
-        assert_eq!(alarms.collect::<BTreeSet<_>>(), self.alarms);
-        assert_eq!(self.judged.values().filter(|judged| judged.standing == Standing::Away).count(), self.away);
-        assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm.is_some()));
+        let alarm = self.judged.values().filter_map(Judged::alarm).min();
+        assert!(alarm.is_none_or(|at| self.due.is_some_and(|due| due <= at)), "{alarm:?} {:?}", self.due);
+        assert!(self.judged.values().all(|judged| (judged.standing == Standing::Waits) == judged.alarm().is_some()));
     }
 }
 

@@ -52,7 +52,10 @@ impl ServerLoop {
         let joined: Vec<u64> = joined.map(join).collect();
         // A workload may decide only about what it may write: if its request fails, all of the update is put back.
         if let Some(number) = joined.last().filter(|_| !self.may_write(requester, &unit)) {
-            return Err(UpdateError::PartOfOther { number: *number });
+            return Err(UpdateError::Other(format!(
+                "it would become a part of update {number}, which is open and also about what this workload may not \
+                 write; wait until that has ended"
+            )));
         }
         let left = unit.join(request);
         let forgotten = &prepared.change.forgotten_updates;
@@ -143,7 +146,10 @@ impl ServerLoop {
         let is_of_workload = requester.agent().is_some();
         let others = |(number, open): &(&u64, &Open)| open.record.is_of_workload && !joined.contains(number);
         if is_of_workload && guarded.open.iter().filter(others).count() >= UPDATES_OPEN_OF_WORKLOADS {
-            return Err(UpdateError::TooManyOfWorkloads);
+            return Err(UpdateError::Other(format!(
+                "{UPDATES_OPEN_OF_WORKLOADS} guarded updates are open that workloads have requested; wait until one of \
+                 them has ended"
+            )));
         }
         if guarded.open.len() < UPDATES_OPEN + joined.len() {
             return Ok(());
@@ -152,7 +158,11 @@ impl ServerLoop {
             !is_of_workload && !open.is_staging() && open.trial.is_quiet() && !joined.contains(number)
         };
         let oldest = guarded.open.iter().find(waits_for_absent_only).map(|(number, _)| *number);
-        let open = oldest.and_then(|number| guarded.close(number)).ok_or(UpdateError::TooManyOpen)?;
+        let open = oldest.and_then(|number| guarded.close(number)).ok_or_else(|| {
+            UpdateError::Other(format!(
+                "{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back"
+            ))
+        })?;
         let absent = open.trial.waits_for().join(", ");
         guarded.end(open.record, UpdatePhase::Kept, Some(format!("not waited for any more: {absent}")));
         Ok(())

@@ -10,7 +10,7 @@ mod unit;
 mod verdict;
 
 use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
-use crate::model::guarded_update::{AGENT_PREFIX, UpdatePhase};
+use crate::model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
 use crate::model::lifecycle::{self, OnFailure};
 use crate::model::mask_tree::Wanted;
 use crate::model::messages::AddedWorkload;
@@ -187,7 +187,8 @@ impl GuardedUpdates {
         let fingerprint = Some(unit.fingerprint());
         let same = |record: &&Record| record.remembered == fingerprint && !forgotten.contains(&record.number);
         self.ended.iter().rev().map(|ended| &ended.record).find(same).map_or(Ok(()), |same| {
-            Err(UpdateError::Remembered { number: same.number, reason: same.reason.clone().unwrap_or_default() })
+            let (number, reason) = (same.number, same.reason.as_deref().unwrap_or_default());
+            Err(UpdateError::Other(format!("{REMEMBERED}{number}, which was undone: {reason}")))
         })
     }
 

@@ -246,14 +246,14 @@ impl ServerLoop {
     /// What leads back to the desired state before update `number`, for a requester that may write all of it.
     ///
     /// # Errors
-    /// [`UpdateError::NoRollback`].
+    /// Why not.
     // [impl->swdd~server-rolls-back-updates~1]
     pub(in crate::server) fn change_before(
         &self,
         number: u64,
         requester: &Requester,
     ) -> Result<StateChange, UpdateError> {
-        let refused = |reason: String| Err(UpdateError::NoRollback(reason));
+        let refused = |reason: String| Err(UpdateError::Other(reason));
         let known = self.guarded.records().map(|(record, _)| record).find(|record| record.number == number);
         let Some(record) = known else { return refused(format!("update {number} does not exist")) };
         let unit = &record.unit;
@@ -302,12 +302,12 @@ impl ServerLoop {
             let Some(workload) = change.workload(desired, name) else { continue };
             if let Some(missing) = workload.configs.values().find(|key| change.config(desired, key).is_none()) {
                 let error = RenderError::MissingConfig(missing.clone());
-                return Err(UpdateError::Invalid(format!("{error} (workload '{name}')")));
+                return Err(UpdateError::invalid(format_args!("{error} (workload '{name}')")));
             }
         }
         self.workloads.check_modes(change)?;
         let workload = |name: &str| change.workload(desired, name).map(|workload| -> &Workload { workload });
-        find_cycle(workload, change.workloads.keys()).map_or(Ok(()), |cycle| Err(UpdateError::Cycle(cycle)))
+        find_cycle(workload, change.workloads.keys()).map_or(Ok(()), |cycle| Err(UpdateError::cycle(&cycle)))
     }
 
     /// What command lines of an earlier version receive, which wait for the instances in the response to a request: those

@@ -21,10 +21,11 @@ impl MutatingHooks {
         (hooks, plans)
     }
 
-    /// Hooks whose outcome is there at once.
-    pub fn answering(decide: Decide) -> Self {
-        let (mut hooks, _, outcomes, _) = Self::without_thread().unwrap();
-        hooks.decides = Some((decide, outcomes));
+    /// Hooks that do this.
+    pub fn answering(decide: fn(WorkloadPlan) -> HookOutcome) -> Self {
+        let (hooks, plans, outcomes, _) = Self::without_thread().unwrap();
+        let decide_all = move || plans.iter().map(decide).try_for_each(|outcome| outcomes.send(outcome));
+        let _thread = threads::spawn("hook", STACK_LARGE, move || drop(decide_all())).unwrap();
         hooks
     }
 }

@@ -3,7 +3,10 @@
 use super::bounds::{ask, with_rights};
 use super::*;
 use crate::limits::UPDATES_OPEN_OF_WORKLOADS;
+use crate::model::messages::PreparedInstance;
+use crate::model::prepare_level::PrepareLevel;
 use crate::server::ServerLoop;
+use crate::server::mutating_hooks::MutatingHooks;
 use crate::server::state_store::{Stored, parse, text};
 use std::sync::Arc;
 
@@ -20,6 +23,38 @@ pub fn restart(rig: &mut Rig) {
     (rig.cluster, rig.stored) = (Cluster::default(), writes);
     rig.cluster.server = server;
     rig.a = rig.cluster.agent("A");
+}
+
+/// What hooks make of a workload may have been changed together with the server.
+#[test]
+fn an_update_that_hooks_make_another_instance_of_at_the_start_is_staged_judged_and_undone_as_that() {
+    let mut rig = Rig::with_agent(&[db("1")], PREPARES);
+    rig.apply(&[&db("2")]).unwrap();
+    assert_eq!(rig.phases(), ["1 STAGING"]);
+    let stored = rig.cluster.server.stored();
+    let mut server = ServerLoop::new();
+    server.set_clock(rig.clock.clone());
+    server.set_hooks(MutatingHooks::answering(|mut plan| {
+        plan.added.iter_mut().for_each(|added| added.instance.id = "other".into());
+        Ok(Some(plan))
+    }));
+    server.start_again_with(stored).unwrap();
+    rig.cluster = Cluster::default();
+    rig.cluster.server = server;
+    rig.a = rig.cluster.agent_with("A", PREPARES);
+    let other = InstanceName::with_id("db", "other", "A");
+    let sent = rig.cluster.take(rig.a);
+    assert!(sent.iter().any(|sent| matches!(sent, FromServer::Prepare(list) if list[0].instance == other)), "{sent:?}");
+    let hello = |sent: &FromServer| matches!(sent, FromServer::ServerHello(all) if all[0].instance == db_instance("1"));
+    assert!(sent.iter().any(hello), "{sent:?}");
+    let ready = PreparedInstance { instance: other.clone(), level: Some(PrepareLevel::Create), ..Default::default() };
+    rig.cluster.send(rig.a, ToServer::Prepared(vec![ready]));
+    assert_eq!((rig.phases(), rig.plan().1), (vec!["1 TRIAL".to_owned()], vec![db_instance("1").to_string()]));
+    rig.report(&db_instance("1"), Phase::Removed);
+    rig.report(&other, Phase::PendingStartingFailed);
+    assert_eq!((rig.phases(), rig.desired()), (vec!["1 UNDONE".to_owned()], vec!["db 1".to_owned()]));
+    assert_eq!(rig.plan().1, [other.to_string()]);
+    assert!(rig.cluster.server.workloads.is_wanted(&db_instance("1")));
 }
 
 // [utest->swdd~server-keeps-guarded-updates~1]

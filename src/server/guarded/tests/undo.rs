@@ -130,12 +130,40 @@ fn a_request_that_hooks_had_while_an_update_was_undone_is_carried_out_from_there
     rig.report(&db_instance("2"), Phase::Removed);
     rig.report(&db_instance("1"), Phase::Running);
     rig.cluster.take_all();
+    while rig.cluster.asked().is_some() {}
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    let asked = rig.cluster.asked().expect("they were asked about another state");
+    assert_eq!(asked.deleted[0].instance, db_instance("1"));
     rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
     assert_eq!(rig.plan(), (vec!["db".to_owned()], vec![db_instance("1").to_string()]), "what is there now ends");
     assert_eq!(
         (rig.desired(), rig.phases()),
         (vec!["db 3".to_owned()], vec!["1 UNDONE".to_owned(), "2 TRIAL".to_owned()])
     );
+}
+
+/// It was deleted when the request came, and its undo brought it back while hooks worked: nobody asked for it, and it ran on.
+#[test]
+fn a_workload_that_comes_back_while_hooks_have_a_request_without_it_does_not_run_on() {
+    let mut rig = Rig::new(&[db("1"), workload("old", "1", ROLLBACK, "")]);
+    rig.cluster.hook();
+    let commander = rig.cluster.commander();
+    let send = |rig: &mut Rig, image: &str| {
+        let state = format!("{{ desiredState: {{ apiVersion: v1, workloads: {{ {} }} }} }}", db(image));
+        rig.cluster.send_request(commander, "r", crate::server::tests::update(&state, &[]));
+    };
+    send(&mut rig, "2");
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    send(&mut rig, "3");
+    rig.report(&db_instance("2"), Phase::PendingStartingFailed);
+    assert_eq!(rig.desired(), ["db 1", "old 1"]);
+    while rig.cluster.asked().is_some() {}
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    let asked = rig.cluster.asked().expect("they were asked about another state");
+    let deleted: Vec<&str> = asked.deleted.iter().map(|deleted| &*deleted.instance.workload).collect();
+    assert_eq!((deleted, names(&asked.added)), (vec!["db", "old"], vec!["db".to_owned()]));
+    rig.cluster.server.on_event(ServerEvent::Hooks(Ok(None)));
+    assert_eq!(rig.desired(), ["db 3"]);
 }
 
 #[test]
