@@ -37,13 +37,11 @@ struct Client {
 }
 
 fn client(pump: &mut Pump, begin: Instant) -> Client {
-    let (end, ours) = UnixStream::pair().unwrap();
-    [&end, &ours].iter().for_each(|end| end.set_nonblocking(true).unwrap());
+    let (end, ours) = pair().unwrap();
     let client = Client { end, grpc: Arc::default(), is_closed: Arc::default(), refused: Arc::default() };
     let (grpc, is_closed, refused) = (client.grpc.clone(), client.is_closed.clone(), client.refused.clone());
     let open = Box::new(move |_: &Link| {
-        let (plain, endpoint) = UnixStream::pair()?;
-        [&plain, &endpoint].iter().for_each(|end| end.set_nonblocking(true).unwrap());
+        let (plain, endpoint) = pair()?;
         *grpc.lock().unwrap() = Some(endpoint);
         Ok((plain, Some(Box::new(Door(is_closed)) as Box<dyn Gate>)))
     });
