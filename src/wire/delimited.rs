@@ -4,6 +4,7 @@
 //! A [`FrameBuffer`] holds what one workload has written and not finished; it never holds more than the limit of a
 //! message and one read. [`workload_side`] is the other end, for tests and measurements.
 
+pub use super::convert::ConvertError;
 use super::convert::messages;
 use crate::model::messages::{FromWorkload, ToWorkload};
 use protobuf::CodedInputStream;
@@ -28,11 +29,6 @@ pub enum FrameError {
         max: usize,
     },
 }
-
-/// One message that cannot be decoded; the next one may be fine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Undecodable(String);
 
 /// Bytes that came and are not handled yet.
 #[derive(Debug)]
@@ -127,8 +123,8 @@ impl FrameBuffer {
 ///
 /// # Errors
 /// The bytes are no such message.
-pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, Undecodable> {
-    messages::read_from_workload(bytes).map_err(|error| Undecodable(error.0))
+pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, ConvertError> {
+    messages::read_from_workload(bytes)
 }
 
 /// The bytes of a message to a workload, with its length.
@@ -138,7 +134,7 @@ pub fn frame(message: ToWorkload) -> Vec<u8> {
 
 /// The end of a workload.
 pub mod workload_side {
-    use super::{Undecodable, messages};
+    use super::{ConvertError, messages};
     use crate::model::messages::{FromWorkload, ToWorkload};
 
     /// The bytes of a message to the agent, with its length.
@@ -150,8 +146,8 @@ pub mod workload_side {
     ///
     /// # Errors
     /// The bytes are no such message.
-    pub fn read_message(bytes: &[u8]) -> Result<ToWorkload, Undecodable> {
-        messages::read_to_workload(bytes).map_err(|error| Undecodable(error.0))
+    pub fn read_message(bytes: &[u8]) -> Result<ToWorkload, ConvertError> {
+        messages::read_to_workload(bytes)
     }
 }
 

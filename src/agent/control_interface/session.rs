@@ -9,7 +9,7 @@ use crate::model::messages::{FromWorkload, NO_STATE, Request, RequestContent, Re
 use crate::model::names::{Name, excerpt};
 use crate::model::version::check_compatible;
 use crate::platform::logging::log_source;
-use crate::wire::delimited::{FrameBuffer, Undecodable, read_message};
+use crate::wire::delimited::{ConvertError, FrameBuffer, read_message};
 use log::{debug, info, warn};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    fn on_message(&mut self, message: Result<FromWorkload, Undecodable>, now: Instant) {
+    fn on_message(&mut self, message: Result<FromWorkload, ConvertError>, now: Instant) {
         let _source = log_source(self.workload.clone());
         match (self.stage, message) {
             (_, Ok(FromWorkload::Hello { version })) => self.on_hello(&version),
