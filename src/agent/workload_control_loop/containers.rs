@@ -488,15 +488,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.remove_soon([Owned::searched(&added, Role::Surplus, Search::Workload)]);
         }
         let comes_back = next.as_ref().is_some_and(|order| order.added.instance == self.instance);
+        let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
+        let is_left = !comes_back && self.removal.list.iter().any(is_left);
         if comes_back {
             self.remove_files();
-        } else if !self.removal.has(&self.instance) {
+        } else if !is_left {
             self.remove_folder(&self.folder()); // An engine that is still making a container may write into it.
         }
         self.is_empty = true;
-        if self.removal.list.iter().any(|owned| owned.instance == self.instance && owned.role != Role::Old)
-            && !comes_back
-        {
+        if is_left {
             self.slot.hold(&self.instance); // Its end is reported with that of the last container.
             self.remove_due();
         } else {
