@@ -291,13 +291,13 @@ pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::manifest::tests::workload_with_everything;
 
     impl WorkloadStates {
-        pub fn len(&self) -> usize {
+        pub fn count(&self) -> usize {
             self.entries.len()
         }
     }
-    use crate::model::manifest::tests::workload_with_everything;
 
     #[test]
     fn a_desired_state_survives_the_way_through_the_tree() {
@@ -381,7 +381,7 @@ mod tests {
         let mine: Vec<String> = states.of_agent_workload("A", "w").map(|(name, _)| name.to_string()).collect();
         assert_eq!(mine, [InstanceName::new("w", "c", "A").to_string()]);
         states.set(&InstanceName::new("x", "c", "B"), ExecutionState::plain(Phase::Removed));
-        assert_eq!(states.len(), 4);
+        assert_eq!(states.count(), 4);
         assert_eq!(states.of_agent("B").count(), 0);
         assert!(states.node().at(&["A2", "w"]).is_some());
     }

@@ -255,7 +255,7 @@ fn usage_of(own: &BTreeSet<InstanceName>) -> AgentUsage {
         restarts: VALUE,
         missing: None,
     };
-    let of = |name: &InstanceName| (name.workload.clone(), BTreeMap::from([(name.id.clone(), usage.clone())]));
+    let of = |name: &InstanceName| (name.workload.to_string(), BTreeMap::from([(name.id.to_string(), usage.clone())]));
     AgentUsage { sampled_usec: VALUE, workloads: own.iter().map(of).collect(), ..AgentUsage::default() }
 }
 

@@ -90,7 +90,7 @@ fn a_failed_create_shows_its_error_and_call_without_what_the_container_executes(
     let mut engine = Engine::answering(&["echo 'Error: no such command' >&2; exit 127"]);
     let text = failed(engine.create());
     let run = run_call(&new());
-    assert_eq!(engine.calls(), [run.clone()]);
+    assert_eq!(engine.calls(), std::slice::from_ref(&run));
     let mut arguments: Vec<&str> = run.split(' ').collect();
     *arguments.last_mut().unwrap() = "***";
     assert_eq!(text, format!("Error: no such command. {}", engine.script.execution(&arguments)));

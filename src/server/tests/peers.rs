@@ -224,7 +224,7 @@ fn an_agent_cannot_fill_the_memory_with_states_of_workloads_that_nobody_wants() 
 fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants() {
     let mut cluster = Cluster::with_manifest(MANIFEST);
     let witness = cluster.settled_agent("agent_B");
-    let before = cluster.server.workloads.states.len();
+    let before = cluster.server.workloads.states.count();
     for number in 0..20 {
         let name = format!("new_{number}");
         let agent = cluster.settled_agent(&name);
@@ -235,7 +235,7 @@ fn agents_of_ever_new_names_cannot_fill_the_memory_with_states_that_nobody_wants
         cluster.close(agent);
         let [FromServer::WorkloadStates(gone)] = &cluster.take(witness)[..] else { panic!("all hear that") };
         assert!(gone.len() == NEVER_WANTED && gone.iter().all(|state| state.state.phase == Phase::Removed));
-        assert_eq!(cluster.server.workloads.states.len(), before);
+        assert_eq!(cluster.server.workloads.states.count(), before);
     }
 }
 

@@ -48,7 +48,7 @@ fn the_file_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).ok().map(|()| socket)
         })
         .collect();
-    assert!(waiting.len() < 2 * 128 as usize);
+    assert!(waiting.len() < 2 * 128);
     assert_eq!(bind(&path, 0o660).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     drop(waiting);
     assert!(listener.accept().is_ok() && path.exists(), "it still listens");
