@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "2dc3ec1ce755d4d46f4e34cb2e69b25029cbfd40"
+SRCREV = "0e743f3acf28c1588904ba59e283585ca87ac9ff"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
