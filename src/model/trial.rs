@@ -319,6 +319,11 @@ impl Trial {
         self.due.filter(|_| !self.is_quiet())
     }
 
+    /// When the first of those that wait changes by itself: looks at each of them.
+    pub fn next_change(&self) -> Option<Instant> {
+        self.judged.values().filter_map(Judged::alarm).min()
+    }
+
     /// Does what is due. Returns those that have missed their deadline.
     pub fn tick(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();

@@ -138,7 +138,7 @@ impl ClientTrial {
         }
         let names = self.trial.waits_for();
         wait.set_on_trial(&names.iter().map(String::as_str).collect());
-        Ok(Progress::Continue(self.trial.due()))
+        Ok(Progress::Continue(self.trial.next_change()))
     }
 
     fn take(&mut self, failures: impl IntoIterator<Item = Failure>, wait: &WaitState) {
