@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "0e743f3acf28c1588904ba59e283585ca87ac9ff"
+SRCREV = "b1b40cf58e5c78564b23649d7d6ba04e0898bac1"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
