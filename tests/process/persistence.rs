@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::support::process::exit_code;
 use crate::support::{Cluster, LIMIT, manifest, wait_until, workload};
+use ankaios_lite::server::state_store;
 use rustix::process::Signal;
 
 /// A cluster that is not started yet, whose server keeps its state.
@@ -214,10 +215,11 @@ fn lose_power(cluster: &Cluster, round: usize) -> (Option<u32>, bool) {
     };
     fs::write(file(cluster, "desired-state.json"), &bytes).expect("own folder is writable");
     // The server was killed between the end of the write and the renames.
-    let new = read("desired-state.json.new").filter(|new| new.ends_with(b"}"));
+    let is_whole = |new: &Vec<u8>| state_store::parse(&String::from_utf8_lossy(new)).is_ok();
+    let new = read("desired-state.json.new").filter(is_whole);
     match (is_readable, new) {
-        (true, _) => (number(&bytes), false),
-        (false, Some(new)) => (number(&new), false),
+        (_, Some(new)) => (number(&new), false),
+        (true, None) => (number(&bytes), false),
         (false, None) => (number(&previous), true),
     }
 }
@@ -261,8 +263,9 @@ fn a_server_killed_at_any_moment_starts_with_a_whole_state() {
         }
         cluster.kill_server();
         apply.kill();
-        let newest = ["desired-state.json", "desired-state.json.new"].map(|name| file(&cluster, name));
-        let newest = newest.iter().find_map(|path| fs::read_to_string(path).ok());
+        let newest = ["desired-state.json.new", "desired-state.json"].map(|name| file(&cluster, name));
+        let whole = |path: &_| fs::read_to_string(path).ok().filter(|text| state_store::parse(text).is_ok());
+        let newest = newest.iter().find_map(whole);
         let found = number_in(&newest.unwrap_or_default());
         assert!(found >= last_stored && found <= Some(next), "{found:?} after {last_stored:?}, round {round}");
         (last_stored, is_warned) = (found, false);
