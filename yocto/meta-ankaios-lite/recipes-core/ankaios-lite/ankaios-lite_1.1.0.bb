@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "b1b40cf58e5c78564b23649d7d6ba04e0898bac1"
+SRCREV = "70468b48f058e7ce671f60243985f0e3c113ba65"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
