@@ -371,7 +371,7 @@ pub struct EventsArguments {
     /// End after this many events; the current state of '-c' is none
     #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
-    /// End when this field has this value; '*' stands for every name at its place
+    /// End when this field has this value, at once if it has it already; '*' stands for every name at its place
     #[arg(long, value_name = "FIELD=VALUE", value_parser = parse_until)]
     pub until: Option<Until>,
     /// Connect again when the connection is lost, and print the state at that time

@@ -51,13 +51,14 @@ pub fn follow(
         };
         match incoming {
             Ok(Some(Incoming::Event(state, altered))) => {
-                // The first one is the current state.
-                if is_subscribed || is_resumed || *include_current_state {
+                let is_met = until.as_ref().is_some_and(|until| until.is_met(&state));
+                // The first one is the current state. The last document always shows what was waited for.
+                if is_subscribed || is_resumed || *include_current_state || is_met {
                     output.result(&event_text(now(), &altered, &state, *format))?;
                 }
                 left = left.map(|left| left - u64::from(is_subscribed));
                 (is_subscribed, is_resumed) = (true, true);
-                if left == Some(0) || until.as_ref().is_some_and(|until| until.is_met(&state)) {
+                if left == Some(0) || is_met {
                     return Ok(ExitCode::Success);
                 }
             }
@@ -174,7 +175,7 @@ completeState:
             std::iter::once(Step::State(configs(values[0]))).chain(events).collect::<Vec<_>>()
         };
         for (values, until, lines) in [
-            (&["b"][..], &k, 0),
+            (&["b"][..], &k, 1),
             (&["a", "b"], &k, 1),
             (&["a", "c", "b"], &k, 2),
             (&["a", "b"], &until("desiredState.configs.k", "b"), 1),
