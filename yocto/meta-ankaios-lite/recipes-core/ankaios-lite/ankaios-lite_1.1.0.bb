@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "70468b48f058e7ce671f60243985f0e3c113ba65"
+SRCREV = "043f51975480d19692f10693736ad4dc156d376d"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
