@@ -127,6 +127,11 @@ pub fn is_own(user_agent: &[u8]) -> bool {
     user_agent.starts_with(OWN_USER_AGENT.as_bytes())
 }
 
+/// Whether a client sends its requests only when the response headers have come.
+pub fn waits_for_headers(user_agent: &[u8]) -> bool {
+    String::from_utf8_lossy(user_agent).contains("tonic/")
+}
+
 /// The gRPC library, started on first use with a single completion queue.
 pub fn environment() -> Arc<Environment> {
     static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();

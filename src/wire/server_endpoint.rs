@@ -213,6 +213,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
                 connection,
                 message_max: grpc::takes(user_agent, shared.streams.message_max),
                 own: grpc::is_own(user_agent),
+                waits_for_headers: grpc::waits_for_headers(user_agent),
             };
             let owned = shared.clone();
             let body = move || {

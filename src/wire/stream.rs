@@ -19,8 +19,9 @@ use crate::model::messages::ToServer;
 use crate::model::names::excerpt;
 use crate::platform::logging::log_source;
 use crossbeam_channel::Sender;
-use futures_util::StreamExt;
-use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode};
+use futures_util::{Sink, StreamExt};
+use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode, WriteFlags};
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// What a client sends.
@@ -63,11 +64,20 @@ pub struct Client {
     pub message_max: usize,
     /// Whether it is a program of ours.
     pub own: bool,
+    /// Whether it sends nothing after its hello until the response headers have come.
+    pub waits_for_headers: bool,
 }
 
 impl Streams {
     /// Reads a stream until it ends.
-    pub fn serve(&self, peer: PeerId, service: Service, client: &Client, mut requests: Requests, responses: Responses) {
+    pub fn serve(
+        &self,
+        peer: PeerId,
+        service: Service,
+        client: &Client,
+        mut requests: Requests,
+        mut responses: Responses,
+    ) {
         let Connection { origin, account } = &client.connection;
         let (from, source) = (origin.to_string(), origin.source());
         let _source = log_source(source.as_str());
@@ -91,6 +101,10 @@ impl Streams {
         // The name is for people who look at the process; without it nothing is lost.
         let _ = std::ffi::CString::new(format!("rx:{name}")).map(|name| rustix::thread::set_name(&name));
         log::debug!("Stream {} from '{from}' is '{name}'.", peer.0);
+        if client.waits_for_headers && service != Service::Agent {
+            // gRPC sends the headers with the first message; agents get one at once, the others only when they ask.
+            let _ = Pin::new(&mut responses).start_send((Outgoing::no_states(), WriteFlags::default()));
+        }
         let waker = self.writer.waker(peer);
         let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone());
         let outbox = outbox.limited_to(client.message_max, &name);

@@ -49,6 +49,11 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
+    /// A message that tells nobody anything: an empty list of states.
+    pub fn no_states() -> Self {
+        Self { head: before_state_entries(0), rest: Vec::new() }
+    }
+
     pub fn size(&self) -> usize {
         self.head.len() + self.rest.iter().map(|piece| piece.bytes()).sum::<usize>()
     }

@@ -14,12 +14,13 @@ use crate::wire::address::ServerUrl;
 use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
-use crate::wire::grpc::wait;
+use crate::wire::convert::messages::{read_from_server, write_to_server};
+use crate::wire::grpc::{Received, wait};
 use crate::wire::hello::check_user;
 use crate::wire::outbox::Outbox;
 use crate::wire::peer::PeerHello;
 use crossbeam_channel::{Receiver, bounded};
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use grpcio::WriteFlags;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -427,6 +428,36 @@ fn large_messages_that_wait_for_the_server_are_bounded_and_small_ones_of_others_
     sender.join().unwrap();
 }
 
+/// A stream as programs of Eclipse Ankaios open it.
+fn dial_as_tonic(
+    endpoint: &ServerEndpoint,
+    service: Service,
+) -> (grpcio::Client, grpcio::ClientDuplexSender<Vec<u8>>, grpcio::ClientDuplexReceiver<Received>) {
+    let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
+    let socket = TcpStream::connect(endpoint.address()).unwrap();
+    grpc::prepare(&socket).unwrap();
+    let client = grpcio::Client::new(channel_over(builder, socket.into()));
+    let (sink, stream) = client.duplex_streaming(&grpc::called(service), grpcio::CallOption::default()).unwrap();
+    (client, sink, stream)
+}
+
+#[test]
+fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    for service in [Service::Cli, Service::Command] {
+        let (_client, mut sink, mut stream) = dial_as_tonic(&endpoint, service);
+        wait(sink.send((write_to_server(commander(VERSION)), WriteFlags::default()))).unwrap();
+        let first = wait_at_most(stream.next(), LIMIT).expect("headers come before any request").unwrap().unwrap();
+        let first = read_from_server(first.unpack(MESSAGE_MAX).ok().unwrap());
+        assert_eq!(first.unwrap(), FromServer::WorkloadStates(vec![]));
+        let (_, _, outbox) = opened(&events);
+        outbox.put(answer(1)).unwrap();
+        let next = wait_at_most(stream.next(), LIMIT).unwrap().unwrap().unwrap();
+        assert_eq!(read_from_server(next.unpack(MESSAGE_MAX).ok().unwrap()).unwrap(), answer(1));
+    }
+    endpoint.stop(LIMIT);
+}
+
 #[test]
 fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
@@ -435,15 +466,9 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     sender.send(ToServer::StatesComplete).unwrap();
     assert_eq!(message(&events).1, ToServer::StatesComplete);
     // Programs of other implementations, which have another name, mean nothing by it.
-    let builder = grpcio::ChannelBuilder::new(grpc::environment()).primary_user_agent("tonic/0.12");
-    let socket = TcpStream::connect(endpoint.address()).unwrap();
-    grpc::prepare(&socket).unwrap();
-    let channel = channel_over(builder, socket.into());
-    let client = grpcio::Client::new(channel);
-    let (mut sink, _stream) =
-        client.duplex_streaming(&grpc::called(Service::Agent), grpcio::CallOption::default()).unwrap();
+    let (_client, mut sink, _stream) = dial_as_tonic(&endpoint, Service::Agent);
     for sent in [agent("B"), ToServer::StatesComplete] {
-        wait(sink.send((crate::wire::convert::messages::write_to_server(sent), WriteFlags::default()))).unwrap();
+        wait(sink.send((write_to_server(sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
     assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));
