@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 // [impl->swdd~agent-manager-stores-all-workload-states~1]
 #[derive(Debug)]
 pub struct WorkloadStateStore {
-    agent: Name,
+    pub agent: Name,
     by_workload: BTreeMap<Name, Vec<Entry>>,
 }
 

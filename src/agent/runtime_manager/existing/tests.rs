@@ -180,7 +180,7 @@ fn containers_that_nobody_wants_are_deleted() {
     let sent = rig.sent_sorted();
     let expected = |name: &str| [format!("{name}:a Removed"), format!("{name}:a Stopping(RequestedAtRuntime)")];
     assert_eq!(sent, [expected("other"), expected("w")].concat());
-    assert_eq!(rig.agent.manager.threads().count(), 0);
+    assert_eq!(rig.agent.loops.count(), 0);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_o
     sent.dedup();
     assert_eq!(sent, ["w:a Running(Ok)"]);
     assert!(files.exists());
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
              file of the agent'",
         ];
         assert_eq!(rig.sent(), expected, "{state}");
-        assert_eq!(rig.agent.manager.threads().count(), 1);
+        assert_eq!(rig.agent.loops.count(), 1);
     }
 }
 
@@ -283,7 +283,7 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
     assert_eq!(instances, [&instance("w", "a")]);
     assert_eq!(rig.engine.take_calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.add(&[wanted("other", "a")]);
     assert_eq!(rig.engine.take_calls(), ["create other"]);
     assert!(of_wanted(rig.sent()).is_empty());
-    assert_eq!(rig.agent.manager.threads().count(), 2);
+    assert_eq!(rig.agent.loops.count(), 2);
 }
 
 // ------------------------------------------------ containers that are too many
@@ -356,7 +356,7 @@ fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come
     rig.change(&[with_file("w", "a")], &[deleted_after(&instance("w", "b"), &[])]);
     rig.engine.inject(Call::Delete, vec![Fault::Fails; 4]);
     rig.agent.pass(Duration::from_secs(60));
-    assert_eq!(rig.agent.manager.threads().count(), 1, "the old container is known to be gone");
+    assert_eq!(rig.agent.loops.count(), 1, "the old container is known to be gone");
     let sent: Vec<String> = rig.sent().into_iter().filter(|state| state.starts_with("w:a ")).collect();
     assert!(sent.iter().all(|state| !state.contains("Removed") && !state.contains("Stopping")), "{sent:?}");
     assert_eq!(sent.last().unwrap(), "w:a Running(Ok)");
@@ -405,7 +405,7 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
     // Now that all engines have said what they have, everything is told once more.
     assert_eq!(rig.sent(), ["w:a Running(Ok)"], "the instance goes on running");
     assert!(files.exists());
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
         rig.agent.pass(REPAIR_INTERVAL * 2);
         assert!(kube.containers().is_empty(), "kube first: {kube_first}");
         assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "kube first: {kube_first}");
-        assert_eq!(rig.agent.manager.threads().count(), 1, "kube first: {kube_first}");
+        assert_eq!(rig.agent.loops.count(), 1, "kube first: {kube_first}");
     }
 }
 
@@ -445,7 +445,7 @@ fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
     assert!(!is_there(), "{case}");
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{case}");
     assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{case}");
-    assert_eq!(rig.agent.manager.threads().count(), 1, "{case}");
+    assert_eq!(rig.agent.loops.count(), 1, "{case}");
 }
 
 /// Seed 810084 of the simulation: a workload was started beside a container of it in another runtime that was still
@@ -552,7 +552,7 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
         assert_eq!(containers.contains_key(&best), !deleted);
         let sent = rig.sent();
         assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
-        assert_eq!(rig.agent.manager.threads().count(), containers.len());
+        assert_eq!(rig.agent.loops.count(), containers.len());
     }
 }
 
@@ -700,7 +700,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
             "runs:a Running(Ok)",
         ]
     );
-    assert_eq!(rig.agent.manager.threads().count(), 4, "no second loop for any workload");
+    assert_eq!(rig.agent.loops.count(), 4, "no second loop for any workload");
 }
 
 #[test]
