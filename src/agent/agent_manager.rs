@@ -138,7 +138,7 @@ impl<C: Clock> AgentManager<C> {
     #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.runtime.listings.first_until().filter(|_| self.runtime.awaits_listings);
+        let listings = self.runtime.listings.due().filter(|_| self.greeted);
         let others = listings.into_iter().chain(self.runtime.conditions_due());
         earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
@@ -174,6 +174,9 @@ impl<C: Clock> AgentManager<C> {
         if self.greeted {
             self.request_listings(now);
             self.finish_hello();
+            if self.runtime.listings.give_up(now) {
+                self.settle();
+            }
         }
         self.prepare();
     }
@@ -301,7 +304,7 @@ impl<C: Clock> AgentManager<C> {
         self.runtime.hello(wanted);
         self.report();
         let dropped = self.runtime.store.drop_stale();
-        self.runtime.listings.on_hello();
+        self.runtime.listings.want(|_| true);
         self.request_listings(self.now());
         self.finish_hello();
         self.states_changed(dropped);
@@ -386,6 +389,7 @@ impl<C: Clock> AgentManager<C> {
             self.runtime.submit(change);
             self.report();
         }
+        self.request_listings(self.now());
         self.settle();
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
         self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
@@ -397,6 +401,8 @@ impl<C: Clock> AgentManager<C> {
             self.runtime.settle(&name);
             self.report();
         }
+        self.runtime.settle_unlisted();
+        self.report();
     }
 
     fn states_changed(&mut self, workloads: BTreeSet<Name>) {

@@ -76,6 +76,8 @@ struct Record {
     waits_for: BTreeSet<String>,
     /// Why it may not run whatever its dependencies do.
     withheld: Option<String>,
+    /// Why it may not be started yet whatever its dependencies do.
+    unlisted: Option<String>,
     /// The conditions of what is wanted.
     gate: Option<Gate>,
     /// What the server lets this agent stage for an update.
@@ -140,7 +142,8 @@ impl Record {
 
     /// What is shown of `instance`, which waits to be started.
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        let parts = self.withheld.as_deref().into_iter().chain(Some(&*self.note).filter(|note| !note.is_empty()));
+        let why = self.withheld.as_deref().into_iter().chain(self.unlisted.as_deref());
+        let parts = why.chain(Some(&*self.note).filter(|note| !note.is_empty()));
         let info = short_info(parts.collect::<Vec<_>>().join("; "));
         WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
     }
@@ -271,6 +274,9 @@ impl<C: Clock> RuntimeManager<C> {
             record.note.clear();
             self.unstaged.remove(&name);
         }
+        if let Some(new) = &new {
+            self.listings.want(|runtime| *runtime == *new.workload.runtime);
+        }
         let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
         let knows_of_old = named.is_some();
         match deleted {
@@ -312,6 +318,13 @@ impl<C: Clock> RuntimeManager<C> {
         names
     }
 
+    /// Decides again about what waits for listings.
+    pub fn settle_unlisted(&mut self) {
+        let names: Vec<Name> =
+            self.records.iter().filter(|(_, record)| record.unlisted.is_some()).map(|(name, _)| name.clone()).collect();
+        self.decide_all(&names);
+    }
+
     /// Does what may be done of a workload of which something else is wanted now.
     pub fn settle(&mut self, name: &Name) {
         let _source = log_source(name.clone());
@@ -328,9 +341,12 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Orders what may be done of a workload. What keeps waiting is reported again only when it was `requested`.
     fn decide(&mut self, name: &Name, requested: bool) {
-        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else { return };
+        let Some(record) = self.records.get_mut(name).filter(|_| !self.awaits_listings) else { return };
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
+        let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
+        record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime, self.context.clock.now()));
+        let record = &self.records[name];
         let is_again = record.starts_again();
         let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
         if let Some(runs) = runs.filter(|runs| record.withheld.is_none() || has_finished(runs, &self.store)) {
@@ -366,6 +382,7 @@ impl<C: Clock> RuntimeManager<C> {
         }
         let may_start = |new: &AddedWorkload| {
             record.withheld.is_none()
+                && record.unlisted.is_none()
                 && self.store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
         };
         match wanted {
@@ -650,14 +667,7 @@ impl<C: Clock> RuntimeManager<C> {
         } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
-        // Its runtime may have been another one.
-        let others = self.listings.missing_besides(&workload.runtime, self.context.clock.now());
-        let own = self.listings.is_missing(&workload.runtime).then(|| (workload.runtime.clone(), None));
-        WorkloadOrder {
-            added: added.clone(),
-            existing: OnExisting::Replace,
-            unlisted: own.into_iter().chain(others.map(|(name, until)| (name.clone(), Some(until)))).collect(),
-        }
+        WorkloadOrder { added: added.clone(), existing: OnExisting::Replace }
     }
 
     /// Starts the control loop of a workload.

@@ -106,8 +106,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     container: Option<ContainerId>,
     /// The main process that its last start had, where that is known.
     process: Option<MainProcess>,
-    /// Runtimes whose engines may have containers of the workload that nobody listed, and until when that is waited for.
-    unlisted: Vec<(Name, Option<Instant>)>,
     /// Containers that go.
     removal: Removal,
     /// What is to be prepared beside what runs.
@@ -136,8 +134,6 @@ enum Stage {
     Idle,
     /// Nothing is started before all that is too many is removed.
     BehindRemoval(Start),
-    /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
-    Searching(Start),
     WaitingForSlot(Start, SlotRequest),
     /// A call of the start is under way.
     Calling(Calling),
@@ -153,10 +149,7 @@ enum Stage {
 impl Stage {
     /// Whether nothing but the start is waited for.
     fn leads_to_start(&self) -> bool {
-        matches!(
-            self,
-            Self::BehindRemoval(_) | Self::Searching(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_)
-        )
+        matches!(self, Self::BehindRemoval(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_))
     }
 }
 
@@ -223,7 +216,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             control: None,
             container,
             process: None,
-            unlisted: Vec::new(),
             removal: Removal::default(),
             preparation: None,
             next: None,
@@ -292,7 +284,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &self.stage {
             Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Calling(calling) => Some(calling.due),
-            Stage::Searching(_) => self.given_up_at(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
@@ -319,27 +310,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
             SlotEvent::Preparation => self.on_preparation(),
             SlotEvent::Surplus(found) => {
                 self.add_surplus(found);
-                if let Stage::Searching(start) | Stage::WaitingForSlot(start, _) = &self.stage {
+                if let Stage::WaitingForSlot(start, _) = &self.stage {
                     self.begin_start(*start);
                 }
             }
             SlotEvent::Called(called) => self.on_called(called),
             SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
             SlotEvent::Observed(state) => self.on_observed(state),
-            SlotEvent::Listed(listed) => self.on_listed(listed),
             SlotEvent::Probed(report) => self.on_probed(&report),
         }
     }
 
     fn on_timer(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Searching(start) => {
-                self.stage = Stage::Searching(start);
-                self.give_up_others();
-                if self.unlisted.is_empty() {
-                    self.begin_start(start);
-                }
-            }
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
             Stage::RetryAt(_, start) => self.begin_start(start),
             Stage::RestartAt(_, ended) => self.restart(ended),
@@ -434,10 +417,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { added, existing: _, unlisted } = order;
+        let added = order.added;
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.engine = engine_of(&self.context.engines, &added.workload.runtime);
-        (self.instance, self.wanted, self.unlisted) = (added.instance, Some(added.workload), unlisted);
+        (self.instance, self.wanted) = (added.instance, Some(added.workload));
         (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);

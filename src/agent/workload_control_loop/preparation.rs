@@ -182,10 +182,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let old_shares =
-            self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime) || self.removal.has(instance);
         let old = (!self.is_empty).then_some(&self.instance);
-        levels::allowed(workload, *level, Situation { instance, old, old_shares, may_run: true })
+        levels::allowed(workload, *level, Situation { instance, old, old_shares: self.removal.has(instance) })
     }
 
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {

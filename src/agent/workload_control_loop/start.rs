@@ -61,10 +61,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::BehindRemoval(start);
             return;
         }
-        self.give_up_others();
-        if !self.unlisted.is_empty() {
-            return self.search(start);
-        }
         match self.context.slots.try_take(Use::Start) {
             Some(slot) => self.start(start, Some(slot)),
             None => {

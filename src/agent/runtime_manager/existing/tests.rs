@@ -275,14 +275,16 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     ]);
     rig.engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["list", "list"], "nothing is created before it is known what exists");
+    assert_eq!(rig.engine.take_calls(), ["list"], "nothing is created before it is known what exists");
     rig.agent.pass(BACKOFF_FIRST);
-    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "delete w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
+    rig.agent.pass(2 * BACKOFF_FIRST);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete gone", "delete w", "start w"]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     let containers = rig.engine.containers();
     let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
     assert_eq!(instances, [&instance("w", "a")]);
-    assert_eq!(rig.engine.take_calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
+    assert!(!rig.engine.take_calls().contains(&"list".to_owned()), "no listing after a good one");
     assert_eq!(rig.agent.loops.count(), 1);
 }
 
@@ -307,15 +309,20 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
 
 #[test]
 fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
-    let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
-    rig.engine.inject(Call::List, [Fault::Fails]);
+    let (mut rig, kube) = with_kube();
+    kube.add(&instance("gone", "a"), plain(Phase::Running));
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
     rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let (id, _) = rig.engine.only();
     rig.forget();
+    kube.take_calls();
+    kube.forget_faults();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.clock.advance(REPAIR_INTERVAL);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["list", "delete gone"]);
-    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    assert_eq!(kube.take_calls(), ["list", "delete gone"]);
+    assert_eq!(rig.engine.only().0, id);
 }
 
 #[test]
@@ -325,7 +332,8 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[needs_other("w")]);
-    assert_eq!(rig.sent(), ["w:a Pending(WaitingToStart)"]);
+    let waits = format!("Waiting for 'podman', which may have a container of it: {FAILURE}");
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert_eq!(rig.engine.only().0, best);
     let of_wanted = |sent: Vec<String>| sent.into_iter().filter(|s| s.starts_with("w:a ")).collect::<Vec<_>>();
@@ -506,6 +514,35 @@ fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
     rig.agent.hello(&[wanted("w", "a")]);
     assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
     assert_eq!(kube.take_calls(), ["list"]);
+}
+
+#[test]
+fn a_workload_whose_engine_is_silent_can_be_deleted_and_what_the_engine_shows_of_it_goes() {
+    let mut rig = found(&[("w", "a", plain(Phase::Running))]);
+    rig.engine.set_silent(true);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let waits = "Waiting for 'podman', which may have a container of it: it has not listed its containers";
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
+    assert_eq!(rig.sent(), ["w:a Removed"]);
+    rig.engine.set_silent(false);
+    rig.agent.run();
+    assert!(rig.engine.containers().is_empty());
+}
+
+#[test]
+fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
+    let (mut rig, kube) = with_kube();
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    let waits = format!("Waiting for 'kube', which may have a container of it: {FAILURE}");
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    rig.agent.pass(FIRST_LISTING_MAX - Duration::from_millis(1));
+    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["list".to_owned()], vec![]));
+    assert!(kube.take_calls().len() > 2, "it is requested again meanwhile");
+    rig.agent.pass(Duration::from_millis(1));
+    assert_eq!(rig.engine.take_calls(), ["create w"]);
 }
 
 #[test]
