@@ -7,7 +7,7 @@
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
-use super::log_stream::{LogOrder, LogStreams};
+use super::log_stream::LogStreams;
 use super::resources::LoadSampler;
 use super::runtime_manager::{Existing, RuntimeManager};
 use super::state_checker::ListResult;
@@ -27,6 +27,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
+
+/// Removals that are remembered for the case that the server wants the instance again before it has read of them.
+const REMOVED: usize = 1024;
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
@@ -63,6 +66,8 @@ pub struct AgentManager<C: Clock> {
     connected: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
+    /// Instances of which a removal was the last state reported on this connection; some at least.
+    removed: BTreeSet<InstanceName>,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to check them next, and from when on to end them.
@@ -93,6 +98,7 @@ impl<C: Clock> AgentManager<C> {
             greeted: false,
             connected: false,
             all_reported: true,
+            removed: BTreeSet::new(),
             earlier_calls,
             earlier_calls_due: None,
             status: StatusBoard::default(),
@@ -145,18 +151,6 @@ impl<C: Clock> AgentManager<C> {
 
     fn now(&self) -> Instant {
         self.runtime.context.clock.now()
-    }
-
-    /// How many workloads there are, operations that wait, names that they wait for, and workloads with conditions.
-    #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 4] {
-        self.runtime.sizes()
-    }
-
-    /// The states of all workloads known to this agent.
-    #[cfg(test)]
-    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        self.runtime.store.iter()
     }
 
     /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
@@ -233,6 +227,7 @@ impl<C: Clock> AgentManager<C> {
                 self.runtime.session_ended();
                 self.runtime.store.mark_foreign_stale();
                 self.logs.cancel_all();
+                self.removed.clear();
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => {
@@ -245,7 +240,7 @@ impl<C: Clock> AgentManager<C> {
                 self.runtime.prepared(report);
                 self.report();
             }
-            SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
+            SchedulerEvent::LogEnded(number) => self.logs.ended(number),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
         self.prepare();
@@ -266,10 +261,7 @@ impl<C: Clock> AgentManager<C> {
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest { request_id, request } => {
-                let order = |instance: &InstanceName| LogOrder {
-                    instance: instance.clone(),
-                    connector: self.runtime.connector_of(instance),
-                };
+                let order = |instance: &InstanceName| (instance.clone(), self.runtime.connector_of(instance));
                 let orders = request.instances.iter().map(order).collect();
                 self.logs.start(&request_id, &request, orders);
             }
@@ -354,19 +346,16 @@ impl<C: Clock> AgentManager<C> {
         self.runtime.report_ends_of_unknown();
         self.report();
         // The server may think that we are gone.
-        self.report_waiting(self.waiting_unreported());
+        self.report_waiting(true);
         self.report_all();
     }
 
-    /// The instances that wait behind their predecessors and have not been reported.
-    fn waiting_unreported(&self) -> Vec<InstanceName> {
-        let waiting = self.runtime.waits_behind_another();
-        waiting.filter(|instance| self.runtime.store.get(instance).is_none()).cloned().collect()
-    }
-
-    fn report_waiting(&mut self, instances: Vec<InstanceName>) {
-        let waiting = instances.iter().filter_map(|instance| self.runtime.waits_to_start(instance));
-        self.runtime.reports.extend(waiting.collect::<Vec<_>>());
+    /// Reports the instances that wait behind their predecessors and have not been reported, `all` or those that were removed.
+    fn report_waiting(&mut self, all: bool) {
+        let waiting = self.runtime.waits_behind_another().filter(|instance| all || self.removed.contains(instance));
+        let unreported = waiting.filter(|instance| self.runtime.store.get(instance).is_none());
+        let states: Vec<_> = unreported.filter_map(|instance| self.runtime.waits_to_start(instance)).collect();
+        self.runtime.reports.extend(states);
         self.report();
     }
 
@@ -392,7 +381,7 @@ impl<C: Clock> AgentManager<C> {
         self.request_listings(self.now());
         self.settle();
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
+        self.report_waiting(false);
     }
 
     /// Acts on what is wanted when all of it is known: what is replaced together is started in the order of its dependencies.
@@ -419,6 +408,11 @@ impl<C: Clock> AgentManager<C> {
         while let Some(WorkloadState { instance, state }) = self.runtime.reports.pop_front() {
             let shown = self.runtime.store.set_own(&instance, state);
             let phase = shown.phase;
+            if phase != Phase::Removed {
+                self.removed.remove(&instance);
+            } else if self.removed.len() < REMOVED {
+                self.removed.insert(instance.clone());
+            }
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             self.runtime.state_changed(&instance.workload);
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {

@@ -115,7 +115,7 @@ impl Agent {
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
             control: control.clone(),
-            probes: Arc::new(Prober::new(SystemClock)),
+            probes: Arc::new(Prober::start(SystemClock)?),
         };
         if let Some(metrics) = settings.metrics {
             let checkers = context.engines.values().map(|engine| engine.watch.clone()).collect();
@@ -206,7 +206,8 @@ fn start_engines(
     for engine in &settings.runtimes {
         let (agent, children) = (settings.name.clone(), children.clone());
         if *engine == podman_kube::RUNTIME_NAME {
-            let connect = move || Box::new(PodmanKubeConnector::new(&agent, children.clone())) as Connector;
+            let connector = PodmanKubeConnector::new(&agent, children);
+            let connect = move || Box::new(connector.clone()) as Connector;
             start(engine, "Error getting state from pods.", connect(), Box::new(connect))?;
             continue;
         }

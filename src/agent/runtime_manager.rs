@@ -227,14 +227,6 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    /// How many records there are, of what waits, what is waited for, and of workloads with conditions.
-    #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 4] {
-        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
-        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
-        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), gates]
-    }
-
     /// Requests the listings that are due.
     pub fn request_listings(&mut self, inbox: &Sender<SchedulerEvent>) {
         self.listings.request(&self.context.engines, inbox, self.context.clock.now());
@@ -716,9 +708,8 @@ impl<C: Clock> RuntimeManager<C> {
         self.reports.push_back(WorkloadState::new(shown, ExecutionState::with_info(phase, info)));
     }
 
-    /// Tries again to get threads for the control loops that have none, and for checks.
+    /// Tries again to get threads for the control loops that have none.
     pub fn start_waiting_loops(&mut self) {
-        self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             let _source = log_source(name.clone());
             match (self.start)(&name, control_loop) {

@@ -295,7 +295,7 @@ impl SteppedAgent {
             start_call: Arc::new(move |call| {
                 let mut calls = calls.lock().expect("nobody panics with it");
                 if calls.refuse {
-                    return Err((io::ErrorKind::WouldBlock.into(), call));
+                    return Err(io::ErrorKind::WouldBlock.into());
                 }
                 calls.waiting.push_back(call);
                 Ok(())

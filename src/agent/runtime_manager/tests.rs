@@ -8,6 +8,15 @@ use crate::simulation::manual_clock::ManualClock;
 use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use std::time::Duration;
 
+impl<C: Clock> RuntimeManager<C> {
+    /// How many records there are, of what waits, what is waited for, and of workloads with conditions.
+    pub fn sizes(&self) -> [usize; 4] {
+        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
+        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
+        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), gates]
+    }
+}
+
 impl Rig {
     /// An agent where these run already.
     fn running(workloads: &[AddedWorkload]) -> Self {

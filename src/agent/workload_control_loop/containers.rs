@@ -6,7 +6,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states to the scheduler (may block there).
 
-use super::{AfterDelete, Connector, Engine, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult};
 use crate::agent::events::send_state;
@@ -184,7 +184,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn may_remove(&self, owned: &Owned) -> bool {
         let calls = matches!(self.stage, Stage::Calling(_));
-        let is_late = || matches!(self.stage, Stage::BehindRemoval(_)) || !self.is_ours(&owned.instance);
+        // Nothing is started any more when what is wanted can never run.
+        let is_late = || matches!(self.stage, Stage::BehindRemoval(_) | Stage::Idle) || !self.is_ours(&owned.instance);
         owned.call.is_none()
             && match owned.role {
                 Role::Unused => true,
@@ -240,37 +241,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.context.clock.now() + retry_delay(self.removal.failures, &mut self.random)
     }
 
-    fn remove_one(&mut self, owned: &mut Owned) -> Result<(), RuntimeError> {
+    fn remove_one(&self, owned: &mut Owned) -> Result<(), RuntimeError> {
         let Some(source) = self.context.engines.get(&owned.runtime) else { return Ok(()) };
-        let is_own = self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == owned.runtime);
-        // The connector of a call that has failed may know what is left.
-        let mut connector = match self.engine.take_if(|_| is_own) {
-            Some(engine) => engine.connector,
-            None => (source.connect)(),
-        };
-        let result = self.remove_by(&mut connector, owned);
-        if is_own {
-            self.engine = Some(Engine { connector, watch: source.watch.clone() });
-        }
-        result
-    }
-
-    fn remove_by(&self, connector: &mut Connector, owned: &mut Owned) -> Result<(), RuntimeError> {
+        let mut connector = (source.connect)();
         let role = owned.role;
-        let remove = |connector: &mut Connector, id: &ContainerId| match role {
+        let mut remove = |id: &ContainerId| match role {
             Role::Surplus => connector.delete(id),
             Role::Unused => connector.delete_unused(id),
             Role::Old => connector.delete_ended(id),
         };
         if let Some(id) = &owned.id {
-            remove(connector, id)?;
+            remove(id)?;
             owned.id = None;
         }
         if owned.search == Search::Nothing {
             return Ok(());
         }
-        let found = connector.find(&owned.instance, owned.workload.as_deref())?;
-        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(|id| remove(connector, id))
+        let found = (source.connect)().find(&owned.instance, owned.workload.as_deref())?;
+        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(remove)
     }
 
     /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
@@ -415,20 +403,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn end_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
         let next = self.next.as_ref().filter(|next| self.starts > 0 && next.has_container());
         let has_successor = next.is_some_and(|next| self.is_about_to_start(&next.added));
-        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else {
+        let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             debug!("Workload '{}' already gone.", self.instance.workload);
             return Ok(());
         };
         match after {
-            AfterDelete::Restart => engine.connector.delete_ended(id),
+            AfterDelete::Restart => connector.delete_ended(id),
             AfterDelete::Wish if has_successor => {
-                engine.connector.stop(id)?;
+                connector.stop(id)?;
                 self.remove_own(Role::Old);
                 Ok(())
             }
             // One call less; if it runs again all the same, it is stopped.
-            AfterDelete::Wish if self.lifecycle.has_ended() => engine.connector.delete_ended(id),
-            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id),
+            AfterDelete::Wish if self.lifecycle.has_ended() => connector.delete_ended(id),
+            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => connector.delete(id),
         }
     }
 

@@ -22,6 +22,13 @@ use crossbeam_channel::{Receiver, bounded};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+impl<C: Clock> WorkloadControlLoop<C> {
+    /// Becomes ready when there may be an event.
+    pub fn woken(&self) -> Receiver<()> {
+        self.slot.woken().clone()
+    }
+}
+
 /// A control loop and everything around it.
 struct Rig {
     control_loop: WorkloadControlLoop<ManualClock>,
@@ -387,6 +394,18 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
         ["create web", "find web", "find web", "create web", "find web", "delete web", "find web", "create web"]
     );
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
+}
+
+/// Seed 149 of the simulation.
+#[test]
+fn what_came_late_of_a_call_stayed_when_its_instance_could_never_run_in_another_form() {
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::TimesOut]);
+    rig.want_config("a");
+    assert!(rig.engine.containers().is_empty());
+    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.want_with("a", |workload| workload.runtime = "nothing".into());
+    assert!(rig.engine.containers().is_empty());
 }
 
 #[test]
