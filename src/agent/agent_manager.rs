@@ -7,13 +7,12 @@
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
-use super::log_stream::{LogOrder, LogStreams};
+use super::log_stream::LogStreams;
 use super::resources::LoadSampler;
-use super::runtime_manager::{Existing, RuntimeManager, WorkloadThreads};
+use super::runtime_manager::{Existing, RuntimeManager};
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
-use super::workload_state_store::WorkloadStateStore;
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
@@ -24,10 +23,13 @@ use crate::platform::vital::Pulse;
 use crate::runtime::engine_children::PreviousChildren;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
+
+/// Removals that are remembered for the case that the server wants the instance again before it has read of them.
+const REMOVED: usize = 1024;
 
 /// Calls of an earlier agent of the same name that may still create or delete something.
 pub trait EarlierCalls {
@@ -49,12 +51,9 @@ impl EarlierCalls for PreviousChildren {
 }
 
 /// All decisions of an agent.
-pub struct AgentManager<C: Clock, T> {
-    agent: Name,
-    clock: C,
+pub struct AgentManager<C: Clock> {
     inbox: Sender<SchedulerEvent>,
-    store: WorkloadStateStore,
-    runtime: RuntimeManager<C, T>,
+    runtime: RuntimeManager<C>,
     uplink: UplinkOutbox,
     logs: LogStreams,
     usage: UsageRequests,
@@ -67,6 +66,8 @@ pub struct AgentManager<C: Clock, T> {
     connected: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
+    /// Instances of which a removal was the last state reported on this connection; some at least.
+    removed: BTreeSet<InstanceName>,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to check them next, and from when on to end them.
@@ -74,26 +75,21 @@ pub struct AgentManager<C: Clock, T> {
     status: StatusBoard,
 }
 
-impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
-    /// Manages the workloads of `agent`. Its events, listings among them, come through `inbox`.
+impl<C: Clock> AgentManager<C> {
+    /// Manages the workloads of `runtime`. Its events, listings among them, come through `inbox`.
     #[must_use]
     pub fn new(
-        agent: Name,
-        clock: C,
         inbox: Sender<SchedulerEvent>,
-        runtime: RuntimeManager<C, T>,
+        runtime: RuntimeManager<C>,
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     ) -> Self {
-        let checkers = runtime.engines().values().map(|engine| engine.watch.clone()).collect();
+        let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
         Self {
-            store: WorkloadStateStore::new(agent.clone()),
-            load_due: clock.now(),
+            load_due: runtime.context.clock.now(),
             logs: LogStreams::new(uplink.clone(), inbox.clone()),
             usage: UsageRequests::new(uplink.clone(), UsageSampler::new(Path::new("/"), checkers)),
-            agent,
-            clock,
             inbox,
             runtime,
             uplink,
@@ -102,6 +98,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             greeted: false,
             connected: false,
             all_reported: true,
+            removed: BTreeSet::new(),
             earlier_calls,
             earlier_calls_due: None,
             status: StatusBoard::default(),
@@ -115,7 +112,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn report_status(&self) {
-        self.status.workloads(|| self.store.summary());
+        self.status.workloads(|| self.runtime.store.summary());
     }
 
     /// Handles events until the other end of `stop` is dropped.
@@ -124,19 +121,19 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         self.report_status();
         loop {
             pulse.turn();
-            let alarm = self.clock.alarm(self.due());
+            let alarm = self.runtime.context.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
                 recv(alarm) -> _ => None,
                 recv(pulse.nudged()) -> _ => continue,
             };
-            let start = self.clock.now();
+            let start = self.now();
             match event {
                 Some(event) => self.on_event(event),
                 None => self.tick(),
             }
-            let took = self.clock.now().saturating_duration_since(start);
+            let took = self.now().saturating_duration_since(start);
             if took > TURN_MAX {
                 warn!("The scheduler needed {} ms for one event.", took.as_millis());
             }
@@ -147,51 +144,41 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.runtime.listings.first_until().filter(|_| self.runtime.awaits_listings);
+        let listings = self.runtime.listings.due().filter(|_| self.greeted);
         let others = listings.into_iter().chain(self.runtime.conditions_due());
         earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
 
-    /// The threads of the control loops.
-    pub fn threads(&mut self) -> &mut T {
-        self.runtime.threads()
-    }
-
-    /// How many workloads there are, operations that wait, names that they wait for, and workloads with conditions.
-    #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 4] {
-        self.runtime.sizes()
-    }
-
-    /// The states of all workloads known to this agent.
-    #[cfg(test)]
-    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        self.store.iter()
+    fn now(&self) -> Instant {
+        self.runtime.context.clock.now()
     }
 
     /// Does what is due: reports the load, evaluates conditions, retries threads and listings, checks earlier calls.
     pub fn tick(&mut self) {
-        let now = self.clock.now();
+        let now = self.now();
         if self.load_due <= now {
             self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped.
             self.report_load();
         }
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
-            let reports = self.runtime.refresh_conditions(&mut self.store);
-            self.report(reports);
+            self.runtime.refresh_conditions();
+            self.report();
         }
         if self.greeted {
             self.request_listings(now);
             self.finish_hello();
+            if self.runtime.listings.give_up(now) {
+                self.settle();
+            }
         }
         self.prepare();
     }
 
     /// Prepares what waits or is staged, and removes what was prepared and is not wanted any more.
     fn prepare(&mut self) {
-        let reports = self.runtime.prepare(&self.store);
-        self.report(reports);
+        self.runtime.prepare();
+        self.report();
         if self.connected {
             self.uplink.put_prepared(self.runtime.staging_reports());
         }
@@ -202,7 +189,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if self.connected
             && let Some((cpu_usage, free_memory)) = self.load.sample()
         {
-            self.uplink.put_load(AgentLoad { agent: self.agent.to_string(), cpu_usage, free_memory });
+            self.uplink.put_load(AgentLoad { agent: self.runtime.store.agent.to_string(), cpu_usage, free_memory });
         }
     }
 
@@ -235,21 +222,25 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         match event {
             SchedulerEvent::Server(message) => self.on_message(message),
             SchedulerEvent::ServerGone => {
-                info!("Agent '{}' received ServerGone.", self.agent);
+                info!("Agent '{}' received ServerGone.", self.runtime.store.agent);
                 self.connected = false;
                 self.runtime.session_ended();
-                self.store.mark_foreign_stale();
+                self.runtime.store.mark_foreign_stale();
                 self.logs.cancel_all();
+                self.removed.clear();
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
-            SchedulerEvent::State(report) => self.report(vec![report]),
+            SchedulerEvent::State(report) => {
+                self.runtime.reports.push_back(report);
+                self.report();
+            }
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
             SchedulerEvent::Prepared(report) => {
-                let reports = self.runtime.prepared(report, &mut self.store);
-                self.report(reports);
+                self.runtime.prepared(report);
+                self.report();
             }
-            SchedulerEvent::LogEnded(id) => self.logs.ended(&id),
+            SchedulerEvent::LogEnded(number) => self.logs.ended(number),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
         self.prepare();
@@ -264,23 +255,21 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             FromServer::WorkloadStates(states) => {
                 let names: BTreeSet<Name> = states.iter().map(|state| state.instance.workload.clone()).collect();
                 for state in states {
-                    self.store.set_foreign(state);
+                    self.runtime.store.set_foreign(state);
                 }
                 self.states_changed(names);
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest { request_id, request } => {
-                let order = |instance: &InstanceName| LogOrder {
-                    instance: instance.clone(),
-                    connector: self.runtime.connector_of(instance),
-                };
+                let order = |instance: &InstanceName| (instance.clone(), self.runtime.connector_of(instance));
                 let orders = request.instances.iter().map(order).collect();
                 self.logs.start(&request_id, &request, orders);
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
             FromServer::Prepare(list) => {
-                let is_ours = |added: &AddedWorkload| added.instance.agent == self.agent && is_acceptable(added);
+                let is_ours =
+                    |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent && is_acceptable(added);
                 self.runtime.stage(list.into_iter().filter(is_ours).collect());
             }
         }
@@ -288,7 +277,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
 
     fn overview(&self) -> Overview {
         let of_one = |AddedWorkload { instance, workload }: &AddedWorkload| {
-            let state = self.store.get(instance).map(|state| state.phase.state());
+            let state = self.runtime.store.get(instance).map(|state| state.phase.state());
             WorkloadOverview { instance: instance.clone(), runtime: workload.runtime.clone(), state }
         };
         let workloads = self.runtime.wanted().map(of_one).collect();
@@ -302,13 +291,13 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         let wanted = added.into_iter().filter(is_acceptable);
         let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
         (self.greeted, self.connected) = (true, true);
-        self.load_due = self.clock.now() + LOAD_INTERVAL;
+        self.load_due = self.now() + LOAD_INTERVAL;
         self.report_load();
-        let reports = self.runtime.hello(wanted);
-        self.report(reports);
-        let dropped = self.store.drop_stale();
-        self.runtime.listings.on_hello();
-        self.request_listings(self.clock.now());
+        self.runtime.hello(wanted);
+        self.report();
+        let dropped = self.runtime.store.drop_stale();
+        self.runtime.listings.want(|_| true);
+        self.request_listings(self.now());
         self.finish_hello();
         self.states_changed(dropped);
     }
@@ -320,7 +309,7 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
-        let listed = self.runtime.listings.take(runtime, result, self.clock.now());
+        let listed = self.runtime.listings.take(runtime, result, self.now());
         let is_known = listed.is_some();
         self.runtime.touch_waiting();
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
@@ -337,8 +326,8 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
     }
 
     fn take_existing(&mut self, all: bool) {
-        let reports = self.runtime.take_existing(&mut self.found, all);
-        self.report(reports);
+        self.runtime.take_existing(&mut self.found, all);
+        self.report();
     }
 
     /// Acts on the hello: on the first one when all engines have listed their containers or had time enough for it; a
@@ -348,34 +337,32 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
         if !self.runtime.awaits_listings {
             return;
         }
-        if self.runtime.listings.hold_up_hello(self.clock.now()) {
+        if self.runtime.listings.hold_up_hello(self.now()) {
             return self.take_existing(false);
         }
         self.take_existing(true);
         self.runtime.on_listings_known();
         self.settle();
-        let ends = self.runtime.ends_of_unknown(&self.store);
-        self.report(ends);
+        self.runtime.report_ends_of_unknown();
+        self.report();
         // The server may think that we are gone.
-        self.report_waiting(self.waiting_unreported());
+        self.report_waiting(true);
         self.report_all();
     }
 
-    /// The instances that wait behind their predecessors and have not been reported.
-    fn waiting_unreported(&self) -> Vec<InstanceName> {
-        let waiting = self.runtime.waits_behind_another();
-        waiting.filter(|instance| self.store.get(instance).is_none()).cloned().collect()
-    }
-
-    fn report_waiting(&mut self, instances: Vec<InstanceName>) {
-        let waiting = instances.iter().filter_map(|instance| self.runtime.waits_to_start(instance)).collect();
-        self.report(waiting);
+    /// Reports the instances that wait behind their predecessors and have not been reported, `all` or those that were removed.
+    fn report_waiting(&mut self, all: bool) {
+        let waiting = self.runtime.waits_behind_another().filter(|instance| all || self.removed.contains(instance));
+        let unreported = waiting.filter(|instance| self.runtime.store.get(instance).is_none());
+        let states: Vec<_> = unreported.filter_map(|instance| self.runtime.waits_to_start(instance)).collect();
+        self.runtime.reports.extend(states);
+        self.report();
     }
 
     /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
     fn report_all(&mut self) {
         self.all_reported = self.runtime.listings.are_known();
-        self.uplink.resynchronise(self.store.own(), self.all_reported);
+        self.uplink.resynchronise(self.runtime.store.own(), self.all_reported);
     }
 
     // ------------------------------------------------------- plans and states
@@ -387,47 +374,54 @@ impl<C: Clock, T: WorkloadThreads<C>> AgentManager<C, T> {
             plan.deleted.len()
         );
         let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
-        for change in RuntimeManager::<C, T>::changes(plan) {
-            let reports = self.runtime.submit(change);
-            self.report(reports);
+        for change in RuntimeManager::<C>::changes(plan) {
+            self.runtime.submit(change);
+            self.report();
         }
+        self.request_listings(self.now());
         self.settle();
         // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(self.uplink.pending_removals(self.waiting_unreported()));
+        self.report_waiting(false);
     }
 
     /// Acts on what is wanted when all of it is known: what is replaced together is started in the order of its dependencies.
     fn settle(&mut self) {
         for name in self.runtime.take_unsettled() {
-            let reports = self.runtime.settle(&name, &mut self.store);
-            self.report(reports);
+            self.runtime.settle(&name);
+            self.report();
         }
+        self.runtime.settle_unlisted();
+        self.report();
     }
 
     fn states_changed(&mut self, workloads: BTreeSet<Name>) {
         for workload in workloads {
-            let reports = self.runtime.state_changed(&workload, &mut self.store);
-            self.report(reports);
+            self.runtime.state_changed(&workload);
+            self.report();
         }
     }
 
-    /// Stores states of own instances, sends them to the server and does what waited for them, which may give
-    /// further states.
+    /// Stores the states that are to be reported, sends them to the server and does what waited for them, which may give
+    /// further ones.
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
-    fn report(&mut self, reports: Vec<WorkloadState>) {
-        let mut reports = VecDeque::from(reports);
-        while let Some(WorkloadState { instance, state }) = reports.pop_front() {
-            let shown = self.store.set_own(&instance, state);
+    fn report(&mut self) {
+        while let Some(WorkloadState { instance, state }) = self.runtime.reports.pop_front() {
+            let shown = self.runtime.store.set_own(&instance, state);
             let phase = shown.phase;
+            if phase != Phase::Removed {
+                self.removed.remove(&instance);
+            } else if self.removed.len() < REMOVED {
+                self.removed.insert(instance.clone());
+            }
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
-            reports.extend(self.runtime.state_changed(&instance.workload, &mut self.store));
+            self.runtime.state_changed(&instance.workload);
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
                 // It was started once more while it waits; without this it would be shown as running.
                 let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
-                reports.push_back(WorkloadState::new(instance, waits));
+                self.runtime.reports.push_back(WorkloadState::new(instance, waits));
             } else if phase == Phase::Removed {
                 // The same instance may come back; without this it would be shown nowhere until then.
-                reports.extend(self.runtime.waits_to_start(&instance));
+                self.runtime.reports.extend(self.runtime.waits_to_start(&instance));
             }
         }
         self.report_status();

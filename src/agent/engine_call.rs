@@ -27,14 +27,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Starts calls; gives back what cannot be started. Tests and simulations run them when they want.
-pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> Result<(), (io::Error, Box<EngineCall>)> + Send + Sync>;
+/// Starts calls. Tests and simulations run them when they want.
+pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> io::Result<()> + Send + Sync>;
 
 /// Each call on a thread of its own.
 pub fn on_threads() -> StartCall {
     Arc::new(|call| {
         let name = format!("call:{}", call.new.instance.workload);
-        threads::spawn_with(name, STACK_WORKLOAD, call, |call| call.run())
+        threads::spawn(name, STACK_WORKLOAD, move || call.run()).map(drop)
     })
 }
 
@@ -73,8 +73,6 @@ pub struct Called {
     /// Which one.
     pub number: u64,
     pub result: CallResult,
-    /// It may have learnt something that its owner needs.
-    pub connector: Box<dyn RuntimeConnector>,
 }
 
 /// What preparations of an agent have in common.
@@ -131,7 +129,7 @@ impl EngineCall {
                 self.connector.start(id, &new, limit, cancel).map(started)
             }
         });
-        (self.reply)(Called { number: self.number, result, connector: self.connector });
+        (self.reply)(Called { number: self.number, result });
     }
 
     /// Makes the folder of the file with the pid, and removes what an earlier start has written there: the file is about
@@ -185,7 +183,7 @@ impl EngineCall {
         let for_now = RuntimeError::NotStarted;
         if let Some(folder) = &new.control_interface {
             let failed = |error| for_now(format!("Failed to create control interface: '{error}'"));
-            pipes::create(folder).map_err(failed)?;
+            pipes::create(folder, false).map_err(failed)?;
         }
         if let Some(path) = &new.notify_socket {
             let failed = |error| format!("the notify socket '{}' cannot be made: {error}", path.display());

@@ -30,8 +30,8 @@ pub enum SchedulerEvent {
     LoopEnded(Name),
     /// How far a control loop has prepared what it is to.
     Prepared(PreparationReport),
-    /// The log of an instance was sent to its end.
-    LogEnded(StreamId),
+    /// The log with this number was sent to its end.
+    LogEnded(u64),
     /// The overview for the metrics is wanted there.
     Overview(Sender<Overview>),
 }
@@ -68,15 +68,6 @@ pub struct WorkloadOverview {
     pub runtime: Name,
     /// The name of its state; `None` when it has none yet.
     pub state: Option<&'static str>,
-}
-
-/// Identifies one log stream of this agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamId {
-    /// The full id of the request.
-    pub request_id: String,
-    /// Counts the streams of the agent.
-    pub number: u64,
 }
 
 /// Reports a state of an instance to the scheduler; a long message of an engine is cut.

@@ -8,7 +8,7 @@
 //! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
 //! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
 
-use super::events::{SchedulerEvent, StreamId};
+use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
@@ -30,24 +30,22 @@ use std::time::Duration;
 /// The source of our log lines about requested logs; the requester is not known here.
 const LOG_REQUESTS: &str = "log requests";
 
-/// One instance whose log is wanted.
-pub struct LogOrder {
-    /// The instance.
-    pub instance: InstanceName,
-    /// The engine that has its container; `None` when the workload is not known or has no engine.
-    pub connector: Option<Box<dyn RuntimeConnector>>,
-}
+/// One instance whose log is wanted, and the engine that has its container; `None` when the workload is not known or has no
+/// engine.
+pub type LogOrder = (InstanceName, Option<Box<dyn RuntimeConnector>>);
 
 /// The streams under way.
 pub struct LogStreams {
     outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
-    by_request: BTreeMap<String, BTreeMap<u64, Running>>,
+    /// By number.
+    running: BTreeMap<u64, Running>,
     started: u64,
 }
 
 /// A running stream. It ends when this is dropped.
 struct Running {
+    request_id: String,
     stop: EventFd,
     thread: Option<Thread>,
 }
@@ -61,16 +59,15 @@ impl Drop for Running {
 impl LogStreams {
     /// No stream yet. Lines go to `outbox`, ends to `scheduler`.
     pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
-        Self { outbox, scheduler, by_request: BTreeMap::new(), started: 0 }
+        Self { outbox, scheduler, running: BTreeMap::new(), started: 0 }
     }
 
     /// Starts to read; a request under the same id is replaced. What cannot be read ends at once, or the requester
     /// would wait for it for ever.
     pub fn start(&mut self, request_id: &str, wanted: &LogsRequest, orders: Vec<LogOrder>) {
         let _source = log_source(LOG_REQUESTS);
-        self.by_request.remove(request_id);
-        for order in orders {
-            let LogOrder { instance, connector } = order;
+        self.cancel(request_id);
+        for (instance, connector) in orders {
             let Some(connector) = connector else {
                 info!("Could not find workload '{}'", excerpt(&instance.workload));
                 self.refuse(request_id, instance, None);
@@ -89,12 +86,12 @@ impl LogStreams {
 
     /// Why no further stream of this request can start, if so.
     fn too_many(&self, request_id: &str) -> Option<String> {
-        if self.len() >= LOG_STREAMS_MAX {
+        if self.running.len() >= LOG_STREAMS_MAX {
             return Some(format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"));
         }
         let workload = requesting_workload(request_id)?;
-        let own = self.by_request.iter().filter(|(id, _)| requesting_workload(id) == Some(workload));
-        let full = own.map(|(_, streams)| streams.len()).sum::<usize>() >= LOG_STREAMS_OF_WORKLOAD;
+        let own = self.running.values().filter(|one| requesting_workload(&one.request_id) == Some(workload));
+        let full = own.count() >= LOG_STREAMS_OF_WORKLOAD;
         full.then(|| {
             format!("[no log: this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment]")
         })
@@ -112,7 +109,8 @@ impl LogStreams {
         let (stop, room) = (EventFd::new()?, EventFd::new()?);
         let name = format!("log:{number}:{}", instance.workload);
         let stream = LogStream {
-            id: StreamId { request_id: request_id.to_owned(), number },
+            number,
+            request_id: request_id.to_owned(),
             instance,
             wanted,
             outbox: self.outbox.clone(),
@@ -123,8 +121,7 @@ impl LogStreams {
             waiting: VecDeque::new(),
         };
         let thread = threads::spawn(name, STACK_LARGE, move || stream.run(connector))?;
-        let streams = self.by_request.entry(request_id.to_owned()).or_default();
-        streams.insert(number, Running { stop, thread: Some(thread) });
+        self.running.insert(number, Running { request_id: request_id.to_owned(), stop, thread: Some(thread) });
         Ok(())
     }
 
@@ -139,42 +136,25 @@ impl LogStreams {
 
     /// Ends the streams of a request; an unknown one is no error.
     pub fn cancel(&mut self, request_id: &str) {
-        self.by_request.remove(request_id);
+        self.running.retain(|_, one| one.request_id != request_id);
     }
 
     /// Ends all streams: whoever wanted them is gone.
     pub fn cancel_all(&mut self) {
-        self.by_request.clear();
+        self.running.clear();
     }
 
     /// A stream has ended by itself.
-    pub fn ended(&mut self, id: &StreamId) {
-        if let Some(streams) = self.by_request.get_mut(&id.request_id) {
-            streams.remove(&id.number);
-            if streams.is_empty() {
-                self.by_request.remove(&id.request_id);
-            }
-        }
-    }
-
-    /// How many streams run.
-    pub fn len(&self) -> usize {
-        self.by_request.values().map(BTreeMap::len).sum()
-    }
-
-    /// Whether none runs.
-    pub fn is_empty(&self) -> bool {
-        self.by_request.is_empty()
+    pub fn ended(&mut self, number: u64) {
+        self.running.remove(&number);
     }
 }
 
 impl Drop for LogStreams {
     /// The agent ends: the processes of the engine end with their streams.
     fn drop(&mut self) {
-        let mut streams: Vec<Running> =
-            std::mem::take(&mut self.by_request).into_values().flat_map(BTreeMap::into_values).collect();
-        let running: Vec<Thread> = streams.iter_mut().filter_map(|stream| stream.thread.take()).collect();
-        drop(streams);
+        let running: Vec<Thread> = self.running.values_mut().filter_map(|stream| stream.thread.take()).collect();
+        self.cancel_all();
         for name in threads::join_all(running, LOG_STOP_MAX) {
             debug!("Not waiting for thread '{name}'.");
         }
@@ -191,7 +171,9 @@ fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
 
 /// One log on its way.
 struct LogStream {
-    id: StreamId,
+    number: u64,
+    /// The full id of the request.
+    request_id: String,
     instance: InstanceName,
     wanted: LogsRequest,
     outbox: UplinkOutbox,
@@ -214,7 +196,7 @@ impl LogStream {
         let _source = log_source(LOG_REQUESTS);
         if let Ok(()) = self.send_all(connector) {
             // Reported only when it ended by itself, after its last line.
-            let end = SchedulerEvent::LogEnded(self.id.clone());
+            let end = SchedulerEvent::LogEnded(self.number);
             let _ = self.scheduler.send(end); // Gone only when the agent ends.
         }
     }
@@ -230,7 +212,7 @@ impl LogStream {
             readers.retain_mut(|reader| !reader.read(&mut lines));
             self.queue(lines);
         }
-        let (request_id, instance) = (self.id.request_id.clone(), self.instance.clone());
+        let (request_id, instance) = (self.request_id.clone(), self.instance.clone());
         self.waiting.push_back(ToServer::LogsStop { request_id, instance });
         self.send()
     }
@@ -268,7 +250,7 @@ impl LogStream {
             if some.is_empty() {
                 return;
             }
-            let request_id = &self.id.request_id;
+            let request_id = &self.request_id;
             let message = |entries| ToServer::LogEntries { request_id: request_id.clone(), entries };
             self.waiting.extend(log_entries::split(some).into_iter().map(message));
         }

@@ -51,7 +51,7 @@ use crossbeam_channel::{Sender, bounded};
 use engine_call::CallContext;
 use probes::prober::Prober;
 use resources::LoadSampler;
-use runtime_manager::{COPIED_FILES, NamedThreads, RuntimeManager};
+use runtime_manager::{COPIED_FILES, RuntimeManager};
 use rustix::pipe::{PipeFlags, pipe_with};
 use settings::AgentSettings;
 use start_slots::StartSlots;
@@ -115,7 +115,7 @@ impl Agent {
             retry_limit: settings.retry_limit,
             restart_backoff: settings.restart_backoff,
             control: control.clone(),
-            probes: Arc::new(Prober::new(SystemClock)),
+            probes: Arc::new(Prober::start(SystemClock)?),
         };
         if let Some(metrics) = settings.metrics {
             let checkers = context.engines.values().map(|engine| engine.watch.clone()).collect();
@@ -123,13 +123,12 @@ impl Agent {
             threads.push(metrics::start(metrics, settings.name.clone(), sampler, inbox.clone(), stop.clone())?);
         }
         let facts = NodeFacts::new(settings.tags.clone());
-        let runtime =
-            RuntimeManager::new(context, fastrand::Rng::new(), NamedThreads, settings.rerun, settings.prepare, facts);
+        let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
+        let start_loop = runtime_manager::on_threads();
+        let runtime = RuntimeManager::new(name, context, random, start_loop, settings.rerun, settings.prepare, facts);
         let load = LoadSampler::new(Path::new("/proc"));
-        let name = settings.name.as_str().into();
-        let manager =
-            AgentManager::new(name, SystemClock, inbox.clone(), runtime, outbox, load, Some(Box::new(previous)))
-                .with_status(status.clone());
+        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)))
+            .with_status(status.clone());
         let (scheduler_stop, pulse) = (stop.clone(), vital.add("scheduler"));
         threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &pulse))?);
         let uplink = Uplink {
@@ -207,7 +206,8 @@ fn start_engines(
     for engine in &settings.runtimes {
         let (agent, children) = (settings.name.clone(), children.clone());
         if *engine == podman_kube::RUNTIME_NAME {
-            let connect = move || Box::new(PodmanKubeConnector::new(&agent, children.clone())) as Connector;
+            let connector = PodmanKubeConnector::new(&agent, children);
+            let connect = move || Box::new(connector.clone()) as Connector;
             start(engine, "Error getting state from pods.", connect(), Box::new(connect))?;
             continue;
         }

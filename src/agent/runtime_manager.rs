@@ -12,7 +12,7 @@ use super::events::{PreparationReport, SchedulerEvent};
 use super::probes::short_info;
 use super::settings::RerunFinished;
 use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, WorkloadOrder, wish_slot};
-use super::workload_control_loop::{Connector, Engines, LoopContext, WorkloadControlLoop};
+use super::workload_control_loop::{Connector, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::{PRECONDITION_INTERVAL, STACK_WORKLOAD};
@@ -28,7 +28,7 @@ use crate::runtime::{ContainerId, ListedContainer};
 use crossbeam_channel::Sender;
 use log::{error, info, warn};
 use next::Staged;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,23 +43,16 @@ pub use next::COPIED_FILES;
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);
 
-/// Starts control loops. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
-pub trait WorkloadThreads<C: Clock> {
-    /// Lets `control_loop` run from now on. It comes back when no thread can be had, since it may hold the only id of a
-    /// container.
-    fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>>;
-}
+/// Lets the control loop of a workload run from now on. It comes back when no thread can be had, since it may hold the only
+/// id of a container. Tests and simulations keep them and call [`WorkloadControlLoop::step`] instead.
+pub type StartLoop<C> =
+    Box<dyn Fn(&str, Box<WorkloadControlLoop<C>>) -> Result<(), (io::Error, Box<WorkloadControlLoop<C>>)> + Send>;
 
-type NoThread<C> = (io::Error, Box<WorkloadControlLoop<C>>);
-
-/// One thread per control loop, named `wl:<workload>`.
-#[derive(Debug, Default)]
-pub struct NamedThreads;
-
-impl<C: Clock> WorkloadThreads<C> for NamedThreads {
-    fn start(&mut self, workload: &str, control_loop: Box<WorkloadControlLoop<C>>) -> Result<(), NoThread<C>> {
+/// Each control loop on a thread of its own.
+pub fn on_threads<C: Clock>() -> StartLoop<C> {
+    Box::new(|workload, control_loop| {
         threads::spawn_with(format!("wl:{workload}"), STACK_WORKLOAD, control_loop, |control_loop| control_loop.run())
-    }
+    })
 }
 
 /// What is wanted of one workload from now on.
@@ -83,6 +76,8 @@ struct Record {
     waits_for: BTreeSet<String>,
     /// Why it may not run whatever its dependencies do.
     withheld: Option<String>,
+    /// Why it may not be started yet whatever its dependencies do.
+    unlisted: Option<String>,
     /// The conditions of what is wanted.
     gate: Option<Gate>,
     /// What the server lets this agent stage for an update.
@@ -147,24 +142,28 @@ impl Record {
 
     /// What is shown of `instance`, which waits to be started.
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        let parts = self.withheld.as_deref().into_iter().chain(Some(&*self.note).filter(|note| !note.is_empty()));
+        let why = self.withheld.as_deref().into_iter().chain(self.unlisted.as_deref());
+        let parts = why.chain(Some(&*self.note).filter(|note| !note.is_empty()));
         let info = short_info(parts.collect::<Vec<_>>().join("; "));
         WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
     }
 }
 
 /// All workloads of this agent.
-pub struct RuntimeManager<C: Clock, T> {
+pub struct RuntimeManager<C: Clock> {
+    pub store: WorkloadStateStore,
+    /// States to report, in order.
+    pub reports: VecDeque<WorkloadState>,
     /// Which engines have listed their containers since the start of the agent.
     pub listings: Listings,
     /// Control loops without a thread.
     unstarted: BTreeMap<Name, Box<WorkloadControlLoop<C>>>,
-    context: LoopContext<C>,
+    pub context: LoopContext<C>,
     facts: NodeFacts,
     /// When to evaluate conditions again.
     gates_due: Option<Instant>,
     random: fastrand::Rng,
-    threads: T,
+    start: StartLoop<C>,
     rerun: RerunFinished,
     records: BTreeMap<Name, Record>,
     /// The workloads that wait for another one, by the name of that one.
@@ -192,17 +191,20 @@ fn removed(instance: &InstanceName) -> WorkloadState {
     WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed))
 }
 
-impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
-    /// No workload yet.
+impl<C: Clock> RuntimeManager<C> {
+    /// No workload of `agent` yet.
     pub fn new(
+        agent: Name,
         context: LoopContext<C>,
         random: fastrand::Rng,
-        threads: T,
+        start: StartLoop<C>,
         rerun: RerunFinished,
         prepare_level: PrepareLevel,
         facts: NodeFacts,
     ) -> Self {
         Self {
+            store: WorkloadStateStore::new(agent),
+            reports: VecDeque::new(),
             listings: Listings::new(&context.engines),
             unstarted: BTreeMap::new(),
             has_stage_list: false,
@@ -217,28 +219,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             facts,
             gates_due: None,
             random,
-            threads,
+            start,
             rerun,
             records: BTreeMap::new(),
             waiters: BTreeMap::new(),
             loops_started: 0,
         }
-    }
-
-    /// How many records there are, of what waits, what is waited for, and of workloads with conditions.
-    #[cfg(test)]
-    pub fn sizes(&self) -> [usize; 4] {
-        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
-        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
-        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), gates]
-    }
-
-    pub fn engines(&self) -> &Engines {
-        &self.context.engines
-    }
-
-    pub fn threads(&mut self) -> &mut T {
-        &mut self.threads
     }
 
     /// Requests the listings that are due.
@@ -267,11 +253,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         all.filter_map(change).collect()
     }
 
-    /// Takes in what is wanted now; [`Self::settle`] does what may be done of it. Returns states to report.
+    /// Takes in what is wanted now; [`Self::settle`] does what may be done of it.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub fn submit(&mut self, Change { name, new, deleted }: Change) -> Vec<WorkloadState> {
+    pub fn submit(&mut self, Change { name, new, deleted }: Change) {
         let _source = log_source(name.clone());
         let record = self.records.entry(name.clone()).or_default();
         let waited = record.waiting().map(|added| added.instance.clone());
@@ -279,6 +265,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             record.wanted.clone_from(&new);
             record.note.clear();
             self.unstaged.remove(&name);
+        }
+        if let Some(new) = &new {
+            self.listings.want(|runtime| *runtime == *new.workload.runtime);
         }
         let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
         let knows_of_old = named.is_some();
@@ -300,11 +289,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         if self.awaits_listings {
             self.gone.extend(named.take());
         }
-        let reports = record.gone(new.as_ref(), waited, named);
+        self.reports.extend(record.gone(new.as_ref(), waited, named));
         let gate = new.as_ref().and_then(|new| self.gate(new, false));
         self.records.entry(name.clone()).or_default().gate = gate;
         self.unsettled.push(name);
-        reports
     }
 
     /// The workloads to be settled now.
@@ -322,71 +310,81 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         names
     }
 
-    /// Does what may be done of a workload of which something else is wanted now. Returns states to report.
-    pub fn settle(&mut self, name: &Name, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+    /// Decides again about what waits for listings.
+    pub fn settle_unlisted(&mut self) {
+        let names: Vec<Name> =
+            self.records.iter().filter(|(_, record)| record.unlisted.is_some()).map(|(name, _)| name.clone()).collect();
+        self.decide_all(&names);
+    }
+
+    /// Does what may be done of a workload of which something else is wanted now.
+    pub fn settle(&mut self, name: &Name) {
         let _source = log_source(name.clone());
         let others = self.update_withheld();
-        let mut reports = self.decide(name, true, store);
-        reports.extend(self.decide_all(others, store));
-        reports
+        self.decide(name, true);
+        self.decide_all(&others);
     }
 
     // ------------------------------------------------------- changes to orders
 
-    fn decide_all(&mut self, names: Vec<Name>, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        names.iter().flat_map(|name| self.decide(name, false, store)).collect()
+    fn decide_all(&mut self, names: &[Name]) {
+        names.iter().for_each(|name| self.decide(name, false));
     }
 
-    /// Orders what may be done of a workload. Returns states to report; what keeps waiting is reported again only when it
-    /// was `requested`.
-    fn decide(&mut self, name: &Name, requested: bool, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else { return Vec::new() };
+    /// Orders what may be done of a workload. What keeps waiting is reported again only when it was `requested`.
+    fn decide(&mut self, name: &Name, requested: bool) {
+        let Some(record) = self.records.get_mut(name).filter(|_| !self.awaits_listings) else { return };
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
+        let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
+        record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime, self.context.clock.now()));
+        let record = &self.records[name];
         let is_again = record.starts_again();
         let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
-        if let Some(runs) = runs.filter(|runs| record.withheld.is_none() || has_finished(runs, store)) {
-            self.wait(name, Waits::No, BTreeMap::new());
-            let shown = Some(()).filter(|()| before == Waits::ToStop).and_then(|()| store.cancel_stop(&runs.instance));
-            return shown.map(|state| WorkloadState::new(runs.instance.clone(), state)).into_iter().collect();
+        if let Some(runs) = runs.filter(|runs| record.withheld.is_none() || has_finished(runs, &self.store)) {
+            if before == Waits::ToStop
+                && let Some(state) = self.store.cancel_stop(&runs.instance)
+            {
+                self.reports.push_back(WorkloadState::new(runs.instance.clone(), state));
+            }
+            return self.wait(name, Waits::No, BTreeMap::new());
         }
         let old = record.live().filter(|_| !is_again).map(|object| object.instance.clone());
-        let mut reports = Vec::new();
         if let Some(old) = &old {
             // Its end must not hurt those that need it, when it goes only for a while.
             let (users, may_stop) = if runs.is_some() {
-                let users = self.users(name, store);
-                let may_stop = users.keys().all(|user| store.has_no_container(user));
+                let users = self.users(name);
+                let may_stop = users.keys().all(|user| self.store.has_no_container(user));
                 (users, may_stop)
             } else {
-                (record.stop_after.clone(), self.may_stop(name, store))
+                (record.stop_after.clone(), self.may_stop(name))
             };
             let is_news = requested || before != Waits::ToStop;
             if !may_stop {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-                reports.extend(is_news.then(|| waiting_to_stop(old)));
-                self.wait(name, Waits::ToStop, users);
-                return reports;
+                self.reports.extend(is_news.then(|| waiting_to_stop(old)));
+                return self.wait(name, Waits::ToStop, users);
             }
             if self.unstaged.contains_key(name) {
                 let new = wanted.filter(|new| is_news && new.instance != *old);
-                reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
-                self.wait(name, Waits::ToStop, users);
-                return reports;
+                self.reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
+                return self.wait(name, Waits::ToStop, users);
             }
         }
         let may_start = |new: &AddedWorkload| {
-            record.withheld.is_none() && store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
+            record.withheld.is_none()
+                && record.unlisted.is_none()
+                && self.store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
         };
         match wanted {
             None => {
                 self.wait(name, Waits::No, BTreeMap::new());
-                reports.extend(old.and_then(|_| self.end(name)));
+                old.iter().for_each(|_| self.end(name));
             }
             Some(new) if may_start(&new) => {
                 self.wait(name, Waits::No, BTreeMap::new());
-                reports.extend(self.start(new));
+                self.start(new);
             }
             Some(new) => {
                 // Of the same instance this is shown when the old container is gone.
@@ -394,15 +392,14 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
                 let is_news = requested || before != Waits::ToStart;
                 let news = is_shown && is_news;
                 let waiting = news.then(|| record.waiting_to_start(&new.instance));
-                reports.extend(waiting.or_else(|| record.renewed(store)));
+                self.reports.extend(waiting.or_else(|| record.renewed(&self.store)));
                 // [impl->swdd~agent-enqueues-unfulfilled-create~1]
                 self.wait(name, Waits::ToStart, BTreeMap::new());
                 // [impl->swdd~agent-handles-update-with-fulfilled-delete~1]
                 // [impl->swdd~agent-shall-not-enqueue-update-delete-only-workload-operation~1]
-                reports.extend(old.and_then(|_| self.end(name)));
+                old.iter().for_each(|_| self.end(name));
             }
         }
-        reports
     }
 
     /// Whether what depends on this instance may be started. One of ours that is about to be replaced would go while that
@@ -452,11 +449,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
 
     /// Whether the users of the old instance have reached what its end waits for. One that waits for this end itself does
     /// not count, or both would wait for ever.
-    fn may_stop(&self, name: &Name, store: &WorkloadStateStore) -> bool {
+    fn may_stop(&self, name: &Name) -> bool {
         let users = self.records.get(name).into_iter().flat_map(|record| &record.stop_after);
         users.into_iter().all(|(user, condition)| {
-            let in_circle = || store.is_stopping(user, *condition) && self.goes_after(user, name);
-            store.may_stop(user, *condition) || in_circle()
+            let in_circle = || self.store.is_stopping(user, *condition) && self.goes_after(user, name);
+            self.store.may_stop(user, *condition) || in_circle()
         })
     }
 
@@ -473,12 +470,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         false
     }
 
-    /// A workload has a new state: executes what waited for it. Returns states to report.
+    /// A workload has a new state: executes what waited for it.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
-    pub fn state_changed(&mut self, workload: &str, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
-        let waiting = self.waiters.get(workload).into_iter().flatten().cloned().collect();
-        self.decide_all(waiting, store)
+    pub fn state_changed(&mut self, workload: &str) {
+        let waiting: Vec<Name> = self.waiters.get(workload).into_iter().flatten().cloned().collect();
+        self.decide_all(&waiting);
     }
 
     // ------------------------------------------------------------- conditions
@@ -527,9 +524,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// The workloads that need this one to run, and may not run either.
-    fn users(&self, name: &str, store: &WorkloadStateStore) -> BTreeMap<String, DeleteCondition> {
+    fn users(&self, name: &str) -> BTreeMap<String, DeleteCondition> {
         let needs_it = |added: &AddedWorkload| {
-            added.workload.dependencies.get(name) == Some(&AddCondition::Running) && !has_finished(added, store)
+            added.workload.dependencies.get(name) == Some(&AddCondition::Running) && !has_finished(added, &self.store)
         };
         let withheld = self.records.iter().filter(|(_, record)| record.withheld.is_some());
         let users = withheld.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
@@ -541,8 +538,8 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         self.unstaged.values().copied().flatten().chain(self.gates_due).min()
     }
 
-    /// Evaluates the conditions again and does what follows. Returns states to report.
-    pub fn refresh_conditions(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+    /// Evaluates the conditions again and does what follows.
+    pub fn refresh_conditions(&mut self) {
         let gates = self.records.values().flat_map(|record| record.gate.iter().chain(record.staged_gate()));
         let known = (self.facts.check_paths)(&gates.flat_map(Gate::paths).collect());
         let mut is_open = false;
@@ -555,10 +552,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             }
         }
         self.gates_due = is_open.then(|| self.context.clock.now() + PRECONDITION_INTERVAL);
-        let mut reports = self.release_unstaged(store);
+        self.release_unstaged();
         let due = self.update_withheld();
-        reports.extend(self.decide_all(due, store));
-        reports
+        self.decide_all(&due);
     }
 
     // ------------------------------------------------------------------ views
@@ -606,20 +602,20 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     // [impl->swdd~agent-executes-delete-workload-operation~1]
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
-    fn end(&mut self, name: &Name) -> Option<WorkloadState> {
+    fn end(&mut self, name: &Name) {
         let _source = log_source(name.clone());
-        let object = self.records.get_mut(name)?.object.as_mut()?;
+        let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) else { return };
         info!("Deleting workload '{name}'.");
         object.ending = true;
-        let skipped = object.wishes.put(Wish::End).ok()??; // Ended means deleted.
-        Some(removed(&skipped))
+        let skipped = object.wishes.put(Wish::End).ok().flatten(); // Ended means deleted.
+        self.reports.extend(skipped.as_ref().map(removed));
     }
 
     /// Starts an instance; an existing loop of the workload removes first what it has.
     // [impl->swdd~agent-executes-create-workload-operation~1]
     // [impl->swdd~agent-executes-update-workload-operation~1]
     // [impl->swdd~agent-workload-obj-update-command~1]
-    fn start(&mut self, added: AddedWorkload) -> Option<WorkloadState> {
+    fn start(&mut self, added: AddedWorkload) {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
         let _source = log_source(name.clone());
         let mut order = self.order(&added);
@@ -635,12 +631,12 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             {
                 (object.ending, object.start_again_for) = (false, None);
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
-                return skipped.as_ref().map(removed);
+                return self.reports.extend(skipped.as_ref().map(removed));
             }
             order = self.order(&added); // The loop ended just now; its last event is on the way.
         }
         self.found.extend(found.map(|found| (name, found)));
-        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))))
+        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))));
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
@@ -663,17 +659,10 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
-        // Its runtime may have been another one.
-        let others = self.listings.missing_besides(&workload.runtime, self.context.clock.now());
-        let own = self.listings.is_missing(&workload.runtime).then(|| (workload.runtime.clone(), None));
-        WorkloadOrder {
-            added: added.clone(),
-            existing: OnExisting::Replace,
-            unlisted: own.into_iter().chain(others.map(|(name, until)| (name.clone(), Some(until)))).collect(),
-        }
+        WorkloadOrder { added: added.clone(), existing: OnExisting::Replace }
     }
 
-    /// Starts the control loop of a workload. Returns the state to report when it has to wait for a thread.
+    /// Starts the control loop of a workload.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
     fn start_loop(
@@ -683,7 +672,7 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         held: Option<ContainerId>,
         surplus: Vec<Surplus>,
         wish: Option<Wish>,
-    ) -> Option<WorkloadState> {
+    ) {
         self.loops_started += 1;
         let (wishes, slot) = wish_slot();
         let workload = match &wish {
@@ -699,32 +688,31 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         let _ = wishes.put_surplus(surplus);
         let _ = wishes.put_found(self.found.remove(&name));
         wish.into_iter().for_each(|wish| _ = wishes.put(wish));
-        let started = self.threads.start(&name, Box::new(control_loop));
+        let started = (self.start)(&name, Box::new(control_loop));
         let shown = instance.clone();
         let (start_again_for, preparation, prepared) = (None, None, None);
         let object =
             WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
         let record = self.records.entry(name.clone()).or_default();
         record.object = Some(object);
-        let (error, control_loop) = started.err()?;
+        let Err((error, control_loop)) = started else { return };
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name.clone(), control_loop);
         if ending && creates {
             record.note = format!("{PREPARE_PREFIX}no thread can be started: {error}");
-            return self.waits_to_start(&shown);
+            return self.reports.extend(self.waits_to_start(&shown));
         }
         // The container of an adopted workload may be in any state; no loop controls it.
         let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
         let info = format!("No thread can be started for it, trying again: {error}");
-        Some(WorkloadState::new(shown, ExecutionState::with_info(phase, info)))
+        self.reports.push_back(WorkloadState::new(shown, ExecutionState::with_info(phase, info)));
     }
 
-    /// Tries again to get threads for the control loops that have none, and for checks.
+    /// Tries again to get threads for the control loops that have none.
     pub fn start_waiting_loops(&mut self) {
-        self.context.probes.retry();
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             let _source = log_source(name.clone());
-            match self.threads.start(&name, control_loop) {
+            match (self.start)(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
                 Err((_, control_loop)) => {
                     self.unstarted.insert(name, control_loop);

@@ -89,13 +89,6 @@ impl StartSlots {
         serve(&self.shared);
         SlotRequest { shared: self.shared.clone(), of, number, given, slot: None }
     }
-
-    /// How many starts are free.
-    #[cfg(test)]
-    pub fn free(&self) -> usize {
-        let shared = self.shared.lock();
-        shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize]
-    }
 }
 
 impl Shared {
@@ -157,6 +150,14 @@ impl Drop for StartSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl StartSlots {
+        /// How many starts are free.
+        pub fn free(&self) -> usize {
+            let shared = self.shared.lock();
+            shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize]
+        }
+    }
 
     fn request(slots: &StartSlots) -> SlotRequest {
         slots.request(Use::Start, Box::new(|| ()))

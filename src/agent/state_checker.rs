@@ -20,7 +20,6 @@ use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -580,18 +579,6 @@ fn run<S: SystemEnv, C: Clock>(
         }
         for key in exits.try_iter() {
             checker.on_event(CheckerEvent::Exited(key));
-        }
-    }
-}
-
-impl fmt::Debug for WatchCommand {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Watch { instance, .. } => write!(formatter, "Watch({instance})"),
-            Self::Unwatch { instance } => write!(formatter, "Unwatch({instance})"),
-            Self::ListAll { .. } => formatter.write_str("ListAll"),
-            Self::WatchPrepared { instance, .. } => write!(formatter, "WatchPrepared({instance})"),
-            Self::ListWatched { .. } => formatter.write_str("ListWatched"),
         }
     }
 }

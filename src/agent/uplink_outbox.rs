@@ -14,7 +14,6 @@ use crate::platform::sync::{EventFd, Mutex};
 use crate::wire::client::{ClientSender, StreamEnd};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -57,7 +56,7 @@ impl MessageSink for ClientSender {
 }
 
 /// Puts messages for the server. Clones put into the same place.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct UplinkOutbox(Arc<Shared>);
 
 /// Takes messages for the server and sends them.
@@ -73,12 +72,6 @@ struct Shared {
     wake: Sender<()>,
     /// Wakes `uplink` when the connection has room again.
     waker: Waker,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Shared").field("slots", &self.slots).finish_non_exhaustive()
-    }
 }
 
 /// Wakes `uplink`, if it is still there.
@@ -108,8 +101,6 @@ struct Slots {
     /// Requests sent since load and logs were last considered.
     requests_in_a_row: u32,
     connected: bool,
-    /// Instances of which a removal was the last state sent on this connection; some at least.
-    removed: BTreeSet<InstanceName>,
     /// At most one message of lines of each log stream, so that no stream delays another for long; besides the ends of
     /// those that were refused.
     logs: VecDeque<Taken<ToServer>>,
@@ -130,7 +121,6 @@ pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
         cancels: VecDeque::new(),
         requests_in_a_row: 0,
         connected: false,
-        removed: BTreeSet::new(),
         logs: VecDeque::new(),
     };
     let (wake, woken) = bounded(1);
@@ -184,19 +174,6 @@ impl UplinkOutbox {
         slots.complete = complete;
         drop(slots);
         self.0.wake();
-    }
-
-    /// Those of `instances` whose removal was the last state sent, or will be, and may not have reached the server yet.
-    pub fn pending_removals(&self, mut instances: Vec<InstanceName>) -> Vec<InstanceName> {
-        if !instances.is_empty() {
-            let slots = self.0.slots.lock();
-            let waiting = |instance: &InstanceName| slots.states.iter().rfind(|state| state.instance == *instance);
-            instances.retain(|instance| match waiting(instance) {
-                Some(state) => state.state.phase == Phase::Removed,
-                None => slots.removed.contains(instance),
-            });
-        }
-        instances
     }
 
     /// Puts a request of a workload; never waits. Without a connection requests wait for one. A large one comes with what is
@@ -363,11 +340,6 @@ impl Slots {
             && self.states.front().is_some_and(|state| instances.insert(state.instance.clone()))
             && let Some(state) = self.states.pop_front()
         {
-            if state.state.phase != Phase::Removed {
-                self.removed.remove(&state.instance);
-            } else if self.removed.len() < STATES {
-                self.removed.insert(state.instance.clone());
-            }
             batch.push(state);
         }
         (!batch.is_empty()).then_some(batch)
@@ -385,21 +357,9 @@ fn taken<T>((message, taken): Taken<T>) -> T {
 }
 
 impl UplinkReader {
-    /// The next message to send, taken by tests and the simulation, which have no connection.
-    #[cfg(test)]
-    pub fn next(&self) -> Option<ToServer> {
-        self.shared.slots.lock().next()
-    }
-
     /// Becomes ready when there may be something to send.
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
-    }
-
-    /// How many messages of logs wait.
-    #[cfg(test)]
-    pub fn log_messages(&self) -> usize {
-        self.shared.slots.lock().logs.len()
     }
 
     /// Sends what waits, as far as the connection takes it; [`Self::woken`] becomes ready when it takes more.
@@ -419,12 +379,6 @@ impl UplinkReader {
         self.shared.slots.lock().connected = true;
     }
 
-    /// There is a connection, and the test takes what waits for it.
-    #[cfg(test)]
-    pub fn connected(&self) {
-        self.shared.slots.lock().connected = true;
-    }
-
     /// The connection is lost. States and requests wait for the next one.
     pub fn disconnected(&self) {
         *self.shared.sink.lock() = None;
@@ -434,7 +388,6 @@ impl UplinkReader {
         slots.prepared.clear();
         slots.logs.clear();
         slots.cancels.clear();
-        slots.removed.clear();
     }
 }
 
@@ -443,6 +396,23 @@ mod tests {
     use super::*;
     use crate::model::execution_state::ExecutionState;
     use crate::model::messages::{ReadState, RequestContent};
+
+    impl UplinkReader {
+        /// The next message to send, taken by tests and the simulation, which have no connection.
+        pub fn next(&self) -> Option<ToServer> {
+            self.shared.slots.lock().next()
+        }
+
+        /// How many messages of logs wait.
+        pub fn log_messages(&self) -> usize {
+            self.shared.slots.lock().logs.len()
+        }
+
+        /// There is a connection, and the test takes what waits for it.
+        pub fn connected(&self) {
+            self.shared.slots.lock().connected = true;
+        }
+    }
 
     fn state(workload: &str, phase: Phase) -> WorkloadState {
         WorkloadState::new(InstanceName::with_id(workload, "id", "A"), ExecutionState::plain(phase))
@@ -512,25 +482,6 @@ mod tests {
         reader.disconnected();
         reader.connected();
         assert_eq!(reader.next(), None);
-    }
-
-    #[test]
-    fn a_removal_that_may_be_on_its_way_is_known_until_the_instance_is_back_or_the_connection_is_lost() {
-        let (outbox, reader) = connected();
-        let names = ["sent", "back", "waits", "wanted"];
-        let instances = || names.map(|name| state(name, Phase::Removed).instance).to_vec();
-        for name in &names[..2] {
-            outbox.put(state(name, Phase::Removed));
-        }
-        sent(&reader);
-        outbox.put(state("waits", Phase::Removed));
-        outbox.put(state("back", Phase::PendingStarting));
-        let expected = ["sent", "waits"].map(|name| state(name, Phase::Removed).instance);
-        assert_eq!(outbox.pending_removals(instances()), expected);
-        sent(&reader);
-        assert_eq!(outbox.pending_removals(instances()), expected);
-        reader.disconnected();
-        assert_eq!(outbox.pending_removals(instances()), []);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use super::engine_call::Called;
 use super::preparation::record::PreparedContainer;
 use super::probes::{ProbeReply, ProbeReport};
-use super::state_checker::{GoneReply, ListReply, ListResult, StateReply};
+use super::state_checker::{GoneReply, StateReply};
 use crate::model::execution_state::ExecutionState;
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -18,7 +18,6 @@ use crate::runtime::ContainerId;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A workload to run.
 #[derive(Debug)]
@@ -26,9 +25,6 @@ pub struct WorkloadOrder {
     pub added: AddedWorkload,
     /// What becomes of a container that is there.
     pub existing: OnExisting,
-    /// Runtimes whose engines may have containers of this workload that no listing showed, which go before the first create;
-    /// and until when to wait for that. It has no end for its own.
-    pub unlisted: Vec<(Name, Option<Instant>)>,
 }
 
 /// What becomes of a container that is there when a workload is to run.
@@ -81,9 +77,6 @@ impl Wish {
     }
 }
 
-/// The listing of the engine of a runtime.
-pub type Listed = (Name, ListResult);
-
 /// What a control loop takes from its slot.
 pub enum SlotEvent {
     /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
@@ -98,8 +91,6 @@ pub enum SlotEvent {
     PreparedGone(ContainerId),
     /// The state checker observed this state of the container that is watched.
     Observed(ExecutionState),
-    /// An engine has listed its containers for the search.
-    Listed(Listed),
     /// The newest result of a probe.
     Probed(ProbeReport),
 }
@@ -143,8 +134,6 @@ struct Slot {
     events: VecDeque<SlotEvent>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
-    /// Counts searches, so that a late listing of an earlier one is recognised.
-    search: u64,
     closed: bool,
     /// The sender is gone.
     abandoned: bool,
@@ -438,19 +427,6 @@ impl WishSlot {
         slot.watch
     }
 
-    /// Begins a search: returns what makes the replies for listings. Those of an earlier search count no more.
-    pub fn begin_search(&self) -> impl Fn(Name) -> ListReply + use<> {
-        let mut slot = self.shared.slot.lock();
-        slot.search += 1;
-        slot.events.retain(|event| !matches!(event, SlotEvent::Listed(_)));
-        let (search, shared) = (slot.search, self.shared.clone());
-        move |runtime| {
-            let shared = shared.clone();
-            let counts = move |slot: &Slot| slot.search == search;
-            Box::new(move |result| shared.put(SlotEvent::Listed((runtime, result)), counts, |_| false))
-        }
-    }
-
     /// Takes the results of probes.
     #[must_use]
     pub fn probe_reply(&self) -> ProbeReply {
@@ -528,8 +504,7 @@ mod tests {
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let added = AddedWorkload { instance: workload.instance_name("w"), workload };
-        let (existing, unlisted) = (OnExisting::Replace, Vec::new());
-        Wish::Run(Box::new(WorkloadOrder { added, existing, unlisted }))
+        Wish::Run(Box::new(WorkloadOrder { added, existing: OnExisting::Replace }))
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
@@ -621,19 +596,6 @@ mod tests {
         sender.put(run("a")).unwrap();
         assert!(slot.take_if(None, is_first).is_some());
         assert!(slot.next().is_none());
-    }
-
-    #[test]
-    fn listings_of_an_earlier_search_do_not_count() {
-        let (_sender, slot) = wish_slot();
-        let first = slot.begin_search();
-        first("podman".into())(Ok(Vec::new()));
-        let late = first("containerd".into());
-        let second = slot.begin_search();
-        late(Ok(Vec::new()));
-        assert!(slot.next().is_none());
-        second("podman".into())(Ok(Vec::new()));
-        assert!(matches!(slot.next(), Some(SlotEvent::Listed((runtime, Ok(_)))) if *runtime == *"podman"));
     }
 
     // [utest->swdd~agent-workload-control-loop-prevents-retries-on-other-workload-commands~1]

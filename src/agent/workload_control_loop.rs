@@ -22,7 +22,6 @@ use super::start_slots::{SlotRequest, StartSlots};
 use super::state_checker::WatchCommand;
 use super::wish_slot::{OnExisting, Preparation, SlotEvent, Wish, WishSlot, WorkloadOrder};
 use crate::limits::REMOVAL_MAX;
-use crate::model::access_rules::ControlInterfaceAccess;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
@@ -31,8 +30,6 @@ use crate::platform::logging::log_source;
 use crate::platform::memory::OwnStack;
 use crate::runtime::{ContainerId, MainProcess, RuntimeConnector};
 use containers::Removal;
-#[cfg(test)]
-use crossbeam_channel::Receiver;
 use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use preparation::Prepared;
@@ -64,12 +61,6 @@ pub struct EngineSource {
 // [impl->swdd~agent-supports-multiple-runtime-connectors~1]
 pub type Engines = BTreeMap<Name, EngineSource>;
 
-/// The engine of what runs.
-struct Engine {
-    connector: Connector,
-    watch: Sender<WatchCommand>,
-}
-
 /// What all control loops of an agent have in common.
 #[derive(Clone)]
 pub struct LoopContext<C> {
@@ -99,15 +90,14 @@ pub struct WorkloadControlLoop<C: Clock> {
     instance: InstanceName,
     /// Nothing is left of the instance, and it was reported as removed.
     is_empty: bool,
-    engine: Option<Engine>,
+    /// The runtime of what is, or shall be, there.
+    runtime: Name,
     /// What to run; `None` when nothing shall run.
     wanted: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
     container: Option<ContainerId>,
     /// The main process that its last start had, where that is known.
     process: Option<MainProcess>,
-    /// Runtimes whose engines may have containers of the workload that nobody listed, and until when that is waited for.
-    unlisted: Vec<(Name, Option<Instant>)>,
     /// Containers that go.
     removal: Removal,
     /// What is to be prepared beside what runs.
@@ -136,8 +126,6 @@ enum Stage {
     Idle,
     /// Nothing is started before all that is too many is removed.
     BehindRemoval(Start),
-    /// Engines list their containers. No start slot is held meanwhile, and any wish ends the waiting.
-    Searching(Start),
     WaitingForSlot(Start, SlotRequest),
     /// A call of the start is under way.
     Calling(Calling),
@@ -153,10 +141,7 @@ enum Stage {
 impl Stage {
     /// Whether nothing but the start is waited for.
     fn leads_to_start(&self) -> bool {
-        matches!(
-            self,
-            Self::BehindRemoval(_) | Self::Searching(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_)
-        )
+        matches!(self, Self::BehindRemoval(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_))
     }
 }
 
@@ -208,7 +193,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let restarts = RestartBackoff::new(context.restart_backoff);
         let is_empty = held.is_none();
         let (runtime, container) = held.unzip();
-        let engine = runtime.and_then(|runtime| engine_of(&context.engines, &runtime));
         if !is_empty {
             slot.hold(&instance);
         }
@@ -218,12 +202,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
             slot,
             instance,
             is_empty,
-            engine,
+            runtime: runtime.unwrap_or_default(),
             wanted: None,
             control: None,
             container,
             process: None,
-            unlisted: Vec::new(),
             removal: Removal::default(),
             preparation: None,
             next: None,
@@ -292,17 +275,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match &self.stage {
             Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
             Stage::Calling(calling) => Some(calling.due),
-            Stage::Searching(_) => self.given_up_at(),
             Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
         }
-    }
-
-    /// Becomes ready when there may be an event.
-    #[cfg(test)]
-    pub fn woken(&self) -> Receiver<()> {
-        self.slot.woken().clone()
     }
 
     fn wait(&self) {
@@ -319,27 +295,19 @@ impl<C: Clock> WorkloadControlLoop<C> {
             SlotEvent::Preparation => self.on_preparation(),
             SlotEvent::Surplus(found) => {
                 self.add_surplus(found);
-                if let Stage::Searching(start) | Stage::WaitingForSlot(start, _) = &self.stage {
+                if let Stage::WaitingForSlot(start, _) = &self.stage {
                     self.begin_start(*start);
                 }
             }
             SlotEvent::Called(called) => self.on_called(called),
             SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
             SlotEvent::Observed(state) => self.on_observed(state),
-            SlotEvent::Listed(listed) => self.on_listed(listed),
             SlotEvent::Probed(report) => self.on_probed(&report),
         }
     }
 
     fn on_timer(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Searching(start) => {
-                self.stage = Stage::Searching(start);
-                self.give_up_others();
-                if self.unlisted.is_empty() {
-                    self.begin_start(start);
-                }
-            }
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
             Stage::RetryAt(_, start) => self.begin_start(start),
             Stage::RestartAt(_, ended) => self.restart(ended),
@@ -423,7 +391,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Goes on with a container of an earlier life of the agent.
     fn adopt(&mut self, id: ContainerId) {
-        self.reopen_control_interface();
+        let _ = self.open_control_interface(true); // What fails is logged.
         self.restarts.running(self.context.clock.now());
         self.starts = self.starts.saturating_add(1);
         self.watch(id, None);
@@ -434,10 +402,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Makes `order` the one to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, order: WorkloadOrder) {
-        let WorkloadOrder { added, existing: _, unlisted } = order;
+        let added = order.added;
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
-        self.engine = engine_of(&self.context.engines, &added.workload.runtime);
-        (self.instance, self.wanted, self.unlisted) = (added.instance, Some(added.workload), unlisted);
+        self.runtime = added.workload.runtime.clone();
+        (self.instance, self.wanted) = (added.instance, Some(added.workload));
         (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
         self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
@@ -447,56 +415,42 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ------------------------------------------------------ control interface
 
-    /// Gives a workload that runs already its control interface if it wants one. It goes on without one when that is
-    /// not possible.
-    fn reopen_control_interface(&mut self) {
-        let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
-        if let Err(error) = self.give_control_interface(|name, access| hub.reopen(name, folder.clone(), access)) {
-            self.warn_without_control_interface(&error);
-        }
-    }
-
-    /// Gives a workload that is about to start its control interface if it wants one and has none yet. It runs without
-    /// one when that is not possible.
+    /// Gives the workload its control interface if it wants one and has none yet. It goes on without one when that is not
+    /// possible.
     ///
     /// # Errors
-    /// Errors that may pass, or that go away when a file of others is removed.
-    fn open_control_interface(&mut self) -> Result<(), PipeError> {
-        let (hub, folder) = (self.context.control.clone(), self.control_folder(&self.instance));
-        let mut opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
-        if let Err(foreign) = opened.as_ref()
-            && foreign.is_foreign()
-        {
-            // No container has it any more, so it can be made anew.
-            warn!("The control interface of workload '{}' is made anew: {foreign}", self.instance.workload);
-            self.remove_folder(&folder);
-            opened = self.give_control_interface(|name, access| hub.open(name, folder.clone(), access));
-        }
-        match opened {
-            Err(error) if error.may_pass() || error.is_foreign() => return Err(error),
-            Err(error) => self.warn_without_control_interface(&error),
-            Ok(()) => {}
-        }
-        Ok(())
-    }
-
-    fn give_control_interface(
-        &mut self,
-        open: impl FnOnce(&Name, &ControlInterfaceAccess) -> Result<ControlInterface, PipeError>,
-    ) -> Result<(), PipeError> {
-        let Some(workload) = self.wanted.as_ref().filter(|_| self.engine.is_some()) else { return Ok(()) };
-        let access = &workload.control_interface_access;
-        if self.control.is_some() || !control_interface::is_wanted(access) {
+    /// Errors that may pass, or that go away when a file of others is removed, unless the container runs and has it mounted.
+    fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
+        let Some(workload) = self.wanted.clone().filter(|_| self.control.is_none()) else {
+            return Ok(());
+        };
+        let (access, folder) = (&workload.control_interface_access, self.control_folder(&self.instance));
+        if !control_interface::is_wanted(access) || self.source().is_none() {
             return Ok(());
         }
-        self.control = Some(open(&self.instance.workload, access)?);
-        info!("Successfully created control interface for workload '{}'.", self.instance.workload);
-        Ok(())
-    }
-
-    fn warn_without_control_interface(&self, error: &PipeError) {
         let name = &self.instance.workload;
-        warn!("Could not create control interface when creating workload '{name}': '{error}'");
+        let open = || self.context.control.open(name, folder.clone(), access, is_mounted);
+        let mut opened = open();
+        if let Err(foreign) = opened.as_ref()
+            && foreign.is_foreign()
+            && !is_mounted
+        {
+            // No container has it any more, so it can be made anew.
+            warn!("The control interface of workload '{name}' is made anew: {foreign}");
+            self.remove_folder(&folder);
+            opened = open();
+        }
+        match opened {
+            Err(error) if !is_mounted && (error.may_pass() || error.is_foreign()) => return Err(error),
+            Err(error) => {
+                warn!("Could not create control interface when creating workload '{name}': '{error}'");
+            }
+            Ok(control) => {
+                info!("Successfully created control interface for workload '{name}'.");
+                self.control = Some(control);
+            }
+        }
+        Ok(())
     }
 
     /// A control interface ends before its container, unless the next one may go on with it.
@@ -524,6 +478,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     // ---------------------------------------------------------------- helpers
 
+    /// The engine of what runs.
+    fn source(&self) -> Option<&EngineSource> {
+        self.context.engines.get(&self.runtime)
+    }
+
+    fn connector(&self) -> Option<Connector> {
+        self.source().map(|source| (source.connect)())
+    }
+
     fn folder(&self) -> PathBuf {
         self.context.calls.folder.join(self.instance.folder())
     }
@@ -542,10 +505,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         send_state(&self.context.reports, &self.instance, state);
     }
-}
-
-fn engine_of(engines: &Engines, runtime: &str) -> Option<Engine> {
-    engines.get(runtime).map(|source| Engine { connector: (source.connect)(), watch: source.watch.clone() })
 }
 
 #[cfg(test)]

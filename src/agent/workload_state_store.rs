@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 // [impl->swdd~agent-manager-stores-all-workload-states~1]
 #[derive(Debug)]
 pub struct WorkloadStateStore {
-    agent: Name,
+    pub agent: Name,
     by_workload: BTreeMap<Name, Vec<Entry>>,
 }
 
@@ -122,12 +122,6 @@ impl WorkloadStateStore {
         }
     }
 
-    /// All states.
-    #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        self.by_workload.values().flatten().map(|entry| (&entry.instance, &entry.state))
-    }
-
     /// The state of an instance.
     #[must_use]
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
@@ -206,6 +200,13 @@ impl WorkloadStateStore {
 mod tests {
     use super::*;
     use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
+
+    impl WorkloadStateStore {
+        /// All states.
+        pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+            self.by_workload.values().flatten().map(|entry| (&entry.instance, &entry.state))
+        }
+    }
 
     fn instance(workload: &str, agent: &str) -> InstanceName {
         InstanceName::with_id(workload, "id", agent)

@@ -26,10 +26,11 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
 use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
+use crate::platform::sync::Mutex;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,17 +62,18 @@ struct Play {
 /// Runs workloads as pods for one agent.
 // [impl->swdd~podman-kube-implements-runtime-connector~1]
 // [impl->swdd~podman-kube-uses-podman-cli~1]
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PodmanKubeConnector {
     cli: EngineCli,
     agent: Name,
-    failed_play: Option<Play>,
+    /// By workload, for all clones.
+    failed_plays: Arc<Mutex<BTreeMap<Name, Play>>>,
 }
 
 impl PodmanKubeConnector {
     /// A connector for the pods of `agent`, which records its calls in `children`.
     pub fn new(agent: &str, children: EngineChildren) -> Self {
-        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), failed_play: None }
+        Self { cli: EngineCli::new(PROGRAM, children), agent: agent.into(), failed_plays: Arc::default() }
     }
 
     // ---------------------------------------------------------- what is kept
@@ -221,8 +223,8 @@ impl PodmanKubeConnector {
 
     /// Removes the pods that a failed play has made, and then what is kept of it. What cannot be listed or removed now is
     /// tried again with the next create or delete.
-    fn remove_left_over(&mut self, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
-        let Some(mut failed) = self.failed_play.take() else { return Ok(()) };
+    fn remove_left_over(&self, workload: &Name, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        let Some(mut failed) = self.failed_plays.lock().remove(workload) else { return Ok(()) };
         let made = failed.made.take().map_or_else(|| self.pods_since(&failed, cancel), Ok);
         let removed = made.and_then(|made| {
             let call = Arguments::from(["pod", "rm", "--force", "--ignore"]).plain(&made);
@@ -234,7 +236,7 @@ impl PodmanKubeConnector {
         });
         match removed {
             Ok(()) => self.forget(&failed.instance),
-            Err(_) => self.failed_play = Some(failed),
+            Err(_) => _ = self.failed_plays.lock().insert(workload.clone(), failed),
         }
         removed
     }
@@ -278,7 +280,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         let (config, manifest) = prepare(new)?;
-        self.remove_left_over(cancel)?;
+        self.remove_left_over(&new.instance.workload, cancel)?;
         let instance = &new.instance;
         let play = Play { instance: instance.clone(), manifest, before: self.existing_pods(cancel)?, made: None };
         // [impl->swdd~podman-kube-create-workload-creates-config-volume~1]
@@ -296,8 +298,9 @@ impl RuntimeConnector for PodmanKubeConnector {
                 // Cleans up as well as possible now. That is not cancelled, because a delete that comes now would only have
                 // to do the same; the next create of another workload need not wait for it.
                 let has_begun = is_kept && !error.means_not_started();
-                self.failed_play = Some(Play { made: (!has_begun).then(Vec::new), ..play });
-                if let Err(error) = self.remove_left_over(None) {
+                let failed = Play { made: (!has_begun).then(Vec::new), ..play };
+                self.failed_plays.lock().insert(instance.workload.clone(), failed);
+                if let Err(error) = self.remove_left_over(&instance.workload, None) {
                     log::warn!("Failed container cleanup after failed create. Error: '{error}'");
                 }
                 Err(error)
@@ -343,7 +346,7 @@ impl RuntimeConnector for PodmanKubeConnector {
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         let instance = instance_of(id)?;
-        self.remove_left_over(None)?;
+        self.remove_left_over(&instance.workload, None)?;
         if let Some(config) = self.recall(&instance)? {
             self.down(&config)?;
             self.forget(&instance);

@@ -94,7 +94,9 @@ impl FakeProbes {
     /// What is checked, for example `ready of db`.
     #[must_use]
     pub fn orders(&self) -> Vec<String> {
-        let text = |order: &ProbeOrder| format!("{} of {}", order.purpose.name(), order.instance.workload);
+        let text = |order: &ProbeOrder| {
+            format!("{} of {}", format!("{:?}", order.purpose).to_lowercase(), order.instance.workload)
+        };
         self.table().orders().map(text).collect()
     }
 }

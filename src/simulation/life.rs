@@ -13,7 +13,7 @@ use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::RuntimeManager;
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
@@ -28,7 +28,6 @@ use crate::runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,25 +39,17 @@ pub const RUNTIMES: [&str; 2] = ["podman", "containerd"];
 /// Control loops and engine calls that wait until they are stepped.
 pub struct Tasks {
     tasks: Vec<Task>,
+    /// Control loops that the scheduler has started since, with their workloads.
+    loops: Receiver<(String, Box<WorkloadControlLoop<ManualClock>>)>,
     /// Calls that control loops have started since.
     calls: Receiver<Box<EngineCall>>,
 }
 
 impl Tasks {
     fn all(&mut self) -> &mut Vec<Task> {
+        self.tasks.extend(self.loops.try_iter().map(|(workload, control_loop)| Task::new(&workload, control_loop)));
         self.tasks.extend(self.calls.try_iter().map(Task::call));
         &mut self.tasks
-    }
-}
-
-impl WorkloadThreads<ManualClock> for Tasks {
-    fn start(
-        &mut self,
-        workload: &str,
-        control_loop: Box<WorkloadControlLoop<ManualClock>>,
-    ) -> Result<(), (io::Error, Box<WorkloadControlLoop<ManualClock>>)> {
-        self.tasks.push(Task::new(workload, control_loop));
-        Ok(())
     }
 }
 
@@ -165,7 +156,8 @@ pub enum Part {
 /// A running agent.
 pub struct Life {
     pub number: u64,
-    pub manager: AgentManager<ManualClock, Tasks>,
+    pub manager: AgentManager<ManualClock>,
+    tasks: Tasks,
     pub events: Receiver<SchedulerEvent>,
     pub inbox: Sender<SchedulerEvent>,
     /// What control loops say, before it goes into the inbox.
@@ -240,7 +232,12 @@ impl Life {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let tasks = Tasks { tasks: Vec::new(), calls };
+        let (started, loops) = unbounded();
+        let start_loop = Box::new(move |workload: &str, control_loop| {
+            started.send((workload.to_owned(), control_loop)).expect("the other end is part of the same life");
+            Ok(())
+        });
+        let tasks = Tasks { tasks: Vec::new(), loops, calls };
         let for_conditions = engine.clone();
         let facts = NodeFacts {
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
@@ -249,13 +246,13 @@ impl Life {
             }),
         };
         let rerun = RerunFinished::Always;
-        let runtime = RuntimeManager::new(context, random, tasks, rerun, level, facts);
+        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, rerun, level, facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
-        let manager =
-            AgentManager::new(name.clone(), clock.clone(), inbox.clone(), runtime, outbox, load, Some(orphans));
-        Self { number, manager, events, inbox, said, uplink, control, requests, clock: clock.clone(), checkers, probes }
+        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(orphans));
+        let clock = clock.clone();
+        Self { number, manager, tasks, events, inbox, said, uplink, control, requests, clock, checkers, probes }
     }
 
     /// The parts that can do something now.
@@ -269,7 +266,7 @@ impl Life {
         }
         let checkers = self.checkers.iter().enumerate().filter(|(_, checker)| checker.is_ready(now));
         ready.extend(checkers.map(|(index, _)| Part::Checker(index)));
-        let tasks = self.manager.threads().all().iter_mut().enumerate();
+        let tasks = self.tasks.all().iter_mut().enumerate();
         ready.extend(tasks.filter_map(|(index, task)| task.is_ready(now).then_some(Part::Loop(index))));
     }
 
@@ -277,13 +274,13 @@ impl Life {
     pub fn due(&mut self) -> Instant {
         let checkers = self.checkers.iter().filter_map(SimChecker::due).min();
         let manager = self.manager.due();
-        let tasks = self.manager.threads().all().iter().filter_map(Task::due).min();
+        let tasks = self.tasks.all().iter().filter_map(Task::due).min();
         checkers.into_iter().chain(tasks).chain(self.probes.due()).chain([manager]).min().unwrap_or(manager)
     }
 
     /// Lets a control loop go on; answers its workload and what it says to the scheduler.
     pub fn step_loop(&mut self, index: usize) -> (String, Vec<SchedulerEvent>) {
-        let tasks = self.manager.threads().all();
+        let tasks = self.tasks.all();
         let workload = tasks[index].workload.clone();
         if tasks[index].resume() {
             tasks.remove(index);
@@ -303,6 +300,6 @@ impl Life {
 
     /// How many control loops there are.
     pub fn loops(&mut self) -> usize {
-        self.manager.threads().all().iter().filter(|task| task.is_loop()).count()
+        self.tasks.all().iter().filter(|task| task.is_loop()).count()
     }
 }

@@ -5,7 +5,6 @@
 //! Thread: the one of the test.
 
 use super::engine::{SimEngine, removes_itself};
-use super::life::Tasks;
 use super::manual_clock::ManualClock;
 use crate::agent::agent_manager::AgentManager;
 use crate::agent::events::SchedulerEvent;
@@ -65,7 +64,7 @@ pub struct Orders {
 /// What one agent knows: of its own what it decided itself, of others what it was told.
 struct Known<'k> {
     agent: &'k Name,
-    manager: &'k AgentManager<ManualClock, Tasks>,
+    manager: &'k AgentManager<ManualClock>,
     foreign: &'k BTreeMap<InstanceName, (ExecutionState, bool)>,
     /// A newer state of an instance of its own.
     news: Option<&'k WorkloadState>,
@@ -133,12 +132,7 @@ impl Orders {
     }
 
     /// An event is about to be handled, or a tick.
-    pub fn before(
-        &mut self,
-        event: Option<&SchedulerEvent>,
-        manager: &AgentManager<ManualClock, Tasks>,
-        engine: &SimEngine,
-    ) {
+    pub fn before(&mut self, event: Option<&SchedulerEvent>, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
         match event {
             Some(SchedulerEvent::Server(FromServer::WorkloadStates(states))) => self.told_of_others(states),
             Some(SchedulerEvent::ServerGone) => self.foreign.values_mut().for_each(|(_, is_stale)| *is_stale = true),
@@ -246,13 +240,13 @@ impl Orders {
     }
 
     /// The event was handled.
-    pub fn after(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine) {
+    pub fn after(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
         self.look(manager, engine, None);
         self.orders.iter_mut().for_each(|order| order.current &= !order.ends);
     }
 
     /// Notes which orders may start now.
-    fn look(&mut self, manager: &AgentManager<ManualClock, Tasks>, engine: &SimEngine, news: Option<&WorkloadState>) {
+    fn look(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine, news: Option<&WorkloadState>) {
         let known = Known { agent: &self.agent, manager, foreign: &self.foreign, news };
         for order in self.orders.iter_mut().filter(|order| order.current && !order.may_start) {
             let AddedWorkload { instance, workload } = &order.added;

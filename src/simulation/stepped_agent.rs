@@ -11,7 +11,7 @@ use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
-use crate::agent::runtime_manager::{RuntimeManager, WorkloadThreads};
+use crate::agent::runtime_manager::{RuntimeManager, StartLoop};
 use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
@@ -25,23 +25,23 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::runtime::{ContainerId, RuntimeConnector};
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Keeps control loops and steps them.
-#[derive(Default)]
 pub struct SteppedLoops {
     loops: Vec<WorkloadControlLoop<ManualClock>>,
+    started: Receiver<Box<WorkloadControlLoop<ManualClock>>>,
     calls: Arc<Mutex<Calls>>,
     /// Engine calls do not begin.
     pub hold_calls: bool,
-    /// Makes the next starts fail, as if the system had no more threads.
-    pub refuse: bool,
+    refuse: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -50,24 +50,30 @@ struct Calls {
     refuse: bool,
 }
 
-impl WorkloadThreads<ManualClock> for SteppedLoops {
-    fn start(
-        &mut self,
-        _workload: &str,
-        control_loop: Box<WorkloadControlLoop<ManualClock>>,
-    ) -> Result<(), (io::Error, Box<WorkloadControlLoop<ManualClock>>)> {
-        if self.refuse {
-            return Err((io::ErrorKind::WouldBlock.into(), control_loop));
-        }
-        self.loops.push(*control_loop);
-        Ok(())
-    }
-}
-
 impl SteppedLoops {
+    fn new() -> (Self, StartLoop<ManualClock>) {
+        let (start, started) = unbounded();
+        let (calls, refuse) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        let loops = Self { loops: Vec::new(), started, calls, hold_calls: false, refuse: refuse.clone() };
+        let start = move |_: &str, control_loop| {
+            if refuse.load(Ordering::Relaxed) {
+                return Err((io::ErrorKind::WouldBlock.into(), control_loop));
+            }
+            start.send(control_loop).expect("the other end is part of the same agent");
+            Ok(())
+        };
+        (loops, Box::new(start))
+    }
+
+    /// Makes the next starts fail, as if the system had no more threads.
+    pub fn refuse(&self, refuse: bool) {
+        self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
     /// Lets each loop handle one event; returns whether there was any.
     pub fn step(&mut self) -> bool {
         let mut worked = false;
+        self.loops.extend(self.started.try_iter().map(|control_loop| *control_loop));
         self.loops.retain_mut(|control_loop| {
             let step = control_loop.step();
             worked |= step != Step::Idle;
@@ -82,7 +88,7 @@ impl SteppedLoops {
     /// How many loops have not ended.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.loops.len()
+        self.loops.len() + self.started.len()
     }
 
     /// How many engine calls have not begun.
@@ -242,7 +248,9 @@ impl AgentOptions {
 /// An agent with podman as its runtime, and others if wanted.
 pub struct SteppedAgent {
     /// Its scheduler.
-    pub manager: AgentManager<ManualClock, SteppedLoops>,
+    pub manager: AgentManager<ManualClock>,
+    /// Its control loops.
+    pub loops: SteppedLoops,
     /// Its end of the connection to the server.
     pub uplink: UplinkReader,
     /// Its checks.
@@ -271,7 +279,7 @@ impl SteppedAgent {
         }
         let control = ControlHub::new(outbox.clone(), CONTROL_MESSAGE_MAX).expect("a descriptor");
         let (probes, answers) = FakeProbes::settable(clock);
-        let loops = SteppedLoops::default();
+        let (loops, start_loop) = SteppedLoops::new();
         let (calls, prepare) = (loops.calls.clone(), options.prepare);
         let context = LoopContext {
             clock: clock.clone(),
@@ -287,7 +295,7 @@ impl SteppedAgent {
             start_call: Arc::new(move |call| {
                 let mut calls = calls.lock().expect("nobody panics with it");
                 if calls.refuse {
-                    return Err((io::ErrorKind::WouldBlock.into(), call));
+                    return Err(io::ErrorKind::WouldBlock.into());
                 }
                 calls.waiting.push_back(call);
                 Ok(())
@@ -298,12 +306,12 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let runtime = RuntimeManager::new(context, random, loops, options.rerun, prepare.level, options.facts);
+        let (rerun, level, facts) = (options.rerun, prepare.level, options.facts);
+        let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
-        let manager =
-            AgentManager::new(name.into(), clock.clone(), inbox, runtime, outbox, load, options.earlier_calls);
+        let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls);
         uplink.connected();
-        Self { manager, uplink, probes, answers, clock: clock.clone(), events, checkers }
+        Self { manager, loops, uplink, probes, answers, clock: clock.clone(), events, checkers }
     }
 
     /// Passes a message of the server on and lets the agent do all it can do now.
@@ -334,7 +342,7 @@ impl SteppedAgent {
 
     /// Lets each part of the agent do one thing; returns whether there was any.
     pub fn step(&mut self) -> bool {
-        let mut worked = self.manager.threads().step();
+        let mut worked = self.loops.step();
         worked |= self.probes.step();
         for checker in &mut self.checkers {
             worked |= checker.step();
@@ -355,7 +363,7 @@ impl SteppedAgent {
         let end = self.clock.now() + duration;
         self.run();
         while self.clock.now() < end {
-            let loops_due = self.manager.threads().due();
+            let loops_due = self.loops.due();
             let probes_due = self.probes.due();
             let next = loops_due.into_iter().chain(probes_due).chain([self.manager.due(), end]).min().unwrap_or(end);
             self.clock.advance(self.clock.until(next.min(end)));

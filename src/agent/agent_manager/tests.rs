@@ -13,6 +13,18 @@ use crossbeam_channel::bounded;
 use std::sync::Arc;
 use std::time::Duration;
 
+impl<C: Clock> AgentManager<C> {
+    /// How many workloads there are, operations that wait, names that they wait for, and workloads with conditions.
+    pub fn sizes(&self) -> [usize; 4] {
+        self.runtime.sizes()
+    }
+
+    /// The states of all workloads known to this agent.
+    pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        self.runtime.store.iter()
+    }
+}
+
 impl Rig {
     fn foreign(&mut self, name: &str, phase: Phase) {
         let instance = InstanceName::with_id(name, "id", "agent_B");

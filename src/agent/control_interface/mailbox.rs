@@ -371,14 +371,6 @@ impl Mailbox {
     fn cancel(&self, lasting: Lasting, id: &str) -> Request {
         Request { id: self.full_id(id), content: lasting.cancel() }
     }
-
-    /// The workload has requested events and logs with this id, and got the first response.
-    #[cfg(test)]
-    pub fn follow(&mut self, id: &str) {
-        for lasting in [Lasting::Logs, Lasting::Events] {
-            self.open.push(Open { id: id.to_owned(), asked: Asked::Lasting(lasting), progress: Progress::Begun(1) });
-        }
-    }
 }
 
 #[cfg(test)]
@@ -388,6 +380,19 @@ mod tests {
     use crate::model::names::InstanceName;
     use crate::model::node::Node;
     use crate::wire::delimited::workload_side::read_message;
+
+    impl Mailbox {
+        /// The workload has requested events and logs with this id, and got the first response.
+        pub fn follow(&mut self, id: &str) {
+            for lasting in [Lasting::Logs, Lasting::Events] {
+                self.open.push(Open {
+                    id: id.to_owned(),
+                    asked: Asked::Lasting(lasting),
+                    progress: Progress::Begun(1),
+                });
+            }
+        }
+    }
 
     fn said(id: &str, content: ResponseContent) -> Response {
         Response { id: id.to_owned(), content }

@@ -49,12 +49,11 @@ pub fn is_wanted(access: &ControlInterfaceAccess) -> bool {
 }
 
 /// Where control interfaces are opened, and where answers for workloads are delivered. Clones are the same.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ControlHub {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     registry: Mutex<Registry>,
     /// Set when `control` has something to do.
@@ -128,35 +127,16 @@ impl ControlHub {
         threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
     }
 
-    /// Makes the FIFOs of a workload that is about to start in `folder`, and serves them from now on.
+    /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about to start, or of one that
+    /// runs already and has them mounted, so that it goes on after a restart of the agent.
     pub fn open(
         &self,
         workload: &Name,
         folder: PathBuf,
         access: &ControlInterfaceAccess,
+        is_mounted: bool,
     ) -> Result<ControlInterface, PipeError> {
-        pipes::create(&folder)?;
-        self.serve(workload, folder, access)
-    }
-
-    /// Serves the FIFOs of a workload that runs already and may have them open, so that it goes on after a restart of the
-    /// agent.
-    pub fn reopen(
-        &self,
-        workload: &Name,
-        folder: PathBuf,
-        access: &ControlInterfaceAccess,
-    ) -> Result<ControlInterface, PipeError> {
-        pipes::keep(&folder)?;
-        self.serve(workload, folder, access)
-    }
-
-    fn serve(
-        &self,
-        workload: &Name,
-        folder: PathBuf,
-        access: &ControlInterfaceAccess,
-    ) -> Result<ControlInterface, PipeError> {
+        pipes::create(&folder, is_mounted)?;
         let pipes = Pipes::open(&folder)?;
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
@@ -219,23 +199,10 @@ impl ControlHub {
         }
         self.shared.wake.set();
     }
-
-    /// A workload has requested events and logs with this id, and got the first response.
-    #[cfg(test)]
-    pub fn follow(&self, workload: &str, id: &str) {
-        self.shared.registry.lock().interfaces[workload].mailbox.lock().follow(id);
-    }
-
-    /// The id that the agent gives to one of this workload.
-    #[cfg(test)]
-    pub fn full_id(&self, workload: &str, id: &str) -> String {
-        self.shared.registry.lock().interfaces[workload].mailbox.lock().full_id(id)
-    }
 }
 
 /// The control interface of one workload, as its control loop holds it. Dropping it ends nothing, since workloads
 /// outlive the agent.
-#[derive(Debug)]
 pub struct ControlInterface {
     hub: ControlHub,
     interface: Arc<Interface>,

@@ -93,27 +93,15 @@ pub struct Pipes {
     one_page: bool,
 }
 
-/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the same way is kept.
+/// Makes folder and FIFOs for a container that is about to start. What is there and was made in the same way is kept. When
+/// it runs already and may have them open, only what is missing is made: what it has done to them is its own business, and
+/// nobody else gets there.
 ///
 /// # Errors
-/// [`PipeError`] when something else has the name of a FIFO, when folder or FIFO belong to somebody else or were made by
-/// somebody else's rules, or when the folder cannot be written.
+/// [`PipeError`] when something else has the name of a FIFO, when the folder cannot be written, or when folder or FIFO
+/// belong to somebody else or were made by somebody else's rules; of a container that runs only the folder around them.
 // [impl->swdd~agent-control-interface-creates-two-pipes-per-workload~1]
-pub fn create(folder: &Path) -> Result<(), PipeError> {
-    make(folder, false)
-}
-
-/// Makes what is missing for a container that runs already and may have the FIFOs open. What it has done to them is its
-/// own business; nobody else gets there.
-///
-/// # Errors
-/// [`PipeError`] when something else has the name of a FIFO, or when the folder of the workload belongs to somebody else
-/// or cannot be written.
-pub fn keep(folder: &Path) -> Result<(), PipeError> {
-    make(folder, true)
-}
-
-fn make(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
+pub fn create(folder: &Path, is_mounted: bool) -> Result<(), PipeError> {
     let failed = |path: PathBuf| move |source: io::Error| PipeError { path, source };
     let place = open_place(folder, is_mounted).map_err(failed(folder.to_owned()))?;
     for name in [OUTPUT, INPUT] {
@@ -349,7 +337,7 @@ mod tests {
     fn created() -> Fixture {
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path().join("w.1/control_interface");
-        create(&folder).unwrap();
+        create(&folder, false).unwrap();
         Fixture { _temporary: temporary, folder }
     }
 
@@ -386,8 +374,9 @@ mod tests {
             assert_eq!(mode(name), 0o666, "{name}");
             metadata(name).ino()
         });
-        create(&fixture.folder).unwrap();
-        keep(&fixture.folder).unwrap();
+        for is_mounted in [false, true] {
+            create(&fixture.folder, is_mounted).unwrap();
+        }
         assert_eq!([OUTPUT, INPUT].map(|name| metadata(name).ino()), before);
         remove(&fixture.folder);
         assert!(!fixture.folder.exists() && fixture.folder.parent().unwrap().exists());
@@ -406,7 +395,9 @@ mod tests {
             } else {
                 fs::write(&output, "").unwrap();
             }
-            for result in [create(&fixture.folder), keep(&fixture.folder), Pipes::open(&fixture.folder).map(drop)] {
+            for result in
+                [create(&fixture.folder, false), create(&fixture.folder, true), Pipes::open(&fixture.folder).map(drop)]
+            {
                 let error = result.unwrap_err().to_string();
                 assert!(error.contains("output': is not a FIFO"), "{error}");
             }
@@ -420,9 +411,9 @@ mod tests {
         let output = fixture.folder.join(OUTPUT);
         let set = |mode| fs::set_permissions(&output, fs::Permissions::from_mode(mode)).unwrap();
         let refused = |text: &str| {
-            let error = create(&fixture.folder).unwrap_err();
+            let error = create(&fixture.folder, false).unwrap_err();
             assert!(error.is_foreign() && error.to_string().contains(text), "{error}");
-            keep(&fixture.folder).unwrap();
+            create(&fixture.folder, true).unwrap();
         };
         set(0o700);
         refused("output': has the mode 0700, not 0666");
@@ -435,7 +426,7 @@ mod tests {
             refused("output': belongs to user 65534, not to user 0 ");
             // In that of the workload only others can have done that.
             std::os::unix::fs::chown(fixture.folder.parent().unwrap(), Some(65534), None).unwrap();
-            let error = keep(&fixture.folder).unwrap_err().to_string();
+            let error = create(&fixture.folder, true).unwrap_err().to_string();
             assert!(error.contains("w.1' belongs to user 65534"), "{error}");
         }
     }
@@ -455,10 +446,10 @@ mod tests {
     fn a_container_that_runs_gets_back_what_it_has_lost() {
         let fixture = created();
         fs::remove_file(fixture.folder.join(OUTPUT)).unwrap();
-        keep(&fixture.folder).unwrap();
+        create(&fixture.folder, true).unwrap();
         assert_eq!(fs::metadata(fixture.folder.join(OUTPUT)).unwrap().permissions().mode() & 0o777, 0o666);
         fs::remove_dir_all(&fixture.folder).unwrap();
-        keep(&fixture.folder).unwrap();
+        create(&fixture.folder, true).unwrap();
         assert!(fixture.folder.join(INPUT).exists());
     }
 

@@ -7,6 +7,18 @@ use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::{LogEntry, ReadState, RequestContent, ResponseContent, ToServer};
 use crate::model::names::InstanceName;
 
+impl ControlHub {
+    /// A workload has requested events and logs with this id, and got the first response.
+    pub fn follow(&self, workload: &str, id: &str) {
+        self.shared.registry.lock().interfaces[workload].mailbox.lock().follow(id);
+    }
+
+    /// The id that the agent gives to one of this workload.
+    pub fn full_id(&self, workload: &str, id: &str) -> String {
+        self.shared.registry.lock().interfaces[workload].mailbox.lock().full_id(id)
+    }
+}
+
 fn hub() -> (ControlHub, UplinkReader) {
     let (outbox, reader) = uplink_outbox();
     reader.connected();
@@ -48,7 +60,7 @@ fn has_any(interface: &ControlInterface) -> bool {
 fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, reader) = hub();
-    let interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+    let interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
     hub.follow("w", "campaign");
     let id = hub.full_id("w", "campaign");
     interface.end();
@@ -62,8 +74,8 @@ fn what_a_workload_without_interface_had_asked_for_is_cancelled() {
 fn the_end_of_an_earlier_interface_leaves_the_later_one_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (hub, _reader) = hub();
-    let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access()).unwrap();
-    let later = hub.open(&"w".into(), folder.path().join("later"), &access()).unwrap();
+    let earlier = hub.open(&"w".into(), folder.path().join("earlier"), &access(), false).unwrap();
+    let later = hub.open(&"w".into(), folder.path().join("later"), &access(), false).unwrap();
     assert!(earlier.interface.ended.load(Ordering::Relaxed));
     earlier.end();
     hub.deliver(answer(&hub.full_id("w", "x")));
@@ -76,7 +88,7 @@ fn what_an_earlier_container_of_the_workload_had_asked_for_does_not_reach_the_ne
     for goes_on in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let (hub, reader) = hub();
-        let mut interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+        let mut interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
         hub.follow("w", "campaign");
         let id = hub.full_id("w", "campaign");
         let read = RequestContent::CompleteState(ReadState::default());
@@ -85,7 +97,7 @@ fn what_an_earlier_container_of_the_workload_had_asked_for_does_not_reach_the_ne
             interface.container_gone();
         } else {
             interface.end();
-            interface = hub.open(&"w".into(), folder.path().join("w"), &access()).unwrap();
+            interface = hub.open(&"w".into(), folder.path().join("w"), &access(), false).unwrap();
         }
         assert_eq!(sent(&reader), cancels(&id), "it ends at the server, too");
         for late in [lines(&id), answer(&id)] {

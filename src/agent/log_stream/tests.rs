@@ -46,7 +46,7 @@ impl Fixture {
     fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> LogOrder {
         let engine = FakeEngine::new();
         engine.set_log_calls(calls);
-        LogOrder { instance: instance(name), connector: Some(Box::new(engine.connector("agent_A"))) }
+        (instance(name), Some(Box::new(engine.connector("agent_A"))))
     }
 
     /// Starts one stream under the id `logs`.
@@ -97,7 +97,7 @@ impl Fixture {
 
     fn ended(&mut self) {
         match self.events.recv_timeout(AMPLE) {
-            Ok(SchedulerEvent::LogEnded(id)) => self.streams.ended(&id),
+            Ok(SchedulerEvent::LogEnded(id)) => self.streams.ended(id),
             other => panic!("{other:?}"),
         }
     }
@@ -117,7 +117,7 @@ fn lines_of_both_outputs_come_in_order_and_their_end_after_them() {
     fixture.start("web", "echo 1; echo 2 >&2; printf '3\\n\\n\\377\\n'; printf end");
     assert_eq!(fixture.lines_until_stop("web"), ["1", "2", "3", "", "\u{fffd}", "end"]);
     fixture.ended();
-    assert!(fixture.streams.is_empty());
+    assert!(fixture.streams.running.is_empty());
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn containers_of_a_pod_are_told_apart() {
 #[test]
 fn what_cannot_be_read_ends_at_once_and_says_why() {
     let mut fixture = Fixture::new();
-    let unknown = LogOrder { instance: instance("web"), connector: None };
+    let unknown = (instance("web"), None);
     let failed = Err(RuntimeError::Failed("database is locked".to_owned()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
     let orders =
@@ -161,10 +161,10 @@ fn a_cancelled_stream_ends_its_process_and_says_nothing_more() {
         fixture.start("web", "trap '' TERM; echo $$; while true; do sleep 600; done");
         let pid = fixture.line();
         fixture.streams.cancel("another");
-        assert_eq!(fixture.streams.len(), 1);
+        assert_eq!(fixture.streams.running.len(), 1);
         end(&mut fixture.streams);
         wait_until_gone(&pid);
-        assert!(fixture.streams.is_empty());
+        assert!(fixture.streams.running.is_empty());
         assert!(fixture.reader.next().is_none());
     }
 }
@@ -234,7 +234,7 @@ fn streams_at_the_same_time_have_a_bound() {
     let orders = (0..=LOG_STREAMS_MAX).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
     let orders = orders.collect();
     fixture.streams.start("logs", &LogsRequest::default(), orders);
-    assert_eq!(fixture.streams.len(), LOG_STREAMS_MAX);
+    assert_eq!(fixture.streams.running.len(), LOG_STREAMS_MAX);
     assert_eq!(
         fixture.lines_until_stop("web"),
         [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
@@ -247,9 +247,9 @@ fn one_workload_has_a_share_of_the_streams_and_commanders_may_have_all() {
     let mut start = |id: &str, count: usize| {
         let orders = (0..count).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
         let orders = orders.collect();
-        let before = fixture.streams.len();
+        let before = fixture.streams.running.len();
         fixture.streams.start(id, &LogsRequest::default(), orders);
-        fixture.streams.len() - before
+        fixture.streams.running.len() - before
     };
     for number in 0..LOG_STREAMS_OF_WORKLOAD {
         assert_eq!(start(&format!("agent_B@greedy@{number}@x"), 1), 1);

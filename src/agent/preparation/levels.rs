@@ -15,11 +15,8 @@ pub struct Situation<'a> {
     pub instance: &'a InstanceName,
     /// What is there of the workload and goes before it starts.
     pub old: Option<&'a InstanceName>,
-    /// The control loop of that one may remove a container of what waits: it searches for all of the workload, or ends an
-    /// earlier one of the same instance.
+    /// An earlier container of the same instance is being removed.
     pub old_shares: bool,
-    /// Its own precondition holds.
-    pub may_run: bool,
 }
 
 /// Options of a container that another one may need first: ports and addresses are held from `INIT` on.
@@ -67,15 +64,14 @@ fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
         return PrepareLevel::None; // The image as of the start is wanted.
     }
-    let Situation { instance, old, old_shares, may_run } = situation;
+    let Situation { instance, old, old_shares } = situation;
     let shares_with_old = old.is_some_and(|old| old == instance || old_shares || options.has("--name"));
     let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
     // `create` takes a range of user ids of its own, of which there are few.
     let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));
-    // `create` fails without the paths of a precondition, and `init` pins mounts. With `--replace` it would end the old
-    // container; `podman start --all` of a boot would start one with `--restart`.
-    let only_image = !may_run
-        || shares_with_old
+    // With `--replace` a `create` would end the old container; `podman start --all` of a boot would start one with
+    // `--restart`.
+    let only_image = shares_with_old
         || options.has("--replace")
         || restarts_itself
         || takes_ids

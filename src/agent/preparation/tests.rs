@@ -243,8 +243,8 @@ fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
 #[test]
 fn without_a_thread_it_is_tried_again_later() {
     let refuse = |rig: &mut AgentRig, of_loop: bool, refuse: bool| match of_loop {
-        true => rig.agent.manager.threads().refuse = refuse,
-        false => rig.agent.manager.threads().refuse_calls(refuse),
+        true => rig.agent.loops.refuse(refuse),
+        false => rig.agent.loops.refuse_calls(refuse),
     };
     for of_loop in [true, false] {
         let mut rig = rig(PrepareLevel::Create);
@@ -411,7 +411,7 @@ fn an_inactive_workload_is_not_prepared() {
 #[test]
 fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     let mut rig = rig(PrepareLevel::Init);
-    rig.agent.manager.threads().hold_calls = true;
+    rig.agent.loops.hold_calls = true;
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
     assert_eq!((rig.engine.take_calls(), rig.sent().last().unwrap().as_str()), (vec![], TRIGGERED));
@@ -419,7 +419,7 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
     let age =
         |seconds| format!("w Pending(Starting): 'Triggered at runtime. The create has been running for {seconds} s.'");
     assert_eq!(rig.sent(), [age(10), age(20)]);
-    rig.agent.manager.threads().hold_calls = false;
+    rig.agent.loops.hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "start w"]);
     assert_eq!(rig.sent(), ["w Running(Ok)"]);
@@ -428,11 +428,11 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
 #[test]
 fn a_start_whose_preparation_fails_goes_on_with_a_create() {
     let mut rig = rig(PrepareLevel::Create);
-    rig.agent.manager.threads().hold_calls = true;
+    rig.agent.loops.hold_calls = true;
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
-    rig.agent.manager.threads().hold_calls = false;
+    rig.agent.loops.hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "create w"]);
 }
@@ -440,13 +440,13 @@ fn a_start_whose_preparation_fails_goes_on_with_a_create() {
 #[test]
 fn a_delete_while_a_start_waits_for_its_preparation_cancels_both() {
     let mut rig = rig(PrepareLevel::Create);
-    rig.agent.manager.threads().hold_calls = true;
+    rig.agent.loops.hold_calls = true;
     rig.add(&[plain("w")]);
     far(&mut rig, Phase::Running);
     rig.sent();
     only_delete(&mut rig, &plain("w"));
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)"]);
-    rig.agent.manager.threads().hold_calls = false;
+    rig.agent.loops.hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only w", "find w", "delete w"]);
     assert_eq!((rig.sent(), rig.engine.containers().len()), (vec!["w Removed".to_owned()], 0));
@@ -511,7 +511,7 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
             rig.clock.advance(rig.clock.until(due));
             rig.agent.manager.tick();
         }
-        assert!(!rig.agent.manager.threads().step(), "a parked thread is not woken: {level}");
+        assert!(!rig.agent.loops.step(), "a parked thread is not woken: {level}");
         assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
         (prepared, wakes)
     };
@@ -523,11 +523,11 @@ fn what_waits_prepared_wakes_the_agent_not_once_more() {
 #[test]
 fn preparations_wait_for_a_free_core_first_come_first_served() {
     let mut rig = AgentRig::with(|options| (options.prepare.level, options.prepare.cores) = (PrepareLevel::Create, 1));
-    rig.agent.manager.threads().hold_calls = true;
+    rig.agent.loops.hold_calls = true;
     rig.add(&[plain("a"), plain("b"), plain("c")]);
     only_delete(&mut rig, &plain("b"));
     rig.add(&[plain("b")]);
-    rig.agent.manager.threads().hold_calls = false;
+    rig.agent.loops.hold_calls = false;
     rig.agent.run();
     assert_eq!(rig.engine.take_calls(), ["create-only a", "create-only c", "create-only b"]);
 }

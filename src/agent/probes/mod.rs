@@ -29,17 +29,6 @@ pub enum Purpose {
     Gone,
 }
 
-impl Purpose {
-    /// Its key in the `lifecycle:` block.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Alive => "alive",
-            Self::Gone => "gone",
-        }
-    }
-}
-
 /// A probe to repeat until it is not wanted any more.
 pub struct ProbeOrder {
     /// Identifies the order; never used twice.
@@ -112,9 +101,6 @@ pub trait Probes: Send + Sync {
 
     /// Ends a probe. An unknown key is no error.
     fn unwatch(&self, key: u64);
-
-    /// Starts the probes that could not be started.
-    fn retry(&self) {}
 }
 
 /// Cuts a text about a probe or a condition to what a state may show of it.

@@ -1,19 +1,16 @@
 //! The thread that probes all workloads of an agent: one `poll` for all sockets, no process and no thread per probe.
 //!
-//! It is started by the first order, so that an agent without probes has no such thread.
-//!
 //! Thread: `probes`, which never waits for a control loop.
 //! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
 
 use super::paths;
 use super::sockets::{SocketIo, Wake};
 use super::table::ProbeTable;
-use super::{Outcome, ProbeOrder, ProbeReport, Probes};
+use super::{ProbeOrder, Probes};
 use crate::limits::STACK_LARGE;
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::private_folder::PrivateFolder;
-use crate::platform::sync::Mutex;
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,20 +23,6 @@ use std::sync::Arc;
 
 /// Passes orders to the thread that probes.
 pub struct Prober {
-    start: Box<dyn Fn() -> io::Result<Running> + Send + Sync>,
-    thread: Mutex<Thread>,
-}
-
-/// The thread, which does not exist before the first order.
-#[derive(Default)]
-struct Thread {
-    running: Option<Running>,
-    /// Orders for which no thread could be had.
-    waiting: Vec<ProbeOrder>,
-}
-
-#[derive(Clone)]
-struct Running {
     commands: Sender<Command>,
     wake: Arc<OwnedFd>,
 }
@@ -49,10 +32,11 @@ enum Command {
     Unwatch(u64),
 }
 
-impl Running {
-    fn start<C: Clock>(clock: C) -> io::Result<Self> {
+impl Prober {
+    /// Starts the thread, which ends when this is dropped.
+    pub fn start<C: Clock>(clock: C) -> io::Result<Self> {
         // Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
-        let (commands, orders) = bounded(256);
+        let (commands, orders) = bounded(64);
         let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let wake = Arc::new(wake);
         let for_answers = Arc::downgrade(&wake);
@@ -68,58 +52,13 @@ impl Running {
     }
 }
 
-impl Prober {
-    /// Starts nothing yet. The thread ends when this is dropped.
-    pub fn new<C: Clock + Sync>(clock: C) -> Self {
-        Self::started_by(move || Running::start(clock.clone()))
-    }
-
-    fn started_by(start: impl Fn() -> io::Result<Running> + Send + Sync + 'static) -> Self {
-        Self { start: Box::new(start), thread: Mutex::default() }
-    }
-
-    /// The thread, which receives the orders that waited for it first.
-    fn running(&self, thread: &mut Thread) -> io::Result<Running> {
-        if let Some(running) = &thread.running {
-            return Ok(running.clone());
-        }
-        let running = (self.start)()?;
-        thread.waiting.drain(..).for_each(|order| running.send(Command::Watch(Box::new(order))));
-        Ok(thread.running.insert(running).clone())
-    }
-}
-
 impl Probes for Prober {
     fn watch(&self, order: ProbeOrder) {
-        let mut thread = self.thread.lock();
-        let error = match self.running(&mut thread) {
-            Ok(running) => {
-                drop(thread);
-                return running.send(Command::Watch(Box::new(order)));
-            }
-            Err(error) => error,
-        };
-        log::error!("No thread can be started to probe workloads, trying again: {error}");
-        let outcome = Outcome::fails(format!("no thread to probe with: {error}"));
-        // The workload is not the cause, so this is no verdict.
-        let report = ProbeReport { key: order.key, outcome, in_a_row: 1, attempts: 0, is_verdict: false };
-        (order.reply)(report);
-        thread.waiting.push(order);
+        self.send(Command::Watch(Box::new(order)));
     }
 
     fn unwatch(&self, key: u64) {
-        let mut thread = self.thread.lock();
-        thread.waiting.retain(|order| order.key != key);
-        let running = thread.running.clone();
-        drop(thread);
-        running.iter().for_each(|running| running.send(Command::Unwatch(key)));
-    }
-
-    fn retry(&self) {
-        let mut thread = self.thread.lock();
-        if !thread.waiting.is_empty() && self.running(&mut thread).is_ok() {
-            log::info!("There is a thread again to probe workloads.");
-        }
+        self.send(Command::Unwatch(key));
     }
 }
 

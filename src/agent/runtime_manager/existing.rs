@@ -4,12 +4,11 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::next::{is_prepared, surplus_of};
-use super::{Change, Existing, RuntimeManager, Waits, WorkloadThreads, removed};
+use super::{Change, Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
 use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
-use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
 use crate::model::messages::AddedWorkload;
@@ -22,28 +21,26 @@ use crate::runtime::container_records::{Noted, leave_strangers};
 use log::info;
 use std::collections::BTreeMap;
 
-impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+impl<C: Clock> RuntimeManager<C> {
     /// These are all workloads that are wanted. Within one life of the agent an unchanged one is left alone in whatever
-    /// state it is. Nothing is ordered before [`Self::on_listings_known`]. Returns states to report.
+    /// state it is. Nothing is ordered before [`Self::on_listings_known`].
     // [impl->swdd~agent-initial-list-existing-workloads~1]
     // [impl->swdd~agent-existing-workloads-starts-new-if-not-found~1]
-    pub fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) -> Vec<WorkloadState> {
+    pub fn hello(&mut self, wanted: BTreeMap<Name, AddedWorkload>) {
         self.session_begins();
         self.gone.clear();
         let unneeded = self.records.keys().filter(|name| !wanted.contains_key(*name)).cloned();
         let all: Vec<_> = unneeded.map(|name| (name, None)).collect();
         let all = all.into_iter().chain(wanted.into_iter().map(|(name, added)| (name, Some(added))));
-        let mut reports = Vec::new();
         for (name, new) in all {
             let is_settled = self.records.get(&name).is_some_and(|record| {
                 let is_carried_out = new.as_ref().map_or(record.live().is_none(), |new| record.runs(new));
                 record.wanted == new && (record.waits != Waits::No || is_carried_out)
             });
             if !is_settled {
-                reports.extend(self.submit(Change { name, new, deleted: None }));
+                self.submit(Change { name, new, deleted: None });
             }
         }
-        reports
     }
 
     /// From now on what is wanted is ordered.
@@ -53,16 +50,17 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     }
 
     /// The end of what was deleted meanwhile and is not there.
-    pub fn ends_of_unknown(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
-        let gone = std::mem::take(&mut self.gone).into_iter();
-        gone.filter(|gone| store.get(gone).is_none() && !self.has(gone)).map(|gone| removed(&gone)).collect()
+    pub fn report_ends_of_unknown(&mut self) {
+        let gone = std::mem::take(&mut self.gone);
+        let unknown = gone.iter().filter(|gone| self.store.get(gone).is_none() && !self.has(gone));
+        let ends: Vec<WorkloadState> = unknown.map(removed).collect();
+        self.reports.extend(ends);
     }
 
     /// Takes in containers that listings showed, as far as no object accounts for them: what serves a wanted workload goes
     /// on, the others go before that is started, or when their users let them. Before `all` engines have listed only
-    /// workloads that run as they should go on, and the rest stays in `found`. Returns states to report.
-    pub fn take_existing(&mut self, found: &mut Vec<Existing>, all: bool) -> Vec<WorkloadState> {
-        let mut reports = Vec::new();
+    /// workloads that run as they should go on, and the rest stays in `found`.
+    pub fn take_existing(&mut self, found: &mut Vec<Existing>, all: bool) {
         // What others are is known when all is known that is wanted.
         let is_wanted = |(_, container): &Existing| {
             self.records.get(&container.instance.workload).is_some_and(|record| record.wanted.is_some())
@@ -84,12 +82,11 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             } else if has_loop {
                 let mut surplus = self.take_prepared(&name, None, &mut candidates);
                 surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
-                reports.extend(self.remove(surplus));
+                self.remove(surplus);
             } else {
-                self.adopt(&name, wanted.as_ref(), is_active, candidates, &mut reports);
+                self.adopt(&name, wanted.as_ref(), is_active, candidates);
             }
         }
-        reports
     }
 
     /// By workload, what belongs to it and no object accounts for.
@@ -138,25 +135,18 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
     /// Takes in the existing containers of a workload, of which all but one are too many.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
-    fn adopt(
-        &mut self,
-        name: &Name,
-        wanted: Option<&AddedWorkload>,
-        is_active: bool,
-        mut candidates: Vec<Existing>,
-        reports: &mut Vec<WorkloadState>,
-    ) {
+    fn adopt(&mut self, name: &Name, wanted: Option<&AddedWorkload>, is_active: bool, mut candidates: Vec<Existing>) {
         let _source = log_source(name.clone());
         let mut surplus = self.take_prepared(name, wanted, &mut candidates);
         let Some((runtime, container)) = take_best(&mut candidates, wanted) else {
-            return reports.extend(self.remove(surplus));
+            return self.remove(surplus);
         };
         surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
         let held = Some(container.id.clone());
         self.unsettled.push(name.clone());
         let Some(added) = wanted else {
             info!("Deleting existing workload '{name}', which is not needed.");
-            return reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
+            return self.start_loop(container.instance, runtime, held, surplus, None);
         };
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if is_active && self.stays(added, &runtime, &container) {
@@ -165,9 +155,9 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             order.existing = OnExisting::TakeOver;
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
-            reports.push(WorkloadState::new(added.instance.clone(), state));
+            self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
             let wish = Some(Wish::Run(Box::new(order)));
-            return reports.extend(self.start_loop(added.instance.clone(), runtime, held, surplus, wish));
+            return self.start_loop(added.instance.clone(), runtime, held, surplus, wish);
         }
         let reuse = is_active
             && is_unchanged(added, &runtime, &container)
@@ -176,23 +166,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        reports.extend(self.start_loop(container.instance, runtime, held, surplus, None));
+        self.start_loop(container.instance, runtime, held, surplus, None);
         if let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) {
             object.start_again_for = reuse.then(|| added.clone());
         }
     }
 
     /// Gives containers to remove to the control loop of their workload, or to one made for that.
-    fn remove(&mut self, surplus: Vec<Surplus>) -> Vec<WorkloadState> {
-        let mut reports = Vec::new();
+    fn remove(&mut self, surplus: Vec<Surplus>) {
         for one in surplus {
             let (instance, runtime) = (one.instance.clone(), one.runtime.clone());
             let object = self.records.get(&instance.workload).and_then(|record| record.object.as_ref());
             if object.is_none_or(|object| object.wishes.put_surplus(vec![one.clone()]).is_err()) {
-                reports.extend(self.start_loop(instance, runtime, None, vec![one], Some(Wish::End)));
+                self.start_loop(instance, runtime, None, vec![one], Some(Wish::End));
             }
         }
-        reports
     }
 
     fn can_start_again(&self, runtime: &Name) -> bool {

@@ -2,11 +2,13 @@
 //!
 //! Thread: `scheduler`; part of [`super::RuntimeManager`].
 
+use crate::agent::backoff::backoff_max;
 use crate::agent::events::SchedulerEvent;
 use crate::agent::state_checker::{ListResult, WatchCommand};
 use crate::agent::workload_control_loop::Engines;
 use crate::limits::{FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::names::Name;
+use crate::runtime::command::reason;
 use crate::runtime::{ListedContainer, RuntimeError};
 use crossbeam_channel::{Sender, TrySendError};
 use log::{debug, info, warn};
@@ -16,25 +18,30 @@ use std::time::Instant;
 /// The listings of all engines.
 pub struct Listings {
     engines: BTreeMap<Name, EngineListing>,
-    /// Until when a hello waits for engines without a listing; `None` before the first request. After a reconnect all
-    /// of our containers are known.
+    /// Until when hellos, and workloads of other engines, wait for engines without a listing; `None` before the first
+    /// request. After a reconnect all of our containers are known.
     first_until: Option<Instant>,
+    /// That time is over.
+    is_over: bool,
 }
 
+#[derive(Default)]
 struct EngineListing {
     state: ListingState,
+    failures: u32,
     /// The last error, which the log does not repeat.
     error: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ListingState {
     /// Not requested, or the state checker had no room for the request.
+    #[default]
     Wanted,
     Requested,
     Known,
-    /// The engine is not there, so it has no containers. It is requested again with the next hello, and by each
-    /// workload that wants this engine.
+    /// The engine is not there, so it has no containers. It is requested again with the next hello, and when another
+    /// workload wants this engine.
     NotInstalled,
     /// The engine failed; request it again then.
     Failed(Instant),
@@ -48,8 +55,8 @@ impl ListingState {
 
 impl Listings {
     pub(super) fn new(engines: &Engines) -> Self {
-        let wanted = |_| EngineListing { state: ListingState::Wanted, error: String::new() };
-        Self { engines: engines.keys().map(|name| (name.clone(), wanted(()))).collect(), first_until: None }
+        let engines = engines.keys().map(|name| (name.clone(), EngineListing::default())).collect();
+        Self { engines, first_until: None, is_over: false }
     }
 
     /// Whether it is known of all engines which containers they have.
@@ -62,13 +69,31 @@ impl Listings {
     #[must_use]
     pub fn hold_up_hello(&self, now: Instant) -> bool {
         let is_open = |state| matches!(state, ListingState::Wanted | ListingState::Requested);
-        self.first_until.is_none_or(|until| now < until) && self.engines.values().any(|engine| is_open(engine.state))
+        !self.is_over(now) && self.engines.values().any(|engine| is_open(engine.state))
     }
 
-    /// When [`Self::hold_up_hello`] changes by itself.
-    #[must_use]
-    pub fn first_until(&self) -> Option<Instant> {
-        self.first_until
+    fn is_over(&self, now: Instant) -> bool {
+        self.first_until.is_some_and(|until| until <= now)
+    }
+
+    /// When something is to be done without an event: see [`Self::give_up`] and [`Self::are_due`].
+    pub fn due(&self) -> Option<Instant> {
+        let again = self.engines.values().filter_map(|engine| match engine.state {
+            ListingState::Failed(again) => Some(again),
+            _ => None,
+        });
+        again.chain(self.first_until.filter(|_| !self.is_over)).min()
+    }
+
+    /// Whether from now on nothing but the workloads of an engine waits for its listing. What it lists later and is too
+    /// much is removed then.
+    pub fn give_up(&mut self, now: Instant) -> bool {
+        let is_now = !self.is_over && self.is_over(now);
+        self.is_over |= is_now;
+        for (runtime, _) in self.engines.iter().filter(|(_, engine)| is_now && !engine.state.is_known()) {
+            warn!("Starting workloads of other runtimes although '{runtime}' has not listed its containers.");
+        }
+        is_now
     }
 
     /// Whether the engine may have containers of an earlier agent that it has not listed.
@@ -76,21 +101,21 @@ impl Listings {
         self.engines.get(runtime).is_some_and(|engine| engine.state != ListingState::Known)
     }
 
-    /// The engines besides `runtime` that a workload has to wait for, and until when: its container may be there.
-    pub(super) fn missing_besides<'a>(
-        &'a self,
-        runtime: &'a str,
-        now: Instant,
-    ) -> impl Iterator<Item = (&'a Name, Instant)> {
-        let until = self.first_until.filter(|until| now < *until);
-        let missing = self.engines.iter().filter(move |(name, engine)| ***name != *runtime && !engine.state.is_known());
-        missing.filter_map(move |(name, _)| Some((name, until?)))
+    /// Why a workload of this runtime may not be started now: an engine may have a container of it.
+    pub(super) fn hold_up(&self, runtime: &str, now: Instant) -> Option<String> {
+        self.engines.get(runtime)?;
+        let mut missing = self.engines.iter().filter(|(_, engine)| !engine.state.is_known());
+        let (name, engine) = missing.find(|(name, _)| ***name == *runtime || !self.is_over(now))?;
+        let why = if engine.error.is_empty() { "it has not listed its containers" } else { &engine.error };
+        Some(format!("Waiting for '{name}', which may have a container of it: {}", reason(why)))
     }
 
-    /// The server has sent a hello: engines that were not installed may be by now.
-    pub fn on_hello(&mut self) {
-        for engine in self.engines.values_mut().filter(|engine| engine.state == ListingState::NotInstalled) {
-            engine.state = ListingState::Wanted;
+    /// The server has sent a hello, or a workload wants one of these engines: when it was not installed, it may be by now.
+    pub fn want(&mut self, is_it: impl Fn(&str) -> bool) {
+        for (name, engine) in &mut self.engines {
+            if engine.state == ListingState::NotInstalled && is_it(name) {
+                engine.state = ListingState::Wanted;
+            }
         }
     }
 
@@ -124,7 +149,7 @@ impl Listings {
         match result {
             Ok(containers) => {
                 info!("Found '{}' existing '{runtime}' workload(s).", containers.len());
-                listing.state = ListingState::Known;
+                *listing = EngineListing { state: ListingState::Known, ..EngineListing::default() };
                 Some(containers)
             }
             Err(RuntimeError::NotInstalled(text)) => {
@@ -138,7 +163,8 @@ impl Listings {
                     warn!("Could not list the existing '{runtime}' workloads, trying again: '{text}'");
                     listing.error = text;
                 }
-                listing.state = ListingState::Failed(now + REPAIR_INTERVAL);
+                listing.failures = listing.failures.saturating_add(1);
+                listing.state = ListingState::Failed(now + backoff_max(listing.failures).min(REPAIR_INTERVAL));
                 None
             }
         }

@@ -5,13 +5,12 @@
 //! The list of the server is complete each time. A lost connection changes nothing: each session has a list, which is
 //! empty when none has come before the hello.
 
-use super::{Existing, Record, RuntimeManager, Waits, WorkloadThreads};
+use super::{Existing, Record, RuntimeManager, Waits};
 use crate::agent::conditions::Gate;
 use crate::agent::events::PreparationReport;
 use crate::agent::preparation::record::Record as PreparedRecord;
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::wish_slot::{Preparation, Surplus};
-use crate::agent::workload_state_store::WorkloadStateStore;
 use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::CANNOT_BE_STAGED;
@@ -59,7 +58,7 @@ pub(super) fn is_prepared(connector: &dyn RuntimeConnector, container: &ListedCo
     record.as_deref().and_then(PreparedRecord::read).is_some_and(|record| record.may_be_of(&container.id))
 }
 
-impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
+impl<C: Clock> RuntimeManager<C> {
     // ------------------------------------------------------ what the server stages
 
     /// These are all instances to be staged from now on.
@@ -191,25 +190,25 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
         })
     }
 
-    /// What follows from a report about what is to be staged before the old instance stops. Returns states to report.
-    fn stages_before_stop(&mut self, report: &PreparationReport, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+    /// What follows from a report about what is to be staged before the old instance stops.
+    fn stages_before_stop(&mut self, report: &PreparationReport) {
         let instance = &report.added.instance;
-        let Some(until) = self.unstaged.get_mut(&instance.workload) else { return Vec::new() };
+        let Some(until) = self.unstaged.get_mut(&instance.workload) else { return };
         if report.done.is_some() {
             self.unstaged.remove(&instance.workload);
-            return self.decide(&instance.workload, false, store);
+            return self.decide(&instance.workload, false);
         }
         if !report.is_final || until.is_some() {
-            return Vec::new();
+            return;
         }
         *until = Some(self.context.clock.now() + UNDONE_WITHIN);
         let reason = report.failure.as_ref().map(|(reason, _)| reason.as_str()).unwrap_or_default();
         let state = ExecutionState::with_info(Phase::PendingStartingFailed, format!("{CANNOT_BE_STAGED}{reason}"));
-        vec![WorkloadState::new(instance.clone(), state)]
+        self.reports.push_back(WorkloadState::new(instance.clone(), state));
     }
 
-    /// Lets old instances stop whose new ones could not be staged, which nobody has taken back. Returns states to report.
-    pub(super) fn release_unstaged(&mut self, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+    /// Lets old instances stop whose new ones could not be staged, which nobody has taken back.
+    pub(super) fn release_unstaged(&mut self) {
         let now = self.context.clock.now();
         let due: Vec<Name> = self
             .unstaged
@@ -220,22 +219,21 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let _source = log_source(name.clone());
             warn!("Replacing workload '{name}' although its new instance cannot be prepared.");
         }
-        self.decide_all(due, store)
+        self.decide_all(&due);
     }
 
     // -------------------------------------------------------- orders to the loops
 
-    /// Orders what is to be prepared of the workloads that were touched since the last call. Returns states to report.
-    pub fn prepare(&mut self, store: &WorkloadStateStore) -> Vec<WorkloadState> {
-        let mut reports = Vec::new();
+    /// Orders what is to be prepared of the workloads that were touched since the last call.
+    pub fn prepare(&mut self) {
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
             if self.awaits_listings && self.staged_of(&name).is_some() {
                 continue; // A container of the same instance may turn out to go on.
             }
             let wanted = self.preparation_of(&name);
-            if let Some(record) = self.records.get_mut(&name).filter(|_| wanted.is_none()) {
-                reports.extend(record.note(String::new(), store));
+            if wanted.is_none() {
+                self.note(&name, String::new());
             }
             let found = self.found.remove(&name);
             if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
@@ -250,29 +248,34 @@ impl<C: Clock, T: WorkloadThreads<C>> RuntimeManager<C, T> {
             let first = wanted.as_ref().map(|wanted| &wanted.added).or(found.as_ref().map(|(added, _)| added)).cloned();
             self.found.extend(found.map(|found| (name.clone(), found)));
             let Some(AddedWorkload { instance, workload }) = first else { continue };
-            reports.extend(self.start_loop(instance, workload.runtime.clone(), None, Vec::new(), None));
+            self.start_loop(instance, workload.runtime.clone(), None, Vec::new(), None);
             if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
                 _ = object.wishes.prepare(wanted.clone(), None); // It is still there.
                 object.preparation = wanted;
             }
         }
-        reports
     }
 
-    /// A control loop reports how far it has prepared something. Returns states to report.
-    pub fn prepared(&mut self, report: PreparationReport, store: &mut WorkloadStateStore) -> Vec<WorkloadState> {
+    /// A control loop reports how far it has prepared something.
+    pub fn prepared(&mut self, report: PreparationReport) {
         let name = report.added.instance.workload.clone();
         // What is staged is shown by the server.
         let is_shown = self.staged_of(&name).is_none_or(|staged| self.is_carried_out(staged));
         let note = if is_shown { report.note.clone() } else { String::new() };
-        let Some(record) = self.records.get_mut(&name) else { return Vec::new() };
-        let Some(object) = &mut record.object else { return Vec::new() };
-        if object.preparation.as_ref().is_none_or(|wanted| wanted.added != report.added) {
-            return Vec::new();
+        let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) else { return };
+        if object.preparation.as_ref().is_some_and(|wanted| wanted.added == report.added) {
+            object.prepared = Some(report.clone());
+            self.note(&name, note);
+            self.stages_before_stop(&report);
         }
-        object.prepared = Some(report.clone());
-        let shown = record.note(note, store);
-        shown.into_iter().chain(self.stages_before_stop(&report, store)).collect()
+    }
+
+    /// Shows this while the workload waits.
+    fn note(&mut self, name: &Name, note: String) {
+        if let Some(record) = self.records.get_mut(name) {
+            record.note = note;
+            self.reports.extend(record.renewed(&self.store));
+        }
     }
 
     /// Each workload that waits, or is staged, may be prepared differently now.
@@ -379,12 +382,6 @@ impl Record {
     /// How far its control loop has prepared this.
     fn report(&self, added: &AddedWorkload) -> Option<&PreparationReport> {
         self.object.as_ref()?.prepared.as_ref().filter(|report| report.added == *added)
-    }
-
-    /// Shows this while it waits. Returns the state to report if that is something new.
-    fn note(&mut self, note: String, store: &WorkloadStateStore) -> Option<WorkloadState> {
-        self.note = note;
-        self.renewed(store)
     }
 }
 

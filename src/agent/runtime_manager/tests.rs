@@ -5,8 +5,17 @@ use crate::limits::LOAD_INTERVAL;
 use crate::model::workload::AddCondition;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::manual_clock::ManualClock;
-use crate::simulation::stepped_agent::{AgentRig as Rig, SteppedLoops, deleted_after, wanted_with};
+use crate::simulation::stepped_agent::{AgentRig as Rig, deleted_after, wanted_with};
 use std::time::Duration;
+
+impl<C: Clock> RuntimeManager<C> {
+    /// How many records there are, of what waits, what is waited for, and of workloads with conditions.
+    pub fn sizes(&self) -> [usize; 4] {
+        let waiting = self.records.values().filter(|record| record.waits != Waits::No).count();
+        let gates = self.records.values().filter(|record| record.gate.is_some()).count();
+        [self.records.len(), waiting, self.waiters.values().map(BTreeSet::len).sum(), gates]
+    }
+}
 
 impl Rig {
     /// An agent where these run already.
@@ -19,7 +28,7 @@ impl Rig {
     }
 
     fn loops(&mut self) -> usize {
-        self.agent.manager.threads().count()
+        self.agent.loops.count()
     }
 }
 
@@ -66,7 +75,7 @@ fn a_plan_becomes_changes_with_the_deletes_first() {
         added: vec![wanted("created", "a"), wanted("updated", "b")],
         deleted: vec![deleted("gone", "a", "x"), deleted("updated", "a", None)],
     };
-    let changes = RuntimeManager::<ManualClock, SteppedLoops>::changes(plan);
+    let changes = RuntimeManager::<ManualClock>::changes(plan);
     let new = Some(wanted("updated", "b"));
     assert_eq!(
         changes,
@@ -415,13 +424,13 @@ fn a_workload_runs_on_its_runtime_and_on_no_other() {
 fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
     let no_thread = "'No thread can be started for it, trying again: ";
     let mut rig = Rig::new().telling_configs();
-    rig.agent.manager.threads().refuse = true;
+    rig.agent.loops.refuse(true);
     rig.change(&[wanted("w", "a")], &[]);
     let sent = rig.sent();
     assert!(sent[0].starts_with(&format!("w:a Pending(Starting): {no_thread}")), "{sent:?}");
     rig.agent.pass(LOAD_INTERVAL * 3);
     assert!(rig.sent().is_empty(), "it says so once");
-    rig.agent.manager.threads().refuse = false;
+    rig.agent.loops.refuse(false);
     rig.agent.pass(LOAD_INTERVAL);
     assert_eq!(rig.sent(), sequence(&["w:a starting", "w:a running"]));
 }
@@ -430,12 +439,12 @@ fn a_workload_that_gets_no_thread_says_so_and_starts_when_there_is_one() {
 fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
     for delete in [false, true] {
         let mut rig = Rig::new().telling_configs();
-        rig.agent.manager.threads().refuse = true;
+        rig.agent.loops.refuse(true);
         rig.change(&[wanted("w", "a")], &[]);
         let added = if delete { vec![] } else { vec![wanted("w", "b")] };
         rig.change(&added, &[deleted("w", "a", None)]);
         assert!(rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
-        rig.agent.manager.threads().refuse = false;
+        rig.agent.loops.refuse(false);
         rig.agent.pass(LOAD_INTERVAL);
         assert!(!rig.sent().contains(&"w:a Removed".to_owned()), "delete: {delete}");
         let instances: Vec<InstanceName> = rig.engine.containers().into_values().map(|found| found.instance).collect();
@@ -447,14 +456,14 @@ fn what_is_wanted_of_a_workload_without_thread_is_done_when_there_is_one() {
 fn an_existing_container_that_gets_no_thread_is_neither_forgotten_nor_made_twice() {
     let mut rig = Rig::silent(FakeEngine::new()).telling_configs();
     rig.engine.add(&wanted("w", "a").instance, ExecutionState::plain(Phase::Running));
-    rig.agent.manager.threads().refuse = true;
+    rig.agent.loops.refuse(true);
     rig.agent.hello(&[wanted("w", "a")]);
     let sent = rig.sent();
     assert!(sent[0].starts_with("w:a Failed(Unknown): 'No thread can be started for it, trying again: "), "{sent:?}");
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", None)]);
     assert_eq!(rig.engine.only().1.instance, wanted("w", "a").instance);
     assert!(rig.sent().is_empty());
-    rig.agent.manager.threads().refuse = false;
+    rig.agent.loops.refuse(false);
     rig.agent.pass(LOAD_INTERVAL);
     assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:b starting", "w:b running"]));
     assert_eq!(rig.engine.only().1.instance, wanted("w", "b").instance);

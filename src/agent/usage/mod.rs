@@ -28,7 +28,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The requests of the server. At most one thread takes a sample; a newer request replaces the one that it responds to.
-#[derive(Debug)]
 pub struct UsageRequests {
     outbox: UplinkOutbox,
     sampler: Arc<UsageSampler>,

@@ -2,29 +2,24 @@
 //! when the others go.
 //!
 //! One list has what goes, with one time of the next try. Before anything is started, all that may run is gone or stopped.
-//! Where an engine may have something that nobody listed, one listing comes first; it is waited for as for wishes, so that
-//! a delete need not wait for an engine that hangs, and no start slot is held meanwhile.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
-//! Takes: listings of the state checkers, one for all workloads that search at the same time.
 //! Gives: states to the scheduler (may block there).
 
-use super::{AfterDelete, Connector, Engine, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult};
 use crate::agent::events::send_state;
 use crate::agent::probes::prober::notify_socket_path;
 use crate::agent::start_slots::SlotRequest;
-use crate::agent::state_checker::WatchCommand;
-use crate::agent::wish_slot::{Listed, Surplus, Wish};
+use crate::agent::wish_slot::{Surplus, Wish};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
-use crate::runtime::container_records::{Noted, leave_strangers};
-use crate::runtime::{ContainerId, ListedContainer, RuntimeError};
-use log::{debug, info, warn};
+use crate::runtime::{ContainerId, RuntimeError};
+use log::{debug, warn};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,8 +44,6 @@ pub(super) enum Search {
     Instance,
     /// What a call was to do that was ended may still happen, so it is searched as late as possible.
     InstanceLate,
-    /// No listing has shown yet what an earlier agent left.
-    Workload,
 }
 
 /// A container that goes.
@@ -191,7 +184,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn may_remove(&self, owned: &Owned) -> bool {
         let calls = matches!(self.stage, Stage::Calling(_));
-        let is_late = || matches!(self.stage, Stage::BehindRemoval(_)) || !self.is_ours(&owned.instance);
+        // Nothing is started any more when what is wanted can never run.
+        let is_late = || matches!(self.stage, Stage::BehindRemoval(_) | Stage::Idle) || !self.is_ours(&owned.instance);
         owned.call.is_none()
             && match owned.role {
                 Role::Unused => true,
@@ -247,46 +241,24 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.context.clock.now() + retry_delay(self.removal.failures, &mut self.random)
     }
 
-    fn remove_one(&mut self, owned: &mut Owned) -> Result<(), RuntimeError> {
+    fn remove_one(&self, owned: &mut Owned) -> Result<(), RuntimeError> {
         let Some(source) = self.context.engines.get(&owned.runtime) else { return Ok(()) };
-        let is_own = self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == owned.runtime);
-        // The connector of a call that has failed may know what is left.
-        let mut connector = match self.engine.take_if(|_| is_own) {
-            Some(engine) => engine.connector,
-            None => (source.connect)(),
-        };
-        let result = self.remove_by(&mut connector, owned);
-        if is_own {
-            self.engine = Some(Engine { connector, watch: source.watch.clone() });
-        }
-        result
-    }
-
-    fn remove_by(&self, connector: &mut Connector, owned: &mut Owned) -> Result<(), RuntimeError> {
+        let mut connector = (source.connect)();
         let role = owned.role;
-        let remove = |connector: &mut Connector, id: &ContainerId| match role {
+        let mut remove = |id: &ContainerId| match role {
             Role::Surplus => connector.delete(id),
             Role::Unused => connector.delete_unused(id),
             Role::Old => connector.delete_ended(id),
         };
         if let Some(id) = &owned.id {
-            remove(connector, id)?;
+            remove(id)?;
             owned.id = None;
         }
-        let wanted = owned.workload.as_deref();
-        let found = match owned.search {
-            Search::Nothing => return Ok(()),
-            Search::Instance | Search::InstanceLate => connector.find(&owned.instance, wanted)?,
-            Search::Workload => match connector.list() {
-                Err(RuntimeError::NotInstalled(_)) => return Ok(()), // Nobody has called it.
-                listed => {
-                    let mut found = listed?;
-                    self.leave_others_of(connector, &mut found, wanted);
-                    found.into_iter().map(|found| found.id).collect()
-                }
-            },
-        };
-        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(|id| remove(connector, id))
+        if owned.search == Search::Nothing {
+            return Ok(());
+        }
+        let found = (source.connect)().find(&owned.instance, owned.workload.as_deref())?;
+        found.iter().filter(|id| self.container.as_ref() != Some(id)).try_for_each(remove)
     }
 
     /// Something of the instance is gone. With the last of it go its folders, and its end is reported if somebody counts
@@ -320,84 +292,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         !self.is_empty && self.instance == *instance
     }
 
-    // -------------------------------------------------------- what nobody listed
-
-    /// Requests listings of the engines that may have containers of the workload which nobody knows.
-    pub(super) fn search(&mut self, start: Start) {
-        let reply = self.slot.begin_search();
-        for (runtime, _) in &self.unlisted {
-            if let Some(source) = self.context.engines.get(runtime) {
-                let reply = reply(runtime.clone());
-                let _ = source.watch.send(WatchCommand::ListAll { reply }); // Gone only when the agent ends.
-            }
-        }
-        self.stage = Stage::Searching(start);
-    }
-
-    /// Until when engines of other runtimes are waited for.
-    pub(super) fn given_up_at(&self) -> Option<Instant> {
-        self.unlisted.iter().filter_map(|(_, until)| *until).min()
-    }
-
-    /// Workloads do not wait for ever for an engine of another runtime. What it lists later is removed then.
-    pub(super) fn give_up_others(&mut self) {
-        let now = self.context.clock.now();
-        let is_due = |(_, until): &mut (Name, Option<Instant>)| until.is_some_and(|until| until <= now);
-        for (runtime, _) in self.unlisted.extract_if(.., is_due) {
-            let name = &self.instance.workload;
-            warn!("Starting workload '{name}' although '{runtime}' has not listed its containers.");
-        }
-    }
-
-    /// An engine has listed its containers: what is found of the workload is too many, but for one that runs as it should.
-    pub(super) fn on_listed(&mut self, (runtime, result): Listed) {
-        let Stage::Searching(start) = self.stage else { return };
-        let listed = match result {
-            Ok(listed) => listed,
-            Err(RuntimeError::NotInstalled(_)) => Vec::new(), // Nothing can have been made with it.
-            Err(error) => return self.on_search_failed(start, &runtime, &error),
-        };
-        self.unlisted.retain(|(other, _)| *other != runtime);
-        if let Some(id) = self.take_listed(start, &runtime, listed) {
-            info!("Resuming workload '{}'", self.instance.workload);
-            self.stage = Stage::Idle;
-            return self.adopt(id);
-        }
-        if self.unlisted.is_empty() {
-            self.begin_start(start);
-        }
-    }
-
-    fn take_listed(&mut self, start: Start, runtime: &Name, mut found: Vec<ListedContainer>) -> Option<ContainerId> {
-        let source = self.context.engines.get(runtime)?;
-        self.leave_others_of(&(source.connect)(), &mut found, self.wanted.as_deref());
-        let is_own = self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == *runtime);
-        let serves = |found: &ListedContainer| found.instance == self.instance && found.state.phase == Phase::Running;
-        let serving = found.iter().position(serves).filter(|_| is_own && start != Start::Existing);
-        let serving = serving.map(|index| found.swap_remove(index).id);
-        found.iter().for_each(|found| self.slot.hold(&found.instance));
-        let surplus =
-            |ListedContainer { instance, id, .. }| Surplus { runtime: runtime.clone(), instance, id, is_unused: false };
-        self.add_surplus(found.into_iter().map(surplus).collect());
-        serving
-    }
-
-    /// As a create that failed, but what was to be started stays so. Where the engine of another runtime has failed it is no
-    /// failed create, and the search is repeated soon.
-    fn on_search_failed(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
-        if self.wanted.as_ref().is_some_and(|wanted| wanted.runtime == *runtime) {
-            self.on_create_failed(start, &error.to_string(), &error.reason());
-        } else {
-            self.report_waits_for(start, runtime, error);
-            self.stage = Stage::RetryAt(self.after_failure(), start);
-        }
-        let given_up_at = self.given_up_at();
-        if let Stage::RetryAt(at, again) = &mut self.stage {
-            *again = if *again == Start::New { start } else { *again };
-            *at = given_up_at.map_or(*at, |until| until.min(*at));
-        }
-    }
-
     fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
@@ -405,13 +299,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if start != Start::Revival && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
-    }
-
-    /// Leaves out containers of other workloads, and those with the name of this one that the agent has not made.
-    fn leave_others_of(&self, connector: &Connector, found: &mut Vec<ListedContainer>, wanted: Option<&Workload>) {
-        found.retain(|found| found.instance.workload == self.instance.workload);
-        let is_noted = |one: &ListedContainer| connector.is_noted(&one.instance, &one.id);
-        leave_strangers(found, |one| one, |one| if is_noted(one) { Noted::Runs } else { Noted::No }, wanted);
     }
 
     // ------------------------------------------------------------ what runs ends
@@ -480,13 +367,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(Wish::End) | None => None,
         };
         self.end_control_interface_unless(next.as_ref().is_some_and(|order| self.keeps_control_interface(order)));
-        if let Some(workload) = &self.wanted
-            && self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime)
-            && next.as_ref().is_none_or(|order| order.added.workload.runtime != workload.runtime)
-        {
-            let added = AddedWorkload { instance: self.instance.clone(), workload: workload.clone() };
-            self.remove_soon([Owned::searched(&added, Role::Surplus, Search::Workload)]);
-        }
         let comes_back = next.as_ref().is_some_and(|order| order.added.instance == self.instance);
         let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
         let is_left = !comes_back && self.removal.list.iter().any(is_left);
@@ -523,20 +403,20 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn end_container(&mut self, after: &AfterDelete) -> Result<(), RuntimeError> {
         let next = self.next.as_ref().filter(|next| self.starts > 0 && next.has_container());
         let has_successor = next.is_some_and(|next| self.is_about_to_start(&next.added));
-        let (Some(engine), Some(id)) = (&mut self.engine, &self.container) else {
+        let (Some(mut connector), Some(id)) = (self.connector(), &self.container) else {
             debug!("Workload '{}' already gone.", self.instance.workload);
             return Ok(());
         };
         match after {
-            AfterDelete::Restart => engine.connector.delete_ended(id),
+            AfterDelete::Restart => connector.delete_ended(id),
             AfterDelete::Wish if has_successor => {
-                engine.connector.stop(id)?;
+                connector.stop(id)?;
                 self.remove_own(Role::Old);
                 Ok(())
             }
             // One call less; if it runs again all the same, it is stopped.
-            AfterDelete::Wish if self.lifecycle.has_ended() => engine.connector.delete_ended(id),
-            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => engine.connector.delete(id),
+            AfterDelete::Wish if self.lifecycle.has_ended() => connector.delete_ended(id),
+            AfterDelete::Wish | AfterDelete::NotReady(_) | AfterDelete::Failed(_) => connector.delete(id),
         }
     }
 

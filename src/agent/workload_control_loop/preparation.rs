@@ -6,7 +6,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
 
-use super::{Connector, WorkloadControlLoop};
+use super::WorkloadControlLoop;
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
@@ -136,7 +136,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let worked = step.is_some();
         if let Some(step) = step {
             let new = new_container(&self.context.calls.folder, &wanted.added);
-            match new.and_then(|new| self.call_beside(step, new)) {
+            match new.and_then(|new| self.call(step, new)) {
                 Ok(call) => next.call = Some(call),
                 Err(error) => next.failed(&error, wanted.retry_limit, now, &mut self.random),
             }
@@ -182,10 +182,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let old_shares =
-            self.unlisted.iter().any(|(runtime, _)| *runtime == workload.runtime) || self.removal.has(instance);
         let old = (!self.is_empty).then_some(&self.instance);
-        levels::allowed(workload, *level, Situation { instance, old, old_shares, may_run: true })
+        levels::allowed(workload, *level, Situation { instance, old, old_shares: self.removal.has(instance) })
     }
 
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
@@ -310,8 +308,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    /// Starts an engine call of a preparation, with a connector of its own.
-    fn call_beside(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
+    /// Starts an engine call.
+    pub(super) fn call(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
         let source = self.context.engines.get(&new.workload.runtime);
         let Some(connector) = source.map(|source| (source.connect)()) else {
             return Err(RuntimeError::Unsupported(unsupported_runtime(&new.workload.runtime)));
@@ -319,28 +317,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if matches!(step, CallStep::Create) {
             self.slot.note_prepared(&new.instance);
         }
-        self.call(step, new, connector).map_err(|(error, _)| error)
-    }
-
-    /// Starts an engine call; gives the connector back when there is no thread for it.
-    pub(super) fn call(
-        &mut self,
-        step: CallStep,
-        new: NewContainer,
-        connector: Connector,
-    ) -> Result<Call, (RuntimeError, Connector)> {
         self.calls += 1;
         let makes_container = !matches!(step, CallStep::Image);
         let (number, cancel) = (self.calls, EventFd::new().ok());
         let (reply, context) = (self.slot.call_reply(), self.context.calls.clone());
         let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), number, reply };
-        match (self.context.start_call)(Box::new(call)) {
-            Ok(()) => Ok(Call { number, cancel, since: self.context.clock.now(), makes_container }),
-            Err((error, call)) => {
-                let error = RuntimeError::NotStarted(format!("no thread can be started: {error}"));
-                Err((error, call.connector))
-            }
-        }
+        let started = (self.context.start_call)(Box::new(call));
+        started.map_err(|error| RuntimeError::NotStarted(format!("no thread can be started: {error}")))?;
+        Ok(Call { number, cancel, since: self.context.clock.now(), makes_container })
     }
 }
 

@@ -189,9 +189,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(process) = process {
             target.processes.push(process); // No call of the engine is needed.
         } else if (in_container || in_network)
-            && let (Some(engine), Some(id)) = (&mut self.engine, &self.container)
+            && let (Some(mut connector), Some(id)) = (self.connector(), &self.container)
         {
-            match engine.connector.probe_target(id, in_network) {
+            match connector.probe_target(id, in_network) {
                 Ok(found) => target = found,
                 Err(error) => {
                     warn!(
@@ -387,8 +387,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return self.watch(id, None); // The state checker reports how it ended. If it runs after all, it is probed again.
         }
         self.unwatch(); // How it ends now does not count.
-        let stopped = match (&mut self.engine, &self.container) {
-            (Some(engine), Some(id)) => engine.connector.stop(id),
+        let stopped = match (self.connector(), &self.container) {
+            (Some(mut connector), Some(id)) => connector.stop(id),
             _ => Ok(()),
         };
         match stopped {
@@ -401,11 +401,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Whether the container has ended and its state checker has not reported it yet: the end counts, not the probe.
-    fn has_ended_unnoticed(&mut self) -> bool {
-        let (Some(engine), Some(id)) = (self.engine.as_mut().filter(|_| self.watching), self.container.as_ref()) else {
+    fn has_ended_unnoticed(&self) -> bool {
+        let (Some(mut connector), Some(id), true) = (self.connector(), self.container.as_ref(), self.watching) else {
             return false;
         };
-        let Ok(listed) = engine.connector.list() else { return false }; // The result of the probe counts then.
+        let Ok(listed) = connector.list() else { return false }; // The result of the probe counts then.
         let found = listed.into_iter().find(|found| found.id == *id);
         found.is_some_and(|found| matches!(found.state.phase, Phase::Succeeded | Phase::FailedExecFailed))
     }

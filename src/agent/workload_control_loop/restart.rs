@@ -18,23 +18,23 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// `process`: known to run.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.container = Some(id.clone());
-        let Some(engine) = &mut self.engine else { return };
-        engine.connector.note(&self.instance, &id);
+        let Some(source) = self.context.engines.get(&self.runtime) else { return };
+        (source.connect)().note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
         let command = WatchCommand::Watch { instance, id, process, restarts, reply };
-        let _ = engine.watch.send(command); // Gone only when the agent ends.
+        let _ = source.watch.send(command); // Gone only when the agent ends.
     }
 
     pub(super) fn unwatch(&mut self) {
         self.lifecycle_ended();
-        if let Some(engine) = &self.engine
-            && std::mem::take(&mut self.watching)
+        if std::mem::take(&mut self.watching)
+            && let Some(source) = self.source()
         {
             self.slot.end_watch();
             let command = WatchCommand::Unwatch { instance: self.instance.clone() };
-            let _ = engine.watch.send(command); // Gone only when the agent ends.
+            let _ = source.watch.send(command); // Gone only when the agent ends.
         }
     }
 
@@ -96,7 +96,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn can_start_again(&self) -> bool {
-        self.engine.as_ref().is_some_and(|engine| engine.connector.can_start_again())
+        self.connector().is_some_and(|connector| connector.can_start_again())
     }
 
     pub(super) fn restart(&mut self, ended: Ended) {

@@ -5,7 +5,7 @@
 
 use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
-use super::{Engine, Stage, Start, WorkloadControlLoop};
+use super::{Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
 use crate::agent::events::send_state;
@@ -46,7 +46,7 @@ pub(super) enum Kind {
 
 impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn begin_start(&mut self, start: Start) {
-        if self.engine.is_none() {
+        if self.source().is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
             let runtime = self.wanted.as_ref().map_or("", |workload| &workload.runtime);
             self.fail_for_good(&unsupported_runtime(runtime));
@@ -60,10 +60,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.removal.blocks_start() {
             self.stage = Stage::BehindRemoval(start);
             return;
-        }
-        self.give_up_others();
-        if !self.unlisted.is_empty() {
-            return self.search(start);
         }
         match self.context.slots.try_take(Use::Start) {
             Some(slot) => self.start(start, Some(slot)),
@@ -105,7 +101,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Opens what the container has mounted, and returns what to start: without a control interface where none could be
     /// opened.
     fn make_ready(&mut self, kind: Kind) -> Result<NewContainer, RuntimeError> {
-        self.open_control_interface()
+        self.open_control_interface(false)
             .map_err(|error| RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'")))?;
         self.open_notify_socket()?;
         let Some(workload) = self.wanted.clone() else { return Err(RuntimeError::Cancelled) };
@@ -121,15 +117,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn call_engine(&mut self, start: Start, kind: Kind, step: CallStep, new: NewContainer, slot: Option<StartSlot>) {
         let now = self.context.clock.now();
         self.restarts.starting(now);
-        let Some(engine) = self.engine.take() else { return };
-        match self.call(step, new, engine.connector) {
+        match self.call(step, new) {
             Ok(Call { number, cancel, .. }) => {
                 self.await_call(Calling::new(start, kind, number, slot, now), cancel);
             }
-            Err((error, connector)) => {
-                self.engine = Some(Engine { connector, watch: engine.watch });
-                self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error));
-            }
+            Err(error) => self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error)),
         }
     }
 
@@ -158,15 +150,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.stage = Stage::Calling(calling);
     }
 
-    pub(super) fn on_called(&mut self, Called { number, result, connector }: Called) {
+    pub(super) fn on_called(&mut self, Called { number, result }: Called) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Calling(calling) if calling.number == number => {
                 self.slot.set_cancel(None);
                 if calling.kind == Kind::Preparation {
                     return self.on_preparation_of_start_ended(calling, result);
                 }
-                let source = self.wanted.as_ref().and_then(|workload| self.context.engines.get(&workload.runtime));
-                self.engine = source.map(|source| Engine { connector, watch: source.watch.clone() });
                 self.on_start_ended(calling, result);
                 if std::mem::take(&mut self.wish_waits) && self.slot.has_wish() {
                     self.on_wish();
@@ -274,7 +264,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The workload can never run as it is; only an update helps.
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
-        if self.engine.is_some() {
+        if self.source().is_some() {
             self.remove_folder(&self.files_folder());
         }
         self.report(ExecutionState::with_info(Phase::PendingStartingFailed, cause));

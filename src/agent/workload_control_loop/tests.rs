@@ -15,13 +15,19 @@ use crate::limits::{
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::AddedWorkload;
 use crate::model::workload::{File, FileContent, RestartPolicy};
-use crate::runtime::RuntimeConnector;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::fake_probes::FakeProbes;
 use crate::simulation::manual_clock::ManualClock;
 use crossbeam_channel::{Receiver, bounded};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
+
+impl<C: Clock> WorkloadControlLoop<C> {
+    /// Becomes ready when there may be an event.
+    pub fn woken(&self) -> Receiver<()> {
+        self.slot.woken().clone()
+    }
+}
 
 /// A control loop and everything around it.
 struct Rig {
@@ -32,7 +38,7 @@ struct Rig {
     engine: FakeEngine,
     /// The engine of another runtime, `other`, and what its state checker was told.
     other: FakeEngine,
-    other_watched: Receiver<WatchCommand>,
+    _other_watched: Receiver<WatchCommand>,
     /// Engine calls that were started and have not begun.
     calls: Receiver<Box<EngineCall>>,
     hold_calls: bool,
@@ -41,8 +47,6 @@ struct Rig {
     slots: StartSlots,
     folder: tempfile::TempDir,
     steps: Step,
-    /// Whether the state checker answers.
-    listings: bool,
     /// What it was told besides.
     watch_commands: Vec<&'static str>,
     /// Takes the states of the newest watch.
@@ -95,14 +99,14 @@ impl Rig {
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
         let control_loop = WorkloadControlLoop::new(1, instance("a"), None, context, random, slot);
-        let (steps, listings, watch_commands) = (Step::Idle, true, Vec::new());
+        let (steps, watch_commands) = (Step::Idle, Vec::new());
         Self {
             control_loop,
             wishes,
             clock,
             engine,
             other,
-            other_watched,
+            _other_watched: other_watched,
             calls,
             hold_calls: false,
             events,
@@ -110,7 +114,6 @@ impl Rig {
             slots,
             folder,
             steps,
-            listings,
             watch_commands,
             reply: None,
             restarts: 0,
@@ -125,7 +128,7 @@ impl Rig {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
         let added = AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) };
-        WorkloadOrder { added, existing: OnExisting::Replace, unlisted: Vec::new() }
+        WorkloadOrder { added, existing: OnExisting::Replace }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
@@ -158,17 +161,6 @@ impl Rig {
         self.want(WorkloadOrder { existing, ..self.order_with(config, change) });
     }
 
-    /// As [`Self::want_with`], with containers that no listing may have shown.
-    fn want_after_search(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
-        let unlisted = vec![("podman".into(), None)];
-        self.want(WorkloadOrder { unlisted, ..self.order_with(config, change) });
-    }
-
-    /// The workload is to run, and may have a container in an engine of another runtime.
-    fn want_besides(&mut self, (other, until): (Name, Instant)) {
-        self.want(WorkloadOrder { unlisted: vec![(other, Some(until))], ..self.order("a") });
-    }
-
     /// Nothing is to run any more.
     fn end(&mut self) {
         assert_eq!(self.wishes.put(Wish::End), Ok(None));
@@ -179,7 +171,8 @@ impl Rig {
     fn run(&mut self) {
         for _ in 0..100 {
             self.steps = self.control_loop.step();
-            if self.steps != Step::Worked && !self.answer_listings() && !self.make_call() {
+            self.take_watch_commands();
+            if self.steps != Step::Worked && !self.make_call() {
                 return;
             }
         }
@@ -194,15 +187,11 @@ impl Rig {
         is_one
     }
 
-    /// Does what the state checker does; returns whether it had to list.
-    fn answer_listings(&mut self) -> bool {
-        let (mut listed, mut connector) = (false, self.engine.connector("agent_A"));
-        while let Some(command) = self.watched.try_recv().ok().filter(|_| self.listings) {
+    /// Does what the state checker does.
+    fn take_watch_commands(&mut self) {
+        for command in self.watched.try_iter() {
             match command {
-                WatchCommand::ListAll { reply } => {
-                    reply(connector.list());
-                    listed = true;
-                }
+                WatchCommand::ListAll { .. } => panic!("no listing is wanted"),
                 WatchCommand::Watch { reply, restarts, .. } => {
                     self.watch_commands.push("Watch");
                     (self.reply, self.restarts) = (Some(reply), restarts);
@@ -212,7 +201,6 @@ impl Rig {
                 WatchCommand::Unwatch { .. } => self.watch_commands.push("Unwatch"),
             }
         }
-        listed
     }
 
     /// Creates `config` and forgets how.
@@ -238,13 +226,13 @@ impl Rig {
 
     /// The engine's view changed; the state checker tells it.
     fn observe(&mut self, state: ExecutionState) {
-        self.answer_listings();
+        self.take_watch_commands();
         self.reply.as_ref().expect("a container was watched")(state);
         self.run();
     }
 
     fn watch_commands(&mut self) -> Vec<&'static str> {
-        self.answer_listings();
+        self.take_watch_commands();
         std::mem::take(&mut self.watch_commands)
     }
 
@@ -279,10 +267,6 @@ fn starting(config: &str) -> String {
 
 fn retry(config: &str, number: u32) -> String {
     format!("{config} Pending(Starting): 'Retry {number}: {FAILURE}'")
-}
-
-fn waits_for_other(config: &str) -> String {
-    format!("{config} Pending(Starting): 'Waiting for 'other', which may have a container of it: {FAILURE}'")
 }
 
 fn stopping(config: &str) -> String {
@@ -412,87 +396,24 @@ fn create_timeout_ends_a_create_and_what_it_left_is_looked_for_before_the_next()
     assert_eq!(rig.engine.containers().len(), 1, "never two containers for one workload");
 }
 
+/// Seed 149 of the simulation.
 #[test]
-fn a_container_that_no_listing_showed_and_that_runs_as_it_should_is_taken_over_with_its_control_interface() {
+fn what_came_late_of_a_call_stayed_when_its_instance_could_never_run_in_another_form() {
     let mut rig = Rig::new();
-    rig.engine.add(&instance("b"), ExecutionState::plain(Phase::Running));
-    let id = rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    rig.want_after_search("a", |workload| allow(workload, "agents"));
-    assert_eq!(rig.engine.take_calls(), ["list", "delete web"]);
-    assert_eq!(rig.engine.only().0, id);
-    assert_eq!(rig.watch_commands(), ["Watch"]);
-    assert!(rig.control_folder("a").join("input").exists());
-    rig.end();
+    rig.engine.inject(Call::Create, [Fault::TimesOut]);
+    rig.want_config("a");
     assert!(rig.engine.containers().is_empty());
-}
-
-#[test]
-fn a_search_before_a_create_holds_no_slot_and_does_not_delay_a_delete() {
-    let mut rig = Rig::new();
-    rig.listings = false;
-    rig.want_after_search("a", |_| {});
-    assert_eq!(rig.slots.free(), 2);
-    assert!(rig.engine.take_calls().is_empty(), "the loop itself waits for no engine");
-    rig.end();
-    assert_eq!(rig.states(), [starting("a"), stopping("a"), gone("a"), "ended web".to_owned()]);
-    rig.listings = true;
-    rig.answer_listings();
-    rig.run();
-    assert!(rig.engine.containers().is_empty(), "a late answer starts nothing");
-}
-
-impl Rig {
-    /// The engine of the other runtime may have a container of the workload until then.
-    fn other_until(&self, wait: Duration) -> (Name, Instant) {
-        ("other".into(), self.clock.now() + wait)
-    }
-}
-
-#[test]
-fn a_container_of_another_runtime_goes_before_the_first_create() {
-    let mut rig = Rig::new();
-    let elsewhere = rig.other.clone();
-    elsewhere.add(&instance("a"), ExecutionState::plain(Phase::Running));
-    elsewhere.inject(Call::Delete, [Fault::Fails]);
-    let other = rig.other_until(Duration::from_millis(1));
-    rig.want_besides(other);
-    let Ok(WatchCommand::ListAll { reply }) = rig.other_watched.try_recv() else { panic!("a listing is wanted") };
-    reply(elsewhere.connector("agent_A").list());
-    rig.run();
-    assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
-    assert!(rig.engine.take_calls().is_empty(), "what is known to be there is waited for");
-    rig.until_due();
-    assert!(elsewhere.containers().is_empty());
-    assert_eq!(rig.engine.take_calls(), ["create web"]);
-}
-
-#[test]
-fn an_engine_of_another_runtime_that_fails_used_up_the_retries_of_a_workload() {
-    let mut rig = Rig::with(|context| context.retry_limit = Some(1));
-    let elsewhere = rig.other.clone();
-    elsewhere.inject(Call::List, vec![Fault::Fails; 100]);
-    let limit = Duration::from_secs(7);
-    let failing = rig.other_until(limit);
-    rig.want_besides(failing);
-    let (mut failures, mut waited) = (0, Duration::ZERO);
-    while let Ok(WatchCommand::ListAll { reply }) = rig.other_watched.try_recv() {
-        reply(elsewhere.connector("agent_A").list());
-        rig.run();
-        (failures, waited) = (failures + 1, waited + rig.until_due());
-    }
-    assert!(failures > 2);
-    assert_eq!(waited, limit);
-    assert_eq!(rig.engine.take_calls(), ["create web"]);
-    assert_eq!(rig.states(), [starting("a"), waits_for_other("a")]);
+    rig.engine.add(&instance("a"), ExecutionState::plain(Phase::Running));
+    rig.want_with("a", |workload| workload.runtime = "nothing".into());
+    assert!(rig.engine.containers().is_empty());
 }
 
 #[test]
 fn a_workload_whose_engine_is_not_installed_could_be_neither_deleted_nor_moved_to_another_runtime() {
     for moves in [false, true] {
         let mut rig = Rig::new();
-        rig.engine.inject(Call::List, vec![Fault::IsMissing; 10]);
         rig.engine.inject(Call::Create, [Fault::IsMissing]);
-        rig.want_after_search("a", |_| {});
+        rig.want_config("a");
         assert_eq!(rig.states(), [starting("a"), retry("a", 1)]);
         if moves {
             rig.want_with("b", |workload| workload.runtime = "other".into());
@@ -1132,7 +1053,7 @@ fn the_time_that_a_container_ran_after_somebody_started_it_did_not_end_the_back_
 fn states_of_an_earlier_start_are_ignored() {
     let mut rig = Rig::new();
     rig.always("a");
-    rig.answer_listings();
+    rig.take_watch_commands();
     let old = rig.reply.take().unwrap();
     old(ExecutionState::exited(1));
     rig.clock.advance(RESTART_SPACING);

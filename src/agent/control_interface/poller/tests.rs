@@ -46,7 +46,7 @@ impl Rig {
         let rule = AccessRule::State { operation: Operation::Read, filter_masks: vec!["*".to_owned()] };
         let access = ControlInterfaceAccess { allow_rules: vec![rule], deny_rules: vec![] };
         let folder = self.folder.path().join(workload).join(FOLDER);
-        let interface = self.hub.open(&workload.into(), folder, &access).unwrap();
+        let interface = self.hub.open(&workload.into(), folder, &access, false).unwrap();
         self.turns();
         interface
     }

@@ -9,7 +9,7 @@ fn instance(config: &str) -> InstanceName {
 
 /// A new instance that waits for others only.
 fn waiting(new: &InstanceName) -> Situation<'_> {
-    Situation { instance: new, old: None, old_shares: false, may_run: true }
+    Situation { instance: new, old: None, old_shares: false }
 }
 
 fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) -> PrepareLevel {
@@ -80,7 +80,6 @@ fn what_is_there_and_what_does_not_hold_decide_as_well() {
     let (old, new) = (instance("old"), instance("new"));
     let beside = |old| Situation { old: Some(old), ..waiting(&new) };
     let most = |options: &str, situation| most_of("podman", options, "x", situation);
-    assert_eq!(most("", Situation { may_run: false, ..waiting(&new) }), PrepareLevel::Image);
     assert_eq!(most("", beside(&old)), PrepareLevel::Create);
     assert_eq!(most("", beside(&new)), PrepareLevel::Image);
     assert_eq!(most("--name=x", beside(&old)), PrepareLevel::Image);

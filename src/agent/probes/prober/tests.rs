@@ -1,7 +1,7 @@
 //! The real thread with real sockets and files, on loopback and in a scratch folder.
 
 use super::*;
-use crate::agent::probes::Purpose;
+use crate::agent::probes::{Outcome, ProbeReport, Purpose};
 use crate::model::lifecycle::{Check, Pace};
 use crate::platform::clock::SystemClock;
 use crate::simulation::fake_probes::probe_order;
@@ -20,7 +20,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        Self { prober: Prober::new(SystemClock), reports: bounded(64), key: 0 }
+        Self { prober: Prober::start(SystemClock).unwrap(), reports: bounded(64), key: 0 }
     }
 
     fn watch(&mut self, purpose: Purpose, check: Check, notify: Option<Arc<OwnedFd>>) {
@@ -126,29 +126,4 @@ fn a_notification_arrives_and_the_socket_can_be_made_again() {
     }
     let long = folder.path().join("x".repeat(120));
     assert!(notify_socket(&long).is_err());
-}
-
-/// The order was lost, and a failure of the agent counted as one of the workload.
-#[test]
-fn without_a_thread_nothing_follows_and_the_check_begins_when_there_is_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("up");
-    std::fs::write(&path, "").unwrap();
-    let refusals = Mutex::new(2);
-    let start = move || {
-        let mut left = refusals.lock();
-        if *left > 0 {
-            *left -= 1;
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Running::start(SystemClock)
-    };
-    let mut rig = Rig { prober: Prober::started_by(start), ..Rig::new() };
-    rig.watch(Purpose::Alive, Check::File(path.to_str().unwrap().to_owned()), None);
-    let report = rig.reports.1.recv_timeout(PATIENCE).unwrap();
-    assert!(!report.is_verdict && report.outcome != Outcome::Holds, "{report:?}");
-    rig.prober.retry();
-    assert!(rig.reports.1.is_empty());
-    rig.prober.retry();
-    assert_eq!(rig.verdict(), "holds");
 }

@@ -180,7 +180,7 @@ fn containers_that_nobody_wants_are_deleted() {
     let sent = rig.sent_sorted();
     let expected = |name: &str| [format!("{name}:a Removed"), format!("{name}:a Stopping(RequestedAtRuntime)")];
     assert_eq!(sent, [expected("other"), expected("w")].concat());
-    assert_eq!(rig.agent.manager.threads().count(), 0);
+    assert_eq!(rig.agent.loops.count(), 0);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn of_several_containers_of_one_workload_the_best_stays_and_nothing_is_said_of_o
     sent.dedup();
     assert_eq!(sent, ["w:a Running(Ok)"]);
     assert!(files.exists());
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
              file of the agent'",
         ];
         assert_eq!(rig.sent(), expected, "{state}");
-        assert_eq!(rig.agent.manager.threads().count(), 1);
+        assert_eq!(rig.agent.loops.count(), 1);
     }
 }
 
@@ -275,15 +275,17 @@ fn when_the_engine_cannot_list_workloads_are_created_and_leftovers_removed_later
     ]);
     rig.engine.inject(Call::List, [Fault::Fails, Fault::Fails]);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["list", "list"], "nothing is created before it is known what exists");
+    assert_eq!(rig.engine.take_calls(), ["list"], "nothing is created before it is known what exists");
     rig.agent.pass(BACKOFF_FIRST);
-    assert_eq!(rig.engine.take_calls(), ["list", "delete w", "delete w", "create w"]);
+    assert_eq!(rig.engine.take_calls(), ["list"]);
+    rig.agent.pass(2 * BACKOFF_FIRST);
+    assert_eq!(rig.engine.take_calls(), ["list", "delete gone", "delete w", "start w"]);
     rig.agent.pass(REPAIR_INTERVAL * 3);
     let containers = rig.engine.containers();
     let instances: Vec<&InstanceName> = containers.values().map(|container| &container.instance).collect();
     assert_eq!(instances, [&instance("w", "a")]);
-    assert_eq!(rig.engine.take_calls().iter().filter(|call| *call == "list").count(), 1, "no listing after a good one");
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert!(!rig.engine.take_calls().contains(&"list".to_owned()), "no listing after a good one");
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -307,15 +309,20 @@ fn nobody_says_that_a_report_is_complete_while_an_engine_does_not_say_what_exist
 
 #[test]
 fn a_reconnect_after_a_failed_listing_lists_again_and_leaves_our_own_alone() {
-    let mut rig = found(&[("gone", "a", plain(Phase::Running))]);
-    rig.engine.inject(Call::List, [Fault::Fails]);
+    let (mut rig, kube) = with_kube();
+    kube.add(&instance("gone", "a"), plain(Phase::Running));
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
     rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let (id, _) = rig.engine.only();
     rig.forget();
+    kube.take_calls();
+    kube.forget_faults();
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.clock.advance(REPAIR_INTERVAL);
     rig.agent.hello(&[wanted("w", "a")]);
-    assert_eq!(rig.engine.take_calls(), ["list", "delete gone"]);
-    assert_eq!(rig.engine.only().1.instance, instance("w", "a"));
+    assert_eq!(kube.take_calls(), ["list", "delete gone"]);
+    assert_eq!(rig.engine.only().0, id);
 }
 
 #[test]
@@ -325,7 +332,8 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[needs_other("w")]);
-    assert_eq!(rig.sent(), ["w:a Pending(WaitingToStart)"]);
+    let waits = format!("Waiting for 'podman', which may have a container of it: {FAILURE}");
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert_eq!(rig.engine.only().0, best);
     let of_wanted = |sent: Vec<String>| sent.into_iter().filter(|s| s.starts_with("w:a ")).collect::<Vec<_>>();
@@ -336,7 +344,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.add(&[wanted("other", "a")]);
     assert_eq!(rig.engine.take_calls(), ["create other"]);
     assert!(of_wanted(rig.sent()).is_empty());
-    assert_eq!(rig.agent.manager.threads().count(), 2);
+    assert_eq!(rig.agent.loops.count(), 2);
 }
 
 // ------------------------------------------------ containers that are too many
@@ -356,7 +364,7 @@ fn the_end_of_an_old_container_was_taken_for_that_of_its_instance_which_had_come
     rig.change(&[with_file("w", "a")], &[deleted_after(&instance("w", "b"), &[])]);
     rig.engine.inject(Call::Delete, vec![Fault::Fails; 4]);
     rig.agent.pass(Duration::from_secs(60));
-    assert_eq!(rig.agent.manager.threads().count(), 1, "the old container is known to be gone");
+    assert_eq!(rig.agent.loops.count(), 1, "the old container is known to be gone");
     let sent: Vec<String> = rig.sent().into_iter().filter(|state| state.starts_with("w:a ")).collect();
     assert!(sent.iter().all(|state| !state.contains("Removed") && !state.contains("Stopping")), "{sent:?}");
     assert_eq!(sent.last().unwrap(), "w:a Running(Ok)");
@@ -405,7 +413,7 @@ fn a_container_of_the_same_instance_in_another_runtime_is_not_taken_for_ours() {
     // Now that all engines have said what they have, everything is told once more.
     assert_eq!(rig.sent(), ["w:a Running(Ok)"], "the instance goes on running");
     assert!(files.exists());
-    assert_eq!(rig.agent.manager.threads().count(), 1);
+    assert_eq!(rig.agent.loops.count(), 1);
 }
 
 #[test]
@@ -429,7 +437,7 @@ fn both_engines_say_late_what_they_have_of_a_workload_that_moved_between_them() 
         rig.agent.pass(REPAIR_INTERVAL * 2);
         assert!(kube.containers().is_empty(), "kube first: {kube_first}");
         assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "kube first: {kube_first}");
-        assert_eq!(rig.agent.manager.threads().count(), 1, "kube first: {kube_first}");
+        assert_eq!(rig.agent.loops.count(), 1, "kube first: {kube_first}");
     }
 }
 
@@ -445,7 +453,7 @@ fn is_not_started_beside_b_of(rig: &mut Rig, second: &FakeEngine, case: &str) {
     assert!(!is_there(), "{case}");
     assert_eq!(rig.engine.only().1.instance, instance("w", "a"), "{case}");
     assert_eq!(rig.sent().last().unwrap(), "w:a Running(Ok)", "{case}");
-    assert_eq!(rig.agent.manager.threads().count(), 1, "{case}");
+    assert_eq!(rig.agent.loops.count(), 1, "{case}");
 }
 
 /// Seed 810084 of the simulation: a workload was started beside a container of it in another runtime that was still
@@ -509,6 +517,35 @@ fn an_engine_that_is_not_installed_delays_no_workload_of_another_one() {
 }
 
 #[test]
+fn a_workload_whose_engine_is_silent_can_be_deleted_and_what_the_engine_shows_of_it_goes() {
+    let mut rig = found(&[("w", "a", plain(Phase::Running))]);
+    rig.engine.set_silent(true);
+    rig.agent.hello(&[wanted("w", "a")]);
+    rig.agent.pass(FIRST_LISTING_MAX);
+    let waits = "Waiting for 'podman', which may have a container of it: it has not listed its containers";
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
+    assert_eq!(rig.sent(), ["w:a Removed"]);
+    rig.engine.set_silent(false);
+    rig.agent.run();
+    assert!(rig.engine.containers().is_empty());
+}
+
+#[test]
+fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
+    let (mut rig, kube) = with_kube();
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    let waits = format!("Waiting for 'kube', which may have a container of it: {FAILURE}");
+    assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
+    rig.agent.pass(FIRST_LISTING_MAX - Duration::from_millis(1));
+    assert_eq!((rig.engine.take_calls(), rig.sent()), (vec!["list".to_owned()], vec![]));
+    assert!(kube.take_calls().len() > 2, "it is requested again meanwhile");
+    rig.agent.pass(Duration::from_millis(1));
+    assert_eq!(rig.engine.take_calls(), ["create w"]);
+}
+
+#[test]
 fn a_silent_engine_delays_only_its_own_workloads() {
     let (mut rig, kube) = with_kube();
     rig.engine.add(&instance("runs", "a"), plain(Phase::Running));
@@ -552,7 +589,7 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
         assert_eq!(containers.contains_key(&best), !deleted);
         let sent = rig.sent();
         assert_eq!(sent.contains(&"runs:a Removed".to_owned()), deleted, "{sent:?}");
-        assert_eq!(rig.agent.manager.threads().count(), containers.len());
+        assert_eq!(rig.agent.loops.count(), containers.len());
     }
 }
 
@@ -700,7 +737,7 @@ fn a_reconnect_leaves_unchanged_workloads_alone_in_whatever_state_and_reports_th
             "runs:a Running(Ok)",
         ]
     );
-    assert_eq!(rig.agent.manager.threads().count(), 4, "no second loop for any workload");
+    assert_eq!(rig.agent.loops.count(), 4, "no second loop for any workload");
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn a_delete_after_the_switch_leaves_nothing() {
     assert_eq!(rig.sent().last().map(String::as_str), Some("w Removed"));
     rig.agent.pass(MINUTE);
     assert!(rig.engine.containers().is_empty());
-    assert_eq!((rig.agent.manager.threads().count(), rig.sent()), (0, vec![]));
+    assert_eq!((rig.agent.loops.count(), rig.sent()), (0, vec![]));
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn silent_and_listed_as_ended(code: i64) -> Rig {
     rig.agent.answers.holds("db", Purpose::Alive, false);
     rig.engine.set_state(&rig.container_of("db"), ExecutionState::exited(code));
     rig.clock.advance(ms(2_000));
-    assert!(rig.agent.probes.step() && rig.agent.manager.threads().step(), "it is being probed for and has ended");
+    assert!(rig.agent.probes.step() && rig.agent.loops.step(), "it is being probed for and has ended");
     rig
 }
 
