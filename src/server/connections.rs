@@ -143,7 +143,7 @@ impl ServerLoop {
             }
             ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
             ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
-            ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
+            ToServer::AgentHello(_) | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),

@@ -7,7 +7,7 @@ use super::peer::{Origin, PeerHello};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
-use crate::model::messages::ToServer;
+use crate::model::messages::{AgentHello, ToServer};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
@@ -43,7 +43,7 @@ pub fn check_hello(
     }
     match (service, message) {
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Service::Agent, ToServer::AgentHello { agent, version: theirs, tags, capabilities }) => {
+        (Service::Agent, ToServer::AgentHello(AgentHello { agent, version: theirs, tags, capabilities })) => {
             version(&theirs)?;
             // Responses to such names would be routed to the connections of commanders.
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));

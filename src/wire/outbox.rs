@@ -211,7 +211,7 @@ impl Outbox {
 
     /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
-        let bytes = encode_state(state, altered);
+        let bytes = encode_state(state, altered.as_ref());
         let answers = self.queue.lock().answers.clone();
         Encoded { _room: answers.overdraw(bytes.len()), bytes }
     }

@@ -279,12 +279,12 @@ fn strange_messages_change_nothing_and_keep_the_connection() {
     let commander = cluster.commander();
     for message in [
         ToServer::Empty,
-        ToServer::AgentHello {
+        ToServer::AgentHello(crate::model::messages::AgentHello {
             agent: "x".into(),
             version: "1.0.0".into(),
             tags: BTreeMap::new(),
             capabilities: Default::default(),
-        },
+        }),
         ToServer::CommanderHello { version: String::new() },
         ToServer::LogEntries { request_id: String::new(), entries: vec![] },
         ToServer::LogsStop { request_id: "no@such@one".into(), instance: a() },

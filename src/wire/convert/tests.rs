@@ -28,7 +28,7 @@ fn instance() -> InstanceName {
 }
 
 fn through_server(message: ToServer) -> ToServer {
-    let bytes = write_to_server(message);
+    let bytes = write_to_server(&message);
     // The library skips nothing of it.
     let theirs = grpc_api::ToServer::parse_from_bytes(&bytes).unwrap();
     assert_eq!(read_to_server(&theirs.write_to_bytes().unwrap(), &mut Left::of(&bytes)), read(&bytes));
@@ -123,12 +123,12 @@ fn messages_to_the_server_arrive_unchanged() {
         until: None,
     };
     for message in [
-        ToServer::AgentHello {
+        ToServer::AgentHello(AgentHello {
             agent: "A".into(),
             version: "1.1.0".into(),
             tags: [("k".into(), "v".into())].into(),
             capabilities: AgentCapabilities { tells_usage: true, prepares: true },
-        },
+        }),
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,

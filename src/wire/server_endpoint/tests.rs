@@ -6,7 +6,7 @@ use super::*;
 use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
@@ -87,12 +87,12 @@ fn commander(version: &str) -> ToServer {
 }
 
 fn agent(name: &str) -> ToServer {
-    ToServer::AgentHello {
+    ToServer::AgentHello(AgentHello {
         agent: name.to_owned(),
         version: VERSION.to_owned(),
         tags: BTreeMap::new(),
         capabilities: Default::default(),
-    }
+    })
 }
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
@@ -200,12 +200,12 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
     for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + 64), (many, 1_000 * (4 + 64))] {
-        let hello = ToServer::AgentHello {
+        let hello = ToServer::AgentHello(AgentHello {
             agent: "A".to_owned(),
             version: VERSION.to_owned(),
             tags,
             capabilities: Default::default(),
-        };
+        });
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
         assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
@@ -274,12 +274,12 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
 fn a_large_first_message_ends_the_connection_before_it_is_received() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
-    let hello = ToServer::AgentHello {
+    let hello = ToServer::AgentHello(AgentHello {
         agent: "A".to_owned(),
         version: VERSION.to_owned(),
         tags,
         capabilities: Default::default(),
-    };
+    });
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
     assert!(events.try_recv().is_err());
@@ -443,7 +443,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     let (mut sink, _stream) =
         client.duplex_streaming(&grpc::called(Service::Agent), grpcio::CallOption::default()).unwrap();
     for sent in [agent("B"), ToServer::StatesComplete] {
-        wait(sink.send((crate::wire::convert::messages::write_to_server(sent), WriteFlags::default()))).unwrap();
+        wait(sink.send((crate::wire::convert::messages::write_to_server(&sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
     assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));
