@@ -14,8 +14,8 @@ use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState}
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
-    ResponseContent, ToServer, ToWorkload, UpdateState,
+    AgentHello, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
+    Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -197,10 +197,13 @@ impl Cluster {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
-        let agent = |name: &str| PeerHello::Agent {
-            name: name.to_owned(),
-            tags: [("k".to_owned(), "v".to_owned())].into(),
-            capabilities: Default::default(),
+        let agent = |name: &str| {
+            PeerHello::Agent(AgentHello {
+                agent: name.to_owned(),
+                tags: [("k".to_owned(), "v".to_owned())].into(),
+                capabilities: Default::default(),
+                version: String::new(),
+            })
         };
         let hello = match index {
             0 => agent("agent_A"),

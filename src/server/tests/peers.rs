@@ -82,10 +82,13 @@ fn the_worked_example_of_the_specification() {
 #[test]
 fn tags_of_a_hello_are_shown_and_a_reconnect_begins_anew() {
     let mut cluster = Cluster::default();
-    let hello = |value: &str| PeerHello::Agent {
-        name: "A".into(),
-        tags: [("k".into(), value.into())].into(),
-        capabilities: Default::default(),
+    let hello = |value: &str| {
+        PeerHello::Agent(crate::model::messages::AgentHello {
+            agent: "A".into(),
+            tags: [("k".into(), value.into())].into(),
+            capabilities: Default::default(),
+            version: String::new(),
+        })
     };
     let agent = cluster.open(hello("1"));
     cluster.send(agent, ToServer::AgentLoad(AgentLoad { agent: "A".into(), cpu_usage: 5, free_memory: 6 }));
@@ -358,8 +361,12 @@ fn an_older_connection_that_is_announced_late_does_not_replace_the_newer_one() {
     let mut cluster = Cluster::default();
     let newer = cluster.settled_agent("agent_A");
     let (outbox, reader) = crate::wire::outbox::outbox();
-    let hello =
-        PeerHello::Agent { name: "agent_A".to_owned(), tags: BTreeMap::new(), capabilities: Default::default() };
+    let hello = PeerHello::Agent(crate::model::messages::AgentHello {
+        agent: "agent_A".to_owned(),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+        version: String::new(),
+    });
     let opened = PeerEvent::Opened { peer: PeerId(newer.0 - 1), hello, source: String::new(), outbox };
     cluster.server.on_event(ServerEvent::Peer(opened));
     assert!(!cluster.is_closed(newer));

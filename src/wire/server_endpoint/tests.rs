@@ -495,7 +495,12 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         let (peer, hello, outbox) = opened(&events);
         assert_eq!(
             hello,
-            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() },
+            PeerHello::Agent(AgentHello {
+                agent: "A".into(),
+                tags: BTreeMap::new(),
+                capabilities: Default::default(),
+                version: VERSION.to_owned()
+            }),
             "{url}"
         );
         sender.send(ToServer::Goodbye).unwrap();
@@ -513,7 +518,12 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 #[test]
 fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let own = rustix::process::geteuid().as_raw();
-    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() };
+    let agent = PeerHello::Agent(AgentHello {
+        agent: "A".into(),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+        version: VERSION.to_owned(),
+    });
     let from = |uid| Origin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
     let stranger = own + 1;
     for uid in [0, own] {
