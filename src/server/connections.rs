@@ -48,10 +48,12 @@ impl ServerLoop {
             self.remove_peer(old);
             self.end_logs_of_peer(old, Service::Agent, &name);
         }
+        let mut states = self.workloads.reported_states();
+        states.retain(|state| state.instance.agent != name);
+        let result = outbox.put_first_states(&states);
         self.peers.add(id, Peer { class: Service::Agent, name: name.clone(), source: name.clone(), outbox });
+        self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
-        let states = self.workloads.reported_states();
-        self.peers.broadcast_all(&states, id, &name);
         self.deletes.forget_agent(&name);
         self.send_first_list(&name, id, capabilities.prepares);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();

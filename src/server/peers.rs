@@ -8,7 +8,7 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Outbox, OutboxError, StateEntry, StatesOfAgent};
+use crate::wire::outbox::{Outbox, OutboxError, StateEntry};
 use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -210,19 +210,6 @@ impl Peers {
         };
         let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
-        results.into_iter().for_each(|(id, result)| self.check(id, result));
-    }
-
-    /// Sends all states except its own and those of the agent `name`, which has just connected as `newcomer`, to
-    /// every stream that receives broadcasts. All share what is encoded for each agent, so that the cost does not grow
-    /// with agents times states; a receiver that is busy gets the newest of it only.
-    pub fn broadcast_all(&mut self, states: &[WorkloadState], newcomer: PeerId, name: &Name) {
-        let states = StatesOfAgent::all(states);
-        let receivers = self.streams.iter().filter(|(_, peer)| peer.class != Service::Command);
-        let put = |(id, peer): (&PeerId, &Peer)| {
-            (*id, peer.outbox.put_all_states(&states, &peer.name, name, *id == newcomer))
-        };
-        let results: Vec<(PeerId, Result<(), OutboxError>)> = receivers.map(put).collect();
         results.into_iter().for_each(|(id, result)| self.check(id, result));
     }
 }

@@ -610,10 +610,10 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
     outer.bytes
 }
 
-/// The entry of a state in a message with states.
+/// The entries of states in a message with states.
 #[cfg(any(feature = "agent", feature = "server"))]
-pub fn encode_state_entry(state: &WorkloadState) -> Vec<u8> {
-    bytes_of(&write_states(std::slice::from_ref(state)))
+pub fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
+    bytes_of(&write_states(states))
 }
 
 /// What stands before entries of so many bytes.

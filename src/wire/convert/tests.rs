@@ -3,7 +3,7 @@
 //! Thread: the test's.
 
 use super::messages::{
-    encode_state_entry, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
+    encode_states, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
     write_from_server, write_plan, write_to_server,
 };
 use super::schema::{ank_base as base, grpc_api};
@@ -250,7 +250,7 @@ fn a_zero_sub_state_is_on_the_wire() {
 #[test]
 fn incomplete_states_are_skipped_one_by_one() {
     let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
-    let good = base::WorkloadState::parse_from_bytes(&encode_state_entry(&running)[2..]).unwrap();
+    let good = base::WorkloadState::parse_from_bytes(&encode_states(std::slice::from_ref(&running))[2..]).unwrap();
     let with = |change: &dyn Fn(&mut base::ExecutionState)| {
         let mut execution = base::ExecutionState::parse_from_bytes(good.executionState.as_ref().unwrap()).unwrap();
         change(&mut execution);
