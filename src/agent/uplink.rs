@@ -9,7 +9,7 @@ use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
 use crate::limits::{RECONNECT_PAUSE, STACK_LARGE};
-use crate::model::messages::{AgentCapabilities, FromServer, ToServer};
+use crate::model::messages::{AgentCapabilities, AgentHello, FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::with_causes;
 use crate::platform::service_manager::StatusBoard;
@@ -110,7 +110,7 @@ impl Uplink {
     fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
         let capabilities = AgentCapabilities { tells_usage: true, prepares: true };
-        let hello = ToServer::AgentHello { agent, version, tags: self.tags.clone(), capabilities };
+        let hello = ToServer::AgentHello(AgentHello { agent, version, tags: self.tags.clone(), capabilities });
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
         let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,

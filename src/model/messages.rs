@@ -18,16 +18,7 @@ pub const NO_STATE: &str = "The UpdateStateRequest does not contain a new state"
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToServer {
     /// First message of an agent.
-    AgentHello {
-        /// Name of the agent, not yet checked.
-        agent: String,
-        /// Its version, not yet checked.
-        version: String,
-        /// Its tags.
-        tags: BTreeMap<String, String>,
-        /// What it does beyond what every agent does.
-        capabilities: AgentCapabilities,
-    },
+    AgentHello(AgentHello),
     /// First message of a commander.
     CommanderHello {
         /// Its version, not yet checked.
@@ -69,6 +60,19 @@ pub enum ToServer {
     Goodbye,
     /// Something without content, or content without its mandatory part; only worth a warning.
     Empty,
+}
+
+/// How an agent presents itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentHello {
+    /// Its name; not checked in a message.
+    pub agent: String,
+    /// Its version, likewise.
+    pub version: String,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// What it does beyond what every agent does.
+    pub capabilities: AgentCapabilities,
 }
 
 /// What an agent does only if its program can; other implementations and older programs do nothing of it.

@@ -5,17 +5,16 @@
 use super::ServerLoop;
 use super::events::Changes;
 use super::lasting::Kind;
-use super::peers::{Agent, Peer, PeerClass};
+use super::peers::{Agent, Peer};
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentCapabilities, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
+use crate::model::messages::{AgentHello, AgentLoad, DeletedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::log_source;
 use crate::wire::outbox::Outbox;
-use crate::wire::peer::Room;
-use crate::wire::peer::{PeerHello, PeerId};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::wire::peer::{PeerHello, PeerId, Room, Service};
+use std::collections::BTreeSet;
 
 /// The report of an instance that has no state any more.
 pub(super) fn removed(instance: InstanceName) -> WorkloadState {
@@ -25,25 +24,17 @@ pub(super) fn removed(instance: InstanceName) -> WorkloadState {
 impl ServerLoop {
     pub(super) fn peer_opened(&mut self, id: PeerId, hello: PeerHello, source: Name, outbox: Outbox) {
         let (class, prefix) = match hello {
-            PeerHello::Agent { name, tags, capabilities } => {
-                return self.agent_opened(id, name.into(), tags, capabilities, outbox);
-            }
-            PeerHello::Cli => (PeerClass::Cli, "cli-conn"),
-            PeerHello::Commander => (PeerClass::Commander, "commander-conn"),
+            PeerHello::Agent(hello) => return self.agent_opened(id, hello, outbox),
+            PeerHello::Cli => (Service::Cli, "cli-conn"),
+            PeerHello::Commander => (Service::Command, "commander-conn"),
         };
         let name = Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4()));
         self.peers.add(id, Peer { class, name, source, outbox });
     }
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
-    fn agent_opened(
-        &mut self,
-        id: PeerId,
-        name: Name,
-        tags: BTreeMap<String, String>,
-        capabilities: AgentCapabilities,
-        outbox: Outbox,
-    ) {
+    fn agent_opened(&mut self, id: PeerId, AgentHello { agent, tags, capabilities, .. }: AgentHello, outbox: Outbox) {
+        let name = Name::from(agent);
         let _source = log_source(name.clone());
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
@@ -55,12 +46,14 @@ impl ServerLoop {
                  name; give each agent a name of its own."
             );
             self.remove_peer(old);
-            self.end_logs_of_peer(old, PeerClass::Agent, &name);
+            self.end_logs_of_peer(old, Service::Agent, &name);
         }
-        self.peers.add(id, Peer { class: PeerClass::Agent, name: name.clone(), source: name.clone(), outbox });
+        let mut states = self.workloads.reported_states();
+        states.retain(|state| state.instance.agent != name);
+        let result = outbox.put_first_states(&states);
+        self.peers.add(id, Peer { class: Service::Agent, name: name.clone(), source: name.clone(), outbox });
+        self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
-        let states = self.workloads.reported_states();
-        self.peers.broadcast_all(&states, id, &name);
         self.deletes.forget_agent(&name);
         self.send_first_list(&name, id, capabilities.prepares);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
@@ -79,7 +72,7 @@ impl ServerLoop {
     pub(super) fn peer_gone(&mut self, id: PeerId) {
         // Its requests end first, so that nothing of what follows is sent for them.
         let Some(Peer { class, name, .. }) = self.remove_peer(id) else { return }; // Replaced by a newer stream, or closed before.
-        if class == PeerClass::Agent && self.peers.of_agent(&name) == Some(id) {
+        if class == Service::Agent && self.peers.of_agent(&name) == Some(id) {
             self.agent_gone(&name);
         }
         self.end_logs_of_peer(id, class, &name);
@@ -143,7 +136,7 @@ impl ServerLoop {
             }
             ToServer::LogEntries { request_id, entries } => self.log_entries(&name, &request_id, entries),
             ToServer::LogsStop { request_id, instance } => self.logs_stopped(&name, &request_id, instance),
-            ToServer::AgentHello { .. } | ToServer::CommanderHello { .. } => {
+            ToServer::AgentHello(_) | ToServer::CommanderHello { .. } => {
                 log::warn!("Ignoring another hello of '{name}' on the same connection.");
             }
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),

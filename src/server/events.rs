@@ -6,7 +6,6 @@
 
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting};
-use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
 use super::state_view::put_instance;
 use super::update::StateChange;
@@ -21,6 +20,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::{Entries, Node};
 use crate::model::workload::Workload;
 use crate::wire::outbox::Encoded;
+use crate::wire::peer::Service;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -417,7 +417,7 @@ impl ServerLoop {
         let mut event: Option<Arc<Encoded>> = None;
         for (key, requester) in group {
             let Some(peer) = self.peers.get(key.peer) else { continue };
-            let is_busy = peer.class == PeerClass::Agent && !peer.outbox.is_half_empty();
+            let is_busy = peer.class == Service::Agent && !peer.outbox.is_half_empty();
             let has_room = !is_busy && peer.outbox.has_room_for_event();
             let told = budget.spend(&requester, |meter| match &event {
                 Some(event) if has_room => Some(Told::Event(event.clone())),

@@ -4,12 +4,11 @@
 
 use super::ServerLoop;
 use super::lasting::{Content, Kind, Lasting, LogCollection};
-use super::peers::PeerClass;
 use super::requester::{RequestKey, Requester};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::peer::PeerId;
+use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ServerLoop {
@@ -108,9 +107,9 @@ impl ServerLoop {
     }
 
     /// A stream ended: nobody reads what was requested on it, and an agent sends no more lines.
-    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, class: PeerClass, agent: &str) {
+    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, class: Service, agent: &str) {
         self.end_lasting(|_, key, _| key.peer == peer);
-        if class != PeerClass::Agent {
+        if class != Service::Agent {
             return;
         }
         let keys: Vec<RequestKey> = self.lasting.of(Kind::Logs).map(|(key, _)| key.clone()).collect();

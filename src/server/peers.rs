@@ -8,28 +8,17 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Outbox, OutboxError, StateEntry, StatesOfAgent};
-use crate::wire::peer::PeerId;
+use crate::wire::outbox::{Outbox, OutboxError, StateEntry};
+use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::task::Waker;
-
-/// Which service a stream uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerClass {
-    /// An agent.
-    Agent,
-    /// A command line of an earlier version, which receives the states of all workloads without a request.
-    Cli,
-    /// A client that receives nothing but responses.
-    Commander,
-}
 
 /// One stream.
 #[derive(Debug)]
 pub struct Peer {
     /// Which service it uses.
-    pub class: PeerClass,
+    pub class: Service,
     /// The agent's name, or a name that no agent can have and no other stream has.
     pub name: Name,
     /// The source that its log lines are counted for: the agent's name, or where a commander connects from.
@@ -119,7 +108,7 @@ impl Peers {
 
     /// Who sent a request.
     pub fn requester(&self, key: &RequestKey) -> Requester {
-        match self.get(key.peer).filter(|peer| peer.class == PeerClass::Agent) {
+        match self.get(key.peer).filter(|peer| peer.class == Service::Agent) {
             Some(peer) => {
                 Requester { stream: Stream::Agent(peer.name.clone()), workload: key.workload().map(Name::from) }
             }
@@ -202,12 +191,12 @@ impl Peers {
 
     /// Sends `states` to every stream that receives broadcasts, except to `except`, and to no agent its own.
     pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
-        self.broadcast(states, |id, peer| Some(id) != except && peer.class != PeerClass::Commander);
+        self.broadcast(states, |id, peer| Some(id) != except && peer.class != Service::Command);
     }
 
     /// Sends `states` to command lines of an earlier version only.
     pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
-        self.broadcast(states, |_, peer| peer.class == PeerClass::Cli);
+        self.broadcast(states, |_, peer| peer.class == Service::Cli);
     }
 
     /// Each state is encoded once for all who are told of it, unless there are none.
@@ -221,19 +210,6 @@ impl Peers {
         };
         let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
-        results.into_iter().for_each(|(id, result)| self.check(id, result));
-    }
-
-    /// Sends all states except its own and those of the agent `name`, which has just connected as `newcomer`, to
-    /// every stream that receives broadcasts. All share what is encoded for each agent, so that the cost does not grow
-    /// with agents times states; a receiver that is busy gets the newest of it only.
-    pub fn broadcast_all(&mut self, states: &[WorkloadState], newcomer: PeerId, name: &Name) {
-        let states = StatesOfAgent::all(states);
-        let receivers = self.streams.iter().filter(|(_, peer)| peer.class != PeerClass::Commander);
-        let put = |(id, peer): (&PeerId, &Peer)| {
-            (*id, peer.outbox.put_all_states(&states, &peer.name, name, *id == newcomer))
-        };
-        let results: Vec<(PeerId, Result<(), OutboxError>)> = receivers.map(put).collect();
         results.into_iter().for_each(|(id, result)| self.check(id, result));
     }
 }

@@ -20,7 +20,7 @@ use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentCapabilities, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
+    AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, UpdateState, WorkloadPlan,
 };
 use crate::model::names::{InstanceName, Name};
@@ -155,7 +155,12 @@ impl Cluster {
     }
 
     pub fn agent_with(&mut self, name: &str, capabilities: AgentCapabilities) -> PeerId {
-        self.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), capabilities })
+        self.open(PeerHello::Agent(AgentHello {
+            agent: name.to_owned(),
+            tags: BTreeMap::new(),
+            capabilities,
+            version: String::new(),
+        }))
     }
 
     /// An agent whose first messages were read already.

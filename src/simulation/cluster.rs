@@ -20,7 +20,9 @@ use crate::agent::events::SchedulerEvent;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
 use crate::model::execution_state::Phase;
-use crate::model::messages::{AgentCapabilities, FromServer, Request, RequestContent, ResponseContent, ToServer};
+use crate::model::messages::{
+    AgentCapabilities, AgentHello, FromServer, Request, RequestContent, ResponseContent, ToServer,
+};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::clock::Clock;
 use crate::server::{ServerEvent, ServerLoop};
@@ -396,7 +398,12 @@ impl Cluster {
                 let name = node.name.to_string();
                 let capabilities = AgentCapabilities { prepares: node.stages, ..Default::default() };
                 let (outbox, reader) = outbox();
-                let hello = PeerHello::Agent { name, tags: BTreeMap::new(), capabilities };
+                let hello = PeerHello::Agent(AgentHello {
+                    agent: name,
+                    tags: BTreeMap::new(),
+                    capabilities,
+                    version: String::new(),
+                });
                 self.note_opened(stream);
                 self.network.opened(stream, self.server.is_some().then_some(reader));
                 self.tell_server(PeerEvent::Opened { peer, hello, source: String::new(), outbox });

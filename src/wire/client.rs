@@ -255,7 +255,7 @@ impl ClientSender {
     /// # Errors
     /// How the stream ended; the receiver may know the better reason. Every later call of any method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| wait(sink.send((write_to_server(message), WriteFlags::default()))))
+        self.unless_ended(|sink| wait(sink.send((write_to_server(&message), WriteFlags::default()))))
     }
 
     /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
@@ -279,7 +279,7 @@ impl ClientSender {
     /// # Errors
     /// As [`Self::send`].
     pub fn start_send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| Pin::new(sink).start_send((write_to_server(message), WriteFlags::default())))
+        self.unless_ended(|sink| Pin::new(sink).start_send((write_to_server(&message), WriteFlags::default())))
     }
 
     /// Ends the sending side; the server then ends the stream. Waits at most [`GOODBYE_MAX`].

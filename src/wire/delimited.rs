@@ -139,7 +139,7 @@ pub mod workload_side {
 
     /// The bytes of a message to the agent, with its length.
     pub fn frame(message: FromWorkload) -> Vec<u8> {
-        messages::write_from_workload(message)
+        messages::write_from_workload(&message)
     }
 
     /// Reads one message of the agent.

@@ -7,7 +7,7 @@ use super::peer::{Origin, PeerHello};
 use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
-use crate::model::messages::ToServer;
+use crate::model::messages::{AgentHello, ToServer};
 use crate::model::names::{excerpt, is_name};
 use crate::model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
@@ -43,31 +43,32 @@ pub fn check_hello(
     }
     match (service, message) {
         (_, ToServer::Empty) => refuse(RpcStatusCode::INVALID_ARGUMENT, NO_HELLO),
-        (Service::Agent, ToServer::AgentHello { agent, version: theirs, tags, capabilities }) => {
-            version(&theirs)?;
+        (Service::Agent, ToServer::AgentHello(hello)) => {
+            let AgentHello { agent, tags, .. } = &hello;
+            version(&hello.version)?;
             // Responses to such names would be routed to the connections of commanders.
             let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
-            if !is_name(&agent) || reserved {
+            if !is_name(agent) || reserved {
                 let text = format!(
                     "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
                      Maximum length is 63 characters.",
-                    excerpt(&agent)
+                    excerpt(agent)
                 );
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
             if let Some(names) = certificate.map(|certificate| &certificate.dns_names)
-                && !names.iter().any(|name| *name == agent || name == "*")
+                && !names.iter().any(|name| name == agent || name == "*")
             {
                 let text = format!("Agent name '{agent}' does not match SAN {names:?} in agent certificates!");
                 return refuse(RpcStatusCode::UNAUTHENTICATED, &text);
             }
-            let bytes = tags_bytes(&tags);
+            let bytes = tags_bytes(tags);
             if bytes > AGENT_TAGS_BYTES {
                 let text =
                     format!("The tags of agent '{agent}' take {bytes} bytes, at most {AGENT_TAGS_BYTES} are allowed.");
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
-            Ok(PeerHello::Agent { name: agent, tags, capabilities })
+            Ok(PeerHello::Agent(hello))
         }
         (Service::Agent, _) => refuse(RpcStatusCode::INVALID_ARGUMENT, "No AgentHello received."),
         (Service::Cli, ToServer::CommanderHello { version: theirs }) => version(&theirs).map(|()| PeerHello::Cli),
@@ -84,7 +85,7 @@ pub fn check_hello(
 pub fn check_user(hello: &PeerHello, origin: &Origin, commander_names: &[String]) -> Result<(), RpcStatus> {
     let own = rustix::process::geteuid().as_raw();
     match (hello, origin) {
-        (PeerHello::Agent { .. }, Origin::Socket(_, uid)) if *uid != 0 && *uid != own => {
+        (PeerHello::Agent(_), Origin::Socket(_, uid)) if *uid != 0 && *uid != own => {
             let text = format!(
                 "Over a Unix domain socket only root and the user of the server (uid {own}) may run an agent, not uid {uid}."
             );

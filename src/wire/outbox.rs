@@ -7,17 +7,16 @@
 mod queue;
 
 use super::budget::{Budget, Share};
-use super::convert::messages::{before_state, encode_state, encode_state_entry, read_from_server};
+use super::convert::messages::{before_state, encode_state, encode_states, read_from_server};
 use super::foreign::{fit, too_large, too_large_answer};
-use crate::limits::{ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
+use crate::limits::{ADDITIONAL_INFO_MAX, ANSWERS_BYTES, PEER_EVENTS_BYTES, PEER_OUTBOX_BYTES};
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AlteredFields, FromServer, Response, ResponseContent};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::sync::Mutex;
 pub use queue::{ANSWERS as PEER_ANSWERS_BYTES, OutboxError, Outgoing};
-use queue::{Key, Kind, Queue, STATES_MESSAGE_BYTES};
-use std::collections::BTreeMap;
+use queue::{Kind, Queue, STATES_MESSAGE_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -71,36 +70,7 @@ pub struct StateEntry {
 
 impl StateEntry {
     pub fn new(state: &WorkloadState) -> Self {
-        Self { instance: state.instance.clone(), bytes: Arc::new(encode_state_entry(state).into()) }
-    }
-}
-
-/// States of one agent at one moment, at most as many as fit into a message; `part` is the number of this piece.
-#[derive(Debug)]
-pub struct StatesOfAgent {
-    agent: Name,
-    part: usize,
-    bytes: Arc<Encoded>,
-}
-
-impl StatesOfAgent {
-    /// All `states`, in their order.
-    pub fn all(states: &[WorkloadState]) -> Vec<Self> {
-        let mut all: BTreeMap<&Name, Vec<Vec<u8>>> = BTreeMap::new();
-        for state in states {
-            let entry = encode_state_entry(state);
-            let parts = all.entry(&state.instance.agent).or_default();
-            match parts.last_mut() {
-                Some(part) if part.len() + entry.len() <= STATES_MESSAGE_BYTES => part.extend(entry),
-                _ => parts.push(entry),
-            }
-        }
-        let parts = all.into_iter().flat_map(|(agent, parts)| {
-            let part =
-                |(part, bytes): (usize, Vec<u8>)| Self { agent: agent.clone(), part, bytes: Arc::new(bytes.into()) };
-            parts.into_iter().enumerate().map(part)
-        });
-        parts.collect()
+        Self { instance: state.instance.clone(), bytes: Arc::new(encode_states(std::slice::from_ref(state)).into()) }
     }
 }
 
@@ -170,33 +140,21 @@ impl Outbox {
                     too_large(&self.name, &what, bytes.bytes(), self.message_max);
                     return Ok(());
                 }
-                queue.push(Kind::States(Some(Key::Instance(instance))), Vec::new(), bytes)
+                queue.push(Kind::States(Some(instance)), Vec::new(), bytes)
             })
         })
     }
 
-    /// Puts all states except those of `own`, which is the peer, and of `newcomer`; never waits. Unless they are the
-    /// `first` that this peer receives, they replace older ones that still wait: what came between them is as true before
-    /// the newer ones. So a peer that does not keep up does not get everything for each agent that comes.
+    /// Puts all states with which a newcomer begins; never waits. They do not count, however many there are: nothing else
+    /// waits for it yet.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_all_states(
-        &self,
-        states: &[StatesOfAgent],
-        own: &Name,
-        newcomer: &Name,
-        first: bool,
-    ) -> Result<(), OutboxError> {
-        let mut told = states.iter().filter(|states| states.agent != *own && states.agent != *newcomer).peekable();
-        if told.peek().is_none() {
-            return Ok(());
-        }
+    pub fn put_first_states(&self, states: &[WorkloadState]) -> Result<(), OutboxError> {
+        // So many with the longest texts fit into one message.
+        let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
         self.put_with(|queue| {
-            told.try_for_each(|StatesOfAgent { agent, part, bytes }| {
-                let key = (!first).then(|| Key::Agent(agent.clone(), *part));
-                queue.push(Kind::States(key), Vec::new(), bytes.clone())
-            })
+            parts.try_for_each(|part| queue.push(Kind::States(None), Vec::new(), Arc::new(encode_states(part).into())))
         })
     }
 
@@ -211,7 +169,7 @@ impl Outbox {
 
     /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
-        let bytes = encode_state(state, altered);
+        let bytes = encode_state(state, altered.as_ref());
         let answers = self.queue.lock().answers.clone();
         Encoded { _room: answers.overdraw(bytes.len()), bytes }
     }

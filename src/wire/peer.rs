@@ -3,10 +3,10 @@
 //! Thread: none, plain values.
 
 use super::budget::Share;
+pub use super::grpc::Service;
 use super::outbox::Outbox;
 use super::tls::PeerCertificate;
-use crate::model::messages::{AgentCapabilities, ToServer};
-use std::collections::BTreeMap;
+use crate::model::messages::{AgentHello, ToServer};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,15 +19,8 @@ pub struct PeerId(pub u64);
 /// Who is at the other end, after its hello was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerHello {
-    /// An agent whose name and certificate were checked.
-    Agent {
-        /// Its name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
-        name: String,
-        /// Its tags.
-        tags: BTreeMap<String, String>,
-        /// What its program does beyond what every agent does.
-        capabilities: AgentCapabilities,
-    },
+    /// An agent whose name, version and certificate were checked.
+    Agent(AgentHello),
     /// A commander on the deprecated CLI service.
     Cli,
     /// A commander on the command service.

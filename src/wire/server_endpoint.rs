@@ -164,7 +164,7 @@ impl ServerEndpoint {
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
-            pump.finish(SystemClock.now() + STOP_DEADLINE / 2); // What was written last, and the ends of TLS.
+            pump.finish(SystemClock.now() + STOP_DEADLINE / 8); // What was written last, and the ends of TLS.
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
         })
         .map_err(|error| start(&error))?;

@@ -95,7 +95,7 @@ impl Streams {
             }
         };
         let name = match &hello {
-            PeerHello::Agent { name, .. } => name.clone(),
+            PeerHello::Agent(hello) => hello.agent.clone(),
             PeerHello::Cli | PeerHello::Commander => peer.0.to_string(),
         };
         // The name is for people who look at the process; without it nothing is lost.

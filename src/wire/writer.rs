@@ -12,16 +12,17 @@ use crate::limits::{
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
-use crate::platform::sync::{Condvar, Mutex};
+use crate::platform::sync::Mutex;
 use crate::platform::threads;
 use crate::platform::vital::{Pulse, VitalThreads};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use futures_util::Sink;
 use grpcio::WriteFlags;
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -35,15 +36,12 @@ pub struct Writer<S: Line>(Arc<Due<S>>);
 /// Streams for which there is something to do.
 struct Due<S> {
     state: Mutex<DueState<S>>,
-    changed: Condvar,
+    changed: Sender<()>,
 }
 
 struct DueState<S> {
     added: Vec<(PeerId, PeerStream<S>, Waker)>,
     peers: Vec<Arc<Woken<S>>>,
-    nudged: bool,
-    /// Whether the thread waits; only then it costs a system call to wake it.
-    waits: bool,
     no_more: bool,
 }
 
@@ -69,27 +67,8 @@ impl<S: Line> Wake for Woken<S> {
 
 impl<S> Due<S> {
     fn change(&self, change: impl FnOnce(&mut DueState<S>)) {
-        let mut state = self.state.lock();
-        change(&mut state);
-        if std::mem::take(&mut state.waits) {
-            drop(state);
-            self.changed.notify_one();
-        }
-    }
-
-    /// Waits until something is due, or until `alarm`; with `may_end` also until nothing more will be added.
-    fn wait(&self, alarm: Option<Instant>, may_end: bool) -> MutexGuard<'_, DueState<S>> {
-        let mut state = self.state.lock();
-        while state.peers.is_empty() && state.added.is_empty() && !(state.no_more && may_end) && !state.nudged {
-            state.waits = true;
-            let left = alarm.map(|at| SystemClock.until(at));
-            if left.is_some_and(|left| left.is_zero()) {
-                break;
-            }
-            state = self.changed.wait(state, left);
-        }
-        (state.waits, state.nudged) = (false, false);
-        state
+        change(&mut self.state.lock());
+        let _ = self.changed.try_send(()); // Full: it looks again anyway.
     }
 }
 
@@ -99,12 +78,12 @@ impl<S: Line> Writer<S> {
     /// # Errors
     /// When the system gives no thread.
     pub fn start(vital: &mut VitalThreads) -> io::Result<Self> {
-        let state = DueState { added: Vec::new(), peers: Vec::new(), nudged: false, waits: false, no_more: false };
-        let due = Arc::new(Due { state: Mutex::new(state), changed: Condvar::default() });
-        let nudged = due.clone();
-        let pulse = vital.add_nudged_by("tx", move || nudged.change(|state| state.nudged = true));
+        let (changed, changes) = bounded(1);
+        let state = DueState { added: Vec::new(), peers: Vec::new(), no_more: false };
+        let due = Arc::new(Due { state: Mutex::new(state), changed: changed.clone() });
+        let pulse = vital.add_nudged_by("tx", move || _ = changed.try_send(()));
         let owned = due.clone();
-        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &pulse))?;
+        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &changes, &pulse))?;
         Ok(Self(due))
     }
 
@@ -149,11 +128,13 @@ impl<S> Default for Streams<S> {
 }
 
 impl<S: Line> Streams<S> {
-    fn serve(mut self, due: &Due<S>, pulse: &Pulse) {
+    fn serve(mut self, due: &Due<S>, changes: &Receiver<()>, pulse: &Pulse) {
         loop {
             pulse.turn();
             let alarm = self.streams.values().filter_map(|slot| slot.alarm).min();
-            let mut state = due.wait(alarm.into_iter().chain(self.trim_at).min(), self.streams.is_empty());
+            let at = alarm.into_iter().chain(self.trim_at).min();
+            let _ = at.map_or_else(|| changes.recv().ok(), |at| changes.recv_deadline(at).ok());
+            let mut state = due.state.lock();
             let (added, woken) = (std::mem::take(&mut state.added), std::mem::take(&mut state.peers));
             if state.no_more && self.streams.is_empty() && added.is_empty() {
                 return;

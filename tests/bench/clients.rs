@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::messages::{
-    AgentCapabilities, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentCapabilities, AgentHello, FromServer, ReadState, Request, RequestContent, Response, ResponseContent, ToServer,
+    UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -159,12 +160,12 @@ pub struct Agent {
 
 impl Agent {
     pub fn connect(server: &Server, name: &str, reports: Reports) -> Self {
-        let hello = ToServer::AgentHello {
+        let hello = ToServer::AgentHello(AgentHello {
             agent: name.to_owned(),
             version: VERSION.to_owned(),
             tags: BTreeMap::new(),
             capabilities: AgentCapabilities { tells_usage: true, ..AgentCapabilities::default() },
-        };
+        });
         let (sender, receiver, hangup) = open(server, Service::Agent, hello).expect("the server takes connections");
         let sender = Arc::new(Mutex::new(sender));
         let (started, instances) = sync_channel(16 * 1024);

@@ -14,8 +14,8 @@ use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState}
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
 use ankaios_lite::model::messages::{
-    AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent, Response,
-    ResponseContent, ToServer, ToWorkload, UpdateState,
+    AgentHello, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
+    Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
@@ -167,7 +167,7 @@ fn to_server_and_back(message: &ToServer) {
     if matches!(message, ToServer::WorkloadStates(states) if states.is_empty()) {
         return; // All entries were incomplete; a list sent empty is another message, the end of a report.
     }
-    let written = raw::write_to_server(message.clone());
+    let written = raw::write_to_server(&message);
     assert_eq!(read_to_server(&written).as_ref(), Some(message));
 }
 
@@ -197,10 +197,13 @@ impl Cluster {
         self.opened += 1;
         let peer = PeerId(self.opened);
         let (outbox, reader) = outbox();
-        let agent = |name: &str| PeerHello::Agent {
-            name: name.to_owned(),
-            tags: [("k".to_owned(), "v".to_owned())].into(),
-            capabilities: Default::default(),
+        let agent = |name: &str| {
+            PeerHello::Agent(AgentHello {
+                agent: name.to_owned(),
+                tags: [("k".to_owned(), "v".to_owned())].into(),
+                capabilities: Default::default(),
+                version: String::new(),
+            })
         };
         let hello = match index {
             0 => agent("agent_A"),
@@ -437,7 +440,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
         (2, ToServer::CommanderHello { version: "1.1.0".to_owned() }),
     ];
     let framed = |(who, message): &(u8, ToServer)| {
-        let bytes = raw::write_to_server(message.clone());
+        let bytes = raw::write_to_server(&message);
         let length = u16::try_from(bytes.len()).expect("it is short").to_le_bytes();
         [vec![*who], length.to_vec(), bytes].concat()
     };

@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
 
 use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
-use ankaios_lite::model::messages::{Request, RequestContent, ToServer};
+use ankaios_lite::model::messages::{AgentHello, Request, RequestContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
@@ -32,7 +32,7 @@ pub fn agent(url: &str, name: &str) -> Connection {
     open(
         url,
         Service::Agent,
-        ToServer::AgentHello { agent, version, tags: [].into(), capabilities: Default::default() },
+        ToServer::AgentHello(AgentHello { agent, version, tags: [].into(), capabilities: Default::default() }),
     )
 }
 

@@ -4,7 +4,7 @@ use super::super::uplink_outbox::{UplinkOutbox, uplink_outbox};
 use super::*;
 use crate::limits::{CONNECT_MAX, MESSAGE_MAX, SCHEDULER_INBOX, SERVER_INBOX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AgentCapabilities, AgentLoad, FromServer};
+use crate::model::messages::{AgentCapabilities, AgentHello, AgentLoad, FromServer};
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::platform::threads::Thread;
@@ -75,11 +75,12 @@ fn opened(events: &Receiver<PeerEvent>) -> Outbox {
             let tags = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
             assert_eq!(
                 hello,
-                PeerHello::Agent {
-                    name: "agent_A".to_owned(),
+                PeerHello::Agent(AgentHello {
+                    agent: "agent_A".to_owned(),
                     tags,
                     capabilities: AgentCapabilities { tells_usage: true, prepares: true },
-                }
+                    version: crate::model::version::VERSION.to_owned()
+                })
             );
             outbox
         }

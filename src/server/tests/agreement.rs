@@ -15,7 +15,7 @@
 
 use super::*;
 use crate::model::field_path::apply_one;
-use crate::model::messages::AlteredFields;
+use crate::model::messages::{AgentHello, AlteredFields};
 use crate::model::names::hash_id;
 use crate::model::node::Entries;
 use std::collections::BTreeSet;
@@ -235,7 +235,12 @@ impl Run {
             let (_, old) = self.agents.remove(index);
             self.clients.retain(|client| client.peer != old);
         }
-        let peer = self.cluster.open(PeerHello::Agent { name: name.clone(), tags, capabilities: Default::default() });
+        let peer = self.cluster.open(PeerHello::Agent(AgentHello {
+            agent: name.clone(),
+            tags,
+            capabilities: Default::default(),
+            version: String::new(),
+        }));
         self.agents.push((name, peer));
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::LOG_SOURCE_LINES;
-use crate::model::messages::{LogEntry, LogsRequest, PreparedInstance};
+use crate::model::messages::{AgentHello, LogEntry, LogsRequest, PreparedInstance};
 use crate::model::usage::AgentUsage;
 use crate::platform::logging::{lines_of, suppressed};
 use crate::server::settings::ModeSettings;
@@ -163,12 +163,12 @@ fn messages(number: usize) -> Vec<ToServer> {
         unmet: None,
     });
     vec![
-        ToServer::AgentHello {
+        ToServer::AgentHello(AgentHello {
             agent: "A".to_owned(),
             version: "1".to_owned(),
             tags: BTreeMap::new(),
             capabilities: AgentCapabilities::default(),
-        },
+        }),
         ToServer::CommanderHello { version: "1".to_owned() },
         ToServer::WorkloadStates(vec![state(&instance("x", "B"), Phase::Running)]),
         ToServer::WorkloadStates(vec![state(&InstanceName::new("x", &number.to_string(), "A"), Phase::Running)]),
@@ -193,7 +193,7 @@ fn messages(number: usize) -> Vec<ToServer> {
 
 fn number_of_message(message: &ToServer) -> usize {
     match message {
-        ToServer::AgentHello { .. } => 0,
+        ToServer::AgentHello(_) => 0,
         ToServer::CommanderHello { .. } => 1,
         ToServer::WorkloadStates(_) => 2,
         ToServer::StatesComplete => 3,

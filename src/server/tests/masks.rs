@@ -260,11 +260,12 @@ fn tags_of_connected_agents_are_set_and_removed_one_by_one() {
         ("{desiredState: {apiVersion: v1, workloads: {}}}", vec![], r#"{"old":"1"}"#),
     ] {
         let mut cluster = Cluster::with_manifest(MANIFEST);
-        cluster.open(PeerHello::Agent {
-            name: "A".into(),
+        cluster.open(PeerHello::Agent(crate::model::messages::AgentHello {
+            agent: "A".into(),
             tags: [("old".into(), "1".into())].into(),
             capabilities: Default::default(),
-        });
+            version: String::new(),
+        }));
         cluster.update(new_state, &masks).unwrap();
         let tags = &cluster.server.peers.agents.get("A").unwrap().attributes.tags;
         let expected: BTreeMap<String, String> = serde_json::from_str(expected).unwrap();

@@ -3,7 +3,7 @@
 use super::lasting::USAGE_READS_OF_WORKLOAD;
 use super::*;
 use crate::limits::USAGE_WAIT_MAX;
-use crate::model::messages::AgentCapabilities;
+use crate::model::messages::{AgentCapabilities, AgentHello};
 use crate::model::names::hash_id;
 use crate::model::usage::{AgentUsage, WorkloadUsage};
 use crate::simulation::manual_clock::ManualClock;
@@ -77,7 +77,12 @@ fn response(message: FromServer) -> (String, String) {
 
 fn able(cluster: &mut Cluster, name: &str) -> PeerId {
     let capabilities = AgentCapabilities { tells_usage: true, prepares: false };
-    cluster.open(PeerHello::Agent { name: name.to_owned(), tags: BTreeMap::new(), capabilities })
+    cluster.open(PeerHello::Agent(AgentHello {
+        agent: name.to_owned(),
+        tags: BTreeMap::new(),
+        capabilities,
+        version: String::new(),
+    }))
 }
 
 /// A sample in which the instance of `workload` has so many processes.

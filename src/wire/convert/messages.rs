@@ -1,5 +1,6 @@
-//! Messages of ours and those of the schema, which the library reads and writes. Complete states, workloads and execution
-//! states are bytes in these (proto/build.rs), which tree.rs reads and writes.
+//! Messages of ours and those of the schema, which the library reads and writes. One list says which part of ours is which
+//! part of theirs. Complete states, workloads and execution states are bytes in these (proto/build.rs), which tree.rs reads
+//! and writes.
 //!
 //! Thread: whichever reads or writes the stream.
 
@@ -12,15 +13,23 @@ use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::{ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX};
 use crate::model::execution_state::{ExecutionState, WorkloadState};
 use crate::model::messages::{
-    AddedWorkload, AgentCapabilities, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
+    AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
     LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload,
     UpdateState, WorkloadPlan,
 };
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
+use crate::model::usage::AgentUsage;
 use crate::model::workload::DeleteCondition;
+use api::from_server::FromServerEnum;
+use api::to_server::ToServerEnum;
+use base::request::RequestContent as RequestEnum;
+use base::response::ResponseContent as ResponseEnum;
+use control::from_ankaios::FromAnkaiosEnum;
+use control::to_ankaios::ToAnkaiosEnum;
 use protobuf::{CodedInputStream, EnumOrUnknown, Message, MessageField};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -50,54 +59,393 @@ fn bytes_of(message: &impl Message) -> Vec<u8> {
     message.write_to_bytes().expect("no field is required, and a vector takes all bytes")
 }
 
+fn without_content() -> ConvertError {
+    ConvertError("a message without content".to_owned())
+}
+
+// -------------------------------------------------------------------- the list
+
+/// A value of ours that is `M` in a message of the library.
+trait Wire<M>: Sized {
+    fn write(&self) -> M;
+
+    /// A part that was left out is read as an empty one, unless it is one that can be missing here as well. What it takes
+    /// in memory was counted when the library read it.
+    fn read(message: M) -> Decoded<Self>;
+}
+
+/// Values that are the same in both.
+macro_rules! same {
+    ($($type:ty),*) => { $(
+        impl Wire<Self> for $type {
+            fn write(&self) -> Self {
+                self.clone()
+            }
+
+            fn read(message: Self) -> Decoded<Self> {
+                Ok(message)
+            }
+        }
+    )* };
+}
+
+/// Messages, with our name of each field and theirs.
+macro_rules! messages {
+    ($($type:ty as $message:ty { $($($field:ident).+: $theirs:ident),* })*) => { $(
+        impl Wire<$message> for $type {
+            fn write(&self) -> $message {
+                let mut message = <$message>::new();
+                $(message.$theirs = self.$($field).+.write();)*
+                message
+            }
+
+            fn read(message: $message) -> Decoded<Self> {
+                let mut value = Self::default();
+                $(value.$($field).+ = Wire::read(message.$theirs)?;)*
+                Ok(value)
+            }
+        }
+    )* };
+}
+
+/// Messages whose only field is one of our values.
+macro_rules! only {
+    ($($type:ty as $message:ty: $theirs:ident),*) => { $(
+        impl Wire<$message> for $type {
+            fn write(&self) -> $message {
+                let mut message = <$message>::new();
+                message.$theirs = self.write();
+                message
+            }
+
+            fn read(message: $message) -> Decoded<Self> {
+                Wire::read(message.$theirs)
+            }
+        }
+    )* };
+}
+
+/// One of several messages: our name of each, what it holds, and their name of it. Others become the one after `or`.
+macro_rules! choices {
+    ($($type:ident as $choice:ident or $other:expr => {
+        $($kind:ident $(($value:ident))? $({ $($field:ident: $theirs:ident),* })? = $module:ident $message:ident)*
+    })*) => { $(
+        impl Wire<Option<$choice>> for $type {
+            #[allow(unused_assignments, unused_mut, unreachable_patterns)]
+            fn write(&self) -> Option<$choice> {
+                Some(match self {
+                    $(Self::$kind $(($value))? $({ $($field),* })? => {
+                        let mut message = $module::$message::new();
+                        $(message = $value.write();)?
+                        $($(message.$theirs = $field.write();)*)?
+                        $choice::$message(message)
+                    })*
+                    _ => return None,
+                })
+            }
+
+            #[allow(unused_variables)]
+            fn read(message: Option<$choice>) -> Decoded<Self> {
+                Ok(match message {
+                    $(Some($choice::$message(message)) => Self::$kind
+                        $(({
+                            let $value = Wire::read(message)?;
+                            $value
+                        }))?
+                        $({ $($field: Wire::read(message.$theirs)?),* })?,)*
+                    _ => $other,
+                })
+            }
+        }
+    )* };
+}
+
+same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<u64>, Option<String>);
+
+messages! {
+    InstanceName as base::WorkloadInstanceName { workload: workloadName, agent: agentName, id: id }
+    AgentHello as api::AgentHello {
+        agent: agentName, version: protocolVersion, tags: tags,
+        capabilities.tells_usage: tellsUsage, capabilities.prepares: prepares
+    }
+    AgentLoad as api::AgentLoadStatus { agent: agent_name, cpu_usage: cpu_usage, free_memory: free_memory }
+    PreparedInstance as api::PreparedInstance {
+        instance: instanceName, level: level, reason: reason, tries: tries, is_final: isFinal, unmet: unmet
+    }
+    WorkloadPlan as api::UpdateWorkload { added: addedWorkloads, deleted: deletedWorkloads }
+    ReadState as base::CompleteStateRequest { masks: fieldMask, subscribe: subscribeForEvents }
+    LogsRequest as base::LogsRequest {
+        instances: workloadNames, follow: follow, tail: tail, since: since, until: until
+    }
+    Response as base::Response { id: requestId, content: ResponseContent }
+    AlteredFields as base::AlteredFields { added: addedFields, updated: updatedFields, removed: removedFields }
+    LogEntry as base::LogEntry { instance: workloadName, message: message }
+}
+
+only! {
+    BTreeMap<String, String> as base::Tags: tags,
+    u32 as base::CpuUsage: cpu_usage,
+    u64 as base::FreeMemory: free_memory,
+    Vec<PreparedInstance> as api::Prepared: instances,
+    Vec<AddedWorkload> as api::ServerHello: addedWorkloads,
+    Vec<AddedWorkload> as api::Prepare: addedWorkloads,
+    String as base::Error: message,
+    Vec<InstanceName> as base::LogsRequestAccepted: workloadNames,
+    Vec<LogEntry> as base::LogEntriesResponse: logEntries,
+    InstanceName as base::LogsStopResponse: workloadName
+}
+
+choices! {
+    ToServer as ToServerEnum or Self::Empty => {
+        AgentHello(hello) = api AgentHello
+        CommanderHello { version: protocolVersion } = api CommanderHello
+        WorkloadStates(states) = api UpdateWorkloadState
+        AgentLoad(load) = api AgentLoadStatus
+        Request(request) = base Request
+        LogEntries { request_id: requestId, entries: logEntriesResponse } = api LogEntriesResponse
+        LogsStop { request_id: requestId, instance: logsStopResponse } = api LogsStopResponse
+        UsageResponse { number: number, usage: usage } = api UsageResponse
+        Prepared(instances) = api Prepared
+        Goodbye = api Goodbye
+    }
+    FromServer as FromServerEnum or return Err(without_content()) => {
+        ServerHello(added) = api ServerHello
+        Prepare(added) = api Prepare
+        UpdateWorkload(plan) = api UpdateWorkload
+        WorkloadStates(states) = api UpdateWorkloadState
+        Response(response) = base Response
+        LogsRequest { request_id: requestId, request: logsRequest } = api LogsRequest
+        LogsCancel { request_id: requestId } = api LogsCancelRequest
+        UsageRequest { number: number } = api UsageRequest
+    }
+    RequestContent as RequestEnum or Self::Missing => {
+        CompleteState(read) = base CompleteStateRequest
+        Logs(logs) = base LogsRequest
+        LogsCancel = base LogsCancelRequest
+        EventsCancel = base EventsCancelRequest
+    }
+    ResponseContent as ResponseEnum or Self::default() => {
+        Error(text) = base Error
+        CompleteState { state: completeState, altered: alteredFields } = base CompleteStateResponse
+        UpdateStateSuccess { added: addedWorkloads, deleted: deletedWorkloads } = base UpdateStateSuccess
+        LogsAccepted(instances) = base LogsRequestAccepted
+        LogEntries(entries) = base LogEntriesResponse
+        LogsStop(instance) = base LogsStopResponse
+        LogsCancelAccepted = base LogsCancelAccepted
+        EventsCancelAccepted = base EventsCancelAccepted
+    }
+    FromWorkload as ToAnkaiosEnum or Self::Empty => {
+        Hello { version: protocolVersion } = control Hello
+        Request(request) = base Request
+    }
+    ToWorkload as FromAnkaiosEnum or return Err(without_content()) => {
+        Accepted = control ControlInterfaceAccepted
+        Closed { reason: reason } = control ConnectionClosed
+        Response(response) = base Response
+    }
+}
+
+impl<T: Wire<M>, M: Default> Wire<MessageField<M>> for T {
+    fn write(&self) -> MessageField<M> {
+        MessageField::some(self.write())
+    }
+
+    fn read(message: MessageField<M>) -> Decoded<Self> {
+        Self::read(message.into_option().unwrap_or_default())
+    }
+}
+
+impl<T: Wire<M>, M> Wire<Vec<M>> for Vec<T> {
+    fn write(&self) -> Vec<M> {
+        self.iter().map(Wire::write).collect()
+    }
+
+    fn read(message: Vec<M>) -> Decoded<Self> {
+        message.into_iter().map(|item| Wire::read(item)).collect()
+    }
+}
+
+impl<T: Wire<M>, M> Wire<HashMap<String, M>> for BTreeMap<String, T> {
+    fn write(&self) -> HashMap<String, M> {
+        self.iter().map(|(key, value)| (key.clone(), value.write())).collect()
+    }
+
+    fn read(message: HashMap<String, M>) -> Decoded<Self> {
+        message.into_iter().map(|(key, value)| Ok((key, Wire::read(value)?))).collect()
+    }
+}
+
+impl Wire<String> for Name {
+    fn write(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(message: String) -> Decoded<Self> {
+        Ok(message.into())
+    }
+}
+
+// ----------------------------------------------- what is more than its fields
+
+impl Wire<Option<String>> for Option<PrepareLevel> {
+    fn write(&self) -> Option<String> {
+        self.map(|level| level.as_str().to_owned())
+    }
+
+    fn read(message: Option<String>) -> Decoded<Self> {
+        Ok(message.and_then(|level| PrepareLevel::parse(&level)))
+    }
+}
+
+impl Wire<Option<Vec<u8>>> for AgentUsage {
+    fn write(&self) -> Option<Vec<u8>> {
+        Some(tree::write_usage(&self.node()))
+    }
+
+    fn read(message: Option<Vec<u8>>) -> Decoded<Self> {
+        tree::read_usage(&message.unwrap_or_default(), &mut Left::unbounded())
+    }
+}
+
+impl Wire<Option<Vec<u8>>> for Node {
+    fn write(&self) -> Option<Vec<u8>> {
+        Some(tree::write_state(self))
+    }
+
+    fn read(message: Option<Vec<u8>>) -> Decoded<Self> {
+        tree::read_state(&message.unwrap_or_default(), Parts::Sent, &mut Left::unbounded())
+    }
+}
+
+impl Wire<MessageField<base::AlteredFields>> for Option<AlteredFields> {
+    fn write(&self) -> MessageField<base::AlteredFields> {
+        self.as_ref().map(Wire::write).into()
+    }
+
+    fn read(message: MessageField<base::AlteredFields>) -> Decoded<Self> {
+        message.into_option().map(|altered| Wire::read(altered)).transpose()
+    }
+}
+
+impl Wire<EnumOrUnknown<api::DeleteCondition>> for DeleteCondition {
+    fn write(&self) -> EnumOrUnknown<api::DeleteCondition> {
+        EnumOrUnknown::new(match self {
+            Self::Running => api::DeleteCondition::DEL_COND_RUNNING,
+            Self::NotPendingNorRunning => api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING,
+        })
+    }
+
+    fn read(message: EnumOrUnknown<api::DeleteCondition>) -> Decoded<Self> {
+        match message.enum_value() {
+            Ok(api::DeleteCondition::DEL_COND_RUNNING) => Ok(Self::Running),
+            Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => Ok(Self::NotPendingNorRunning),
+            Err(number) => Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned())),
+        }
+    }
+}
+
+fn required_instance(name: MessageField<base::WorkloadInstanceName>) -> Decoded<InstanceName> {
+    let name = name.into_option().ok_or_else(|| ConvertError("No instance name".to_owned()))?;
+    Wire::read(name)
+}
+
+impl Wire<api::DeletedWorkload> for DeletedWorkload {
+    fn write(&self) -> api::DeletedWorkload {
+        api::DeletedWorkload {
+            instanceName: self.instance.write(),
+            dependencies: self.dependencies.write(),
+            ..Default::default()
+        }
+    }
+
+    fn read(message: api::DeletedWorkload) -> Decoded<Self> {
+        let instance = required_instance(message.instanceName)?;
+        Ok(Self { instance, dependencies: Wire::read(message.dependencies)? })
+    }
+}
+
+impl Wire<api::AddedWorkload> for AddedWorkload {
+    fn write(&self) -> api::AddedWorkload {
+        api::AddedWorkload {
+            instanceName: self.instance.write(),
+            workload: Some(tree::write_workload(&self.workload)),
+            ..Default::default()
+        }
+    }
+
+    fn read(message: api::AddedWorkload) -> Decoded<Self> {
+        let instance = required_instance(message.instanceName)?;
+        let workload = message.workload.ok_or_else(|| ConvertError("No workload".to_owned()))?;
+        Ok(Self { instance, workload: Arc::new(tree::read_workload(&workload, &mut Left::unbounded())?) })
+    }
+}
+
+fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
+    let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
+        instanceName: instance.write(),
+        executionState: Some(tree::write_phase(Some(&state.additional_info), Some(state.phase))),
+        ..Default::default()
+    };
+    api::UpdateWorkloadState { workloadStates: states.iter().map(entry).collect(), ..Default::default() }
+}
+
+impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
+    fn write(&self) -> api::UpdateWorkloadState {
+        write_states(self)
+    }
+
+    /// An incomplete one is left out.
+    fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
+        let mut read = Vec::new();
+        for state in message.workloadStates {
+            let execution = tree::read_phase(&state.executionState.unwrap_or_default(), &mut Left::unbounded());
+            let (Some(instance), Ok((info, Some(phase)))) = (state.instanceName.into_option(), execution) else {
+                log::debug!("Skipping an incomplete workload state.");
+                continue;
+            };
+            let info = info.as_deref().unwrap_or_default();
+            // Additional info of a state that a program stores, in bytes. Agents of other implementations send all that
+            // their engine writes.
+            let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
+            let state =
+                if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
+            read.push(WorkloadState::new(Wire::read(instance)?, state));
+        }
+        Ok(read)
+    }
+}
+
+impl Wire<base::Request> for Request {
+    fn write(&self) -> base::Request {
+        let update = |update| Some(RequestEnum::UpdateStateRequest(update));
+        let content = match &self.content {
+            RequestContent::UpdateState(UpdateState { new_state, masks }) => update(base::UpdateStateRequest {
+                // A state that could not be read never leaves this program again.
+                newState: new_state.iter().flatten().next().map(tree::write_state),
+                updateMask: masks.clone(),
+                ..Default::default()
+            }),
+            RequestContent::RollBack(number) => {
+                update(base::UpdateStateRequest { rollbackOf: Some(*number), ..Default::default() })
+            }
+            content => content.write(),
+        };
+        base::Request { requestId: self.id.clone(), RequestContent: content, ..Default::default() }
+    }
+
+    fn read(message: base::Request) -> Decoded<Self> {
+        Ok(Self { id: message.requestId, content: Wire::read(message.RequestContent)? })
+    }
+}
+
 // --------------------------------------------------------------- to the server
 
-pub fn write_to_server(message: ToServer) -> Vec<u8> {
-    use api::to_server::ToServerEnum as To;
+pub fn write_to_server(message: &ToServer) -> Vec<u8> {
     let content = match message {
-        ToServer::AgentHello { agent, version, tags, capabilities } => To::AgentHello(api::AgentHello {
-            agentName: agent,
-            protocolVersion: version,
-            tags: MessageField::some(base::Tags { tags: tags.into_iter().collect(), ..Default::default() }),
-            tellsUsage: capabilities.tells_usage,
-            prepares: capabilities.prepares,
-            ..Default::default()
-        }),
-        ToServer::CommanderHello { version } => {
-            To::CommanderHello(api::CommanderHello { protocolVersion: version, ..Default::default() })
-        }
-        ToServer::WorkloadStates(states) => To::UpdateWorkloadState(write_states(&states)),
-        ToServer::StatesComplete => To::UpdateWorkloadState(write_states(&[])),
-        ToServer::AgentLoad(load) => To::AgentLoadStatus(api::AgentLoadStatus {
-            agent_name: load.agent,
-            cpu_usage: MessageField::some(base::CpuUsage { cpu_usage: load.cpu_usage, ..Default::default() }),
-            free_memory: MessageField::some(base::FreeMemory { free_memory: load.free_memory, ..Default::default() }),
-            ..Default::default()
-        }),
-        ToServer::Request(request) => To::Request(write_request(request)),
-        ToServer::LogEntries { request_id, entries } => To::LogEntriesResponse(api::LogEntriesResponse {
-            requestId: request_id,
-            logEntriesResponse: MessageField::some(write_log_entries(&entries)),
-            ..Default::default()
-        }),
-        ToServer::LogsStop { request_id, instance } => To::LogsStopResponse(api::LogsStopResponse {
-            requestId: request_id,
-            logsStopResponse: MessageField::some(write_logs_stop(&instance)),
-            ..Default::default()
-        }),
-        ToServer::UsageResponse { number, usage } => To::UsageResponse(api::UsageResponse {
-            number,
-            usage: Some(tree::write_usage(&usage.node())),
-            ..Default::default()
-        }),
-        ToServer::Prepared(instances) => To::Prepared(api::Prepared {
-            instances: instances.into_iter().map(write_prepared).collect(),
-            ..Default::default()
-        }),
-        ToServer::Goodbye => To::Goodbye(api::Goodbye::default()),
-        ToServer::Empty => return Vec::new(),
+        ToServer::StatesComplete => Some(ToServerEnum::UpdateWorkloadState(write_states(&[]))),
+        message => message.write(),
     };
-    bytes_of(&api::ToServer { ToServerEnum: Some(content), ..Default::default() })
+    bytes_of(&api::ToServer { ToServerEnum: content, ..Default::default() })
 }
 
 /// Reads any message; one without content becomes [`ToServer::Empty`]. A request that may not be decoded becomes one that
@@ -106,7 +454,6 @@ pub fn write_to_server(message: ToServer) -> Vec<u8> {
 /// # Errors
 /// Bytes that are no message.
 pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
-    use api::to_server::ToServerEnum as To;
     // Of several parts the last one counts.
     if let Some((REQUEST, request)) = last_of(bytes, ANY)? {
         let read = read_request(request, left);
@@ -121,39 +468,18 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
         return Err(left.refuse(text));
     }
     let message: api::ToServer = parse_within(bytes, left)?;
-    Ok(match message.ToServerEnum {
-        Some(To::AgentHello(hello)) => ToServer::AgentHello {
-            agent: hello.agentName,
-            version: hello.protocolVersion,
-            tags: hello.tags.into_option().map(|tags| tags.tags.into_iter().collect()).unwrap_or_default(),
-            capabilities: AgentCapabilities { tells_usage: hello.tellsUsage, prepares: hello.prepares },
-        },
-        Some(To::CommanderHello(hello)) => ToServer::CommanderHello { version: hello.protocolVersion },
-        Some(To::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
-        Some(To::UpdateWorkloadState(states)) => ToServer::WorkloadStates(read_states(states, left)?),
-        Some(To::AgentLoadStatus(load)) => ToServer::AgentLoad(AgentLoad {
-            agent: load.agent_name,
-            cpu_usage: load.cpu_usage.cpu_usage,
-            free_memory: load.free_memory.free_memory,
-        }),
-        Some(To::LogEntriesResponse(response)) => ToServer::LogEntries {
-            request_id: response.requestId,
-            entries: read_log_entries(response.logEntriesResponse.unwrap_or_default()),
-        },
-        Some(To::LogsStopResponse(response)) => {
-            match response.logsStopResponse.into_option().and_then(|stop| read_instance(stop.workloadName)) {
-                Some(instance) => ToServer::LogsStop { request_id: response.requestId, instance },
-                None => ToServer::Empty,
-            }
+    let mut message = match message.ToServerEnum {
+        Some(ToServerEnum::UpdateWorkloadState(states)) if states.workloadStates.is_empty() => ToServer::StatesComplete,
+        content => Wire::read(content)?,
+    };
+    if let ToServer::Prepared(instances) = &mut message {
+        // Our agents send no more; the server keeps it and shows it to everybody.
+        for text in instances.iter_mut().flat_map(|it| [&mut it.reason, &mut it.unmet]).flatten() {
+            text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
+            text.shrink_to_fit();
         }
-        Some(To::Prepared(prepared)) => ToServer::Prepared(prepared.instances.into_iter().map(read_prepared).collect()),
-        Some(To::UsageResponse(response)) => ToServer::UsageResponse {
-            number: response.number,
-            usage: tree::read_usage(&response.usage.unwrap_or_default(), left)?,
-        },
-        Some(To::Goodbye(_)) => ToServer::Goodbye,
-        _ => ToServer::Empty,
-    })
+    }
+    Ok(message)
 }
 
 /// A request that was not decoded, for the reason that its sender is told.
@@ -182,63 +508,7 @@ pub fn request_id_of_begin(begin: &[u8]) -> Option<String> {
     }
 }
 
-fn write_prepared(prepared: PreparedInstance) -> api::PreparedInstance {
-    api::PreparedInstance {
-        instanceName: write_instance(&prepared.instance),
-        level: prepared.level.map(|level| level.as_str().to_owned()),
-        reason: prepared.reason,
-        tries: prepared.tries,
-        isFinal: prepared.is_final,
-        unmet: prepared.unmet,
-        ..Default::default()
-    }
-}
-
-fn read_prepared(prepared: api::PreparedInstance) -> PreparedInstance {
-    // Our agents send no more; the server keeps it and shows it to everybody.
-    let cut = |mut text: String| {
-        text.truncate(text.floor_char_boundary(CONDITION_INFO_MAX));
-        text.shrink_to_fit();
-        text
-    };
-    PreparedInstance {
-        instance: read_instance(prepared.instanceName).unwrap_or_default(),
-        level: prepared.level.and_then(|level| PrepareLevel::parse(&level)),
-        reason: prepared.reason.map(cut),
-        tries: prepared.tries,
-        is_final: prepared.isFinal,
-        unmet: prepared.unmet.map(cut),
-    }
-}
-
-fn write_request(request: Request) -> base::Request {
-    use base::request::RequestContent as Wire;
-    let update = |update| Some(Wire::UpdateStateRequest(update));
-    let content = match request.content {
-        RequestContent::UpdateState(state) => update(base::UpdateStateRequest {
-            // A state that could not be read never leaves this program again.
-            newState: state.new_state.and_then(Result::ok).map(|state| tree::write_state(&state)),
-            updateMask: state.masks,
-            ..Default::default()
-        }),
-        RequestContent::RollBack(number) => {
-            update(base::UpdateStateRequest { rollbackOf: Some(number), ..Default::default() })
-        }
-        RequestContent::CompleteState(read) => Some(Wire::CompleteStateRequest(base::CompleteStateRequest {
-            fieldMask: read.masks,
-            subscribeForEvents: read.subscribe,
-            ..Default::default()
-        })),
-        RequestContent::Logs(logs) => Some(Wire::LogsRequest(write_logs_request(&logs))),
-        RequestContent::LogsCancel => Some(Wire::LogsCancelRequest(base::LogsCancelRequest::default())),
-        RequestContent::EventsCancel => Some(Wire::EventsCancelRequest(base::EventsCancelRequest::default())),
-        RequestContent::Missing => None,
-    };
-    base::Request { requestId: request.id, RequestContent: content, ..Default::default() }
-}
-
 fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
-    use base::request::RequestContent as Wire;
     match last_of(bytes, 2..=6)? {
         Some((2, update)) => {
             let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?.map(|(_, id)| left.text(id)).transpose()?;
@@ -248,16 +518,7 @@ fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
         _ => {}
     }
     let request: base::Request = parse_within(bytes, left)?;
-    let content = match request.RequestContent {
-        Some(Wire::CompleteStateRequest(read)) => {
-            RequestContent::CompleteState(ReadState { masks: read.fieldMask, subscribe: read.subscribeForEvents })
-        }
-        Some(Wire::LogsRequest(logs)) => RequestContent::Logs(read_logs_request(logs)),
-        Some(Wire::LogsCancelRequest(_)) => RequestContent::LogsCancel,
-        Some(Wire::EventsCancelRequest(_)) => RequestContent::EventsCancel,
-        _ => RequestContent::Missing,
-    };
-    Ok(Request { id: request.requestId, content })
+    Wire::read(request)
 }
 
 /// Without masks fewer parts of the state count. A state that cannot be read is refused by the server, with its reason.
@@ -300,29 +561,7 @@ fn check_masks(bytes: &[u8], left: &mut Left) -> Decoded<()> {
 // ------------------------------------------------------------- from the server
 
 pub fn write_from_server(message: &FromServer) -> Vec<u8> {
-    use api::from_server::FromServerEnum as From;
-    let added = |added: &[AddedWorkload]| added.iter().map(write_added).collect();
-    let content = match message {
-        FromServer::ServerHello(all) => {
-            From::ServerHello(api::ServerHello { addedWorkloads: added(all), ..Default::default() })
-        }
-        FromServer::Prepare(all) => From::Prepare(api::Prepare { addedWorkloads: added(all), ..Default::default() }),
-        FromServer::UpdateWorkload(plan) => From::UpdateWorkload(plan_message(plan)),
-        FromServer::WorkloadStates(states) => From::UpdateWorkloadState(write_states(states)),
-        FromServer::Response(response) => From::Response(write_response(response)),
-        FromServer::LogsRequest { request_id, request } => From::LogsRequest(api::LogsRequest {
-            requestId: request_id.clone(),
-            logsRequest: MessageField::some(write_logs_request(request)),
-            ..Default::default()
-        }),
-        FromServer::LogsCancel { request_id } => {
-            From::LogsCancelRequest(api::LogsCancelRequest { requestId: request_id.clone(), ..Default::default() })
-        }
-        FromServer::UsageRequest { number } => {
-            From::UsageRequest(api::UsageRequest { number: *number, ..Default::default() })
-        }
-    };
-    bytes_of(&api::FromServer { FromServerEnum: Some(content), ..Default::default() })
+    bytes_of(&api::FromServer { FromServerEnum: message.write(), ..Default::default() })
 }
 
 /// Reads a message of the server.
@@ -330,30 +569,14 @@ pub fn write_from_server(message: &FromServer) -> Vec<u8> {
 /// # Errors
 /// What is missing or unknown; the whole message is of no use then.
 pub fn read_from_server(bytes: impl AsRef<[u8]>) -> Decoded<FromServer> {
-    use api::from_server::FromServerEnum as From;
-    let added = |added: Vec<api::AddedWorkload>| added.into_iter().map(read_added).collect::<Decoded<_>>();
-    Ok(match parse::<api::FromServer>(bytes)?.FromServerEnum {
-        Some(From::ServerHello(hello)) => FromServer::ServerHello(added(hello.addedWorkloads)?),
-        Some(From::Prepare(prepare)) => FromServer::Prepare(added(prepare.addedWorkloads)?),
-        Some(From::UpdateWorkload(update)) => FromServer::UpdateWorkload(plan_of(update)?),
-        Some(From::UpdateWorkloadState(states)) => {
-            FromServer::WorkloadStates(read_states(states, &mut Left::unbounded())?)
-        }
-        Some(From::Response(response)) => FromServer::Response(read_response(response)?),
-        Some(From::LogsRequest(request)) => FromServer::LogsRequest {
-            request_id: request.requestId,
-            request: read_logs_request(request.logsRequest.unwrap_or_default()),
-        },
-        Some(From::LogsCancelRequest(cancel)) => FromServer::LogsCancel { request_id: cancel.requestId },
-        Some(From::UsageRequest(request)) => FromServer::UsageRequest { number: request.number },
-        _ => return Err(ConvertError("a message without content".to_owned())),
-    })
+    Wire::read(parse::<api::FromServer>(bytes)?.FromServerEnum)
 }
 
 /// What hooks read: what changes for an agent.
 #[cfg(feature = "server")]
 pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
-    bytes_of(&plan_message(plan))
+    let plan: api::UpdateWorkload = plan.write();
+    bytes_of(&plan)
 }
 
 /// Reads what a hook wrote.
@@ -362,132 +585,16 @@ pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
 /// What is missing or unknown.
 #[cfg(feature = "server")]
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
-    plan_of(parse(bytes)?)
-}
-
-fn plan_message(plan: &WorkloadPlan) -> api::UpdateWorkload {
-    let deleted = |deleted: &DeletedWorkload| {
-        let condition = |condition: &DeleteCondition| match condition {
-            DeleteCondition::Running => api::DeleteCondition::DEL_COND_RUNNING,
-            DeleteCondition::NotPendingNorRunning => api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING,
-        };
-        let dependencies = deleted.dependencies.iter().map(|(name, when)| (name.clone(), condition(when).into()));
-        api::DeletedWorkload {
-            instanceName: write_instance(&deleted.instance),
-            dependencies: dependencies.collect(),
-            ..Default::default()
-        }
-    };
-    api::UpdateWorkload {
-        addedWorkloads: plan.added.iter().map(write_added).collect(),
-        deletedWorkloads: plan.deleted.iter().map(deleted).collect(),
-        ..Default::default()
-    }
-}
-
-fn plan_of(update: api::UpdateWorkload) -> Decoded<WorkloadPlan> {
-    let condition = |value: EnumOrUnknown<api::DeleteCondition>| match value.enum_value() {
-        Ok(api::DeleteCondition::DEL_COND_RUNNING) => Ok(DeleteCondition::Running),
-        Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => Ok(DeleteCondition::NotPendingNorRunning),
-        Err(number) => Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned())),
-    };
-    let deleted = |deleted: api::DeletedWorkload| {
-        let dependencies = deleted.dependencies.into_iter().map(|(name, when)| Ok((name, condition(when)?)));
-        Ok(DeletedWorkload {
-            instance: required_instance(deleted.instanceName)?,
-            dependencies: dependencies.collect::<Decoded<_>>()?,
-        })
-    };
-    Ok(WorkloadPlan {
-        added: update.addedWorkloads.into_iter().map(read_added).collect::<Decoded<_>>()?,
-        deleted: update.deletedWorkloads.into_iter().map(deleted).collect::<Decoded<_>>()?,
-    })
-}
-
-fn write_added(added: &AddedWorkload) -> api::AddedWorkload {
-    api::AddedWorkload {
-        instanceName: write_instance(&added.instance),
-        workload: Some(tree::write_workload(&added.workload)),
-        ..Default::default()
-    }
-}
-
-fn read_added(added: api::AddedWorkload) -> Decoded<AddedWorkload> {
-    let instance = required_instance(added.instanceName)?;
-    let workload = added.workload.ok_or_else(|| ConvertError("No workload".to_owned()))?;
-    Ok(AddedWorkload { instance, workload: Arc::new(tree::read_workload(&workload, &mut Left::unbounded())?) })
-}
-
-fn write_response(response: &Response) -> base::Response {
-    use base::response::ResponseContent as Wire;
-    let content = match &response.content {
-        ResponseContent::Error(message) => Wire::Error(base::Error { message: message.clone(), ..Default::default() }),
-        ResponseContent::CompleteState { state, altered } => Wire::CompleteStateResponse(base::CompleteStateResponse {
-            completeState: Some(tree::write_state(state)),
-            alteredFields: altered.clone().map(write_altered).into(),
-            ..Default::default()
-        }),
-        ResponseContent::UpdateStateSuccess { added, deleted } => Wire::UpdateStateSuccess(base::UpdateStateSuccess {
-            addedWorkloads: added.clone(),
-            deletedWorkloads: deleted.clone(),
-            ..Default::default()
-        }),
-        ResponseContent::LogsAccepted(instances) => Wire::LogsRequestAccepted(base::LogsRequestAccepted {
-            workloadNames: instances.iter().filter_map(|name| write_instance(name).into_option()).collect(),
-            ..Default::default()
-        }),
-        ResponseContent::LogEntries(entries) => Wire::LogEntriesResponse(write_log_entries(entries)),
-        ResponseContent::LogsStop(instance) => Wire::LogsStopResponse(write_logs_stop(instance)),
-        ResponseContent::LogsCancelAccepted => Wire::LogsCancelAccepted(base::LogsCancelAccepted::default()),
-        ResponseContent::EventsCancelAccepted => Wire::EventsCancelAccepted(base::EventsCancelAccepted::default()),
-    };
-    base::Response { requestId: response.id.clone(), ResponseContent: Some(content), ..Default::default() }
-}
-
-fn read_response(response: base::Response) -> Decoded<Response> {
-    use base::response::ResponseContent as Wire;
-    let content = match response.ResponseContent {
-        Some(Wire::Error(error)) => ResponseContent::Error(error.message),
-        Some(Wire::CompleteStateResponse(state)) => ResponseContent::CompleteState {
-            state: tree::read_state(&state.completeState.unwrap_or_default(), Parts::Sent, &mut Left::unbounded())?,
-            altered: state.alteredFields.into_option().map(|altered| AlteredFields {
-                added: altered.addedFields,
-                updated: altered.updatedFields,
-                removed: altered.removedFields,
-            }),
-        },
-        Some(Wire::UpdateStateSuccess(success)) => {
-            ResponseContent::UpdateStateSuccess { added: success.addedWorkloads, deleted: success.deletedWorkloads }
-        }
-        Some(Wire::LogsRequestAccepted(accepted)) => {
-            ResponseContent::LogsAccepted(accepted.workloadNames.into_iter().map(instance_of).collect())
-        }
-        Some(Wire::LogEntriesResponse(entries)) => ResponseContent::LogEntries(read_log_entries(entries)),
-        Some(Wire::LogsStopResponse(stop)) => {
-            ResponseContent::LogsStop(read_instance(stop.workloadName).unwrap_or_default())
-        }
-        Some(Wire::LogsCancelAccepted(_)) => ResponseContent::LogsCancelAccepted,
-        Some(Wire::EventsCancelAccepted(_)) => ResponseContent::EventsCancelAccepted,
-        _ => ResponseContent::default(),
-    };
-    Ok(Response { id: response.requestId, content })
-}
-
-fn write_altered(altered: AlteredFields) -> base::AlteredFields {
-    base::AlteredFields {
-        addedFields: altered.added,
-        updatedFields: altered.updated,
-        removedFields: altered.removed,
-        ..Default::default()
-    }
+    Wire::read(parse::<api::UpdateWorkload>(bytes)?)
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.
 #[cfg(any(feature = "agent", feature = "server"))]
-pub fn encode_state(state: &Node, altered: Option<AlteredFields>) -> Vec<u8> {
+pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.bytes(1, &tree::write_state(state));
-    altered.into_iter().for_each(|altered| writer.bytes(2, &bytes_of(&write_altered(altered))));
+    let altered: Option<base::AlteredFields> = altered.map(Wire::write);
+    altered.iter().for_each(|altered| writer.bytes(2, &bytes_of(altered)));
     writer.bytes
 }
 
@@ -503,10 +610,10 @@ pub fn before_state(id: &str, state: usize) -> Vec<u8> {
     outer.bytes
 }
 
-/// The entry of a state in a message with states.
+/// The entries of states in a message with states.
 #[cfg(any(feature = "agent", feature = "server"))]
-pub fn encode_state_entry(state: &WorkloadState) -> Vec<u8> {
-    bytes_of(&write_states(std::slice::from_ref(state)))
+pub fn encode_states(states: &[WorkloadState]) -> Vec<u8> {
+    bytes_of(&write_states(states))
 }
 
 /// What stands before entries of so many bytes.
@@ -515,102 +622,6 @@ pub fn before_state_entries(bytes: usize) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.begin(2, bytes);
     writer.bytes
-}
-
-// ----------------------------------------------------------- in several messages
-
-fn write_instance(name: &InstanceName) -> MessageField<base::WorkloadInstanceName> {
-    MessageField::some(base::WorkloadInstanceName {
-        workloadName: name.workload.to_string(),
-        agentName: name.agent.to_string(),
-        id: name.id.to_string(),
-        ..Default::default()
-    })
-}
-
-fn instance_of(name: base::WorkloadInstanceName) -> InstanceName {
-    InstanceName::with_id(&name.workloadName, &name.id, &name.agentName)
-}
-
-fn read_instance(name: MessageField<base::WorkloadInstanceName>) -> Option<InstanceName> {
-    name.into_option().map(instance_of)
-}
-
-fn required_instance(name: MessageField<base::WorkloadInstanceName>) -> Decoded<InstanceName> {
-    read_instance(name).ok_or_else(|| ConvertError("No instance name".to_owned()))
-}
-
-fn write_states(states: &[WorkloadState]) -> api::UpdateWorkloadState {
-    let entry = |WorkloadState { instance, state }: &WorkloadState| base::WorkloadState {
-        instanceName: write_instance(instance),
-        executionState: Some(tree::write_phase(Some(&state.additional_info), Some(state.phase))),
-        ..Default::default()
-    };
-    api::UpdateWorkloadState { workloadStates: states.iter().map(entry).collect(), ..Default::default() }
-}
-
-/// An incomplete one is left out.
-fn read_states(states: api::UpdateWorkloadState, left: &mut Left) -> Decoded<Vec<WorkloadState>> {
-    let mut read = Vec::new();
-    for state in states.workloadStates {
-        let execution = tree::read_phase(&state.executionState.unwrap_or_default(), left);
-        if let Some(reason) = left.refused() {
-            return Err(ConvertError(reason.clone()));
-        }
-        let (Some(instance), Ok((info, Some(phase)))) = (read_instance(state.instanceName), execution) else {
-            log::debug!("Skipping an incomplete workload state.");
-            continue;
-        };
-        let info = info.as_deref().unwrap_or_default();
-        // Additional info of a state that a program stores, in bytes. Agents of other implementations send all that
-        // their engine writes.
-        let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
-        let state = if info.is_empty() { ExecutionState::plain(phase) } else { ExecutionState::with_info(phase, info) };
-        read.push(WorkloadState::new(instance, state));
-    }
-    Ok(read)
-}
-
-fn write_logs_request(request: &LogsRequest) -> base::LogsRequest {
-    base::LogsRequest {
-        workloadNames: request.instances.iter().filter_map(|name| write_instance(name).into_option()).collect(),
-        follow: request.follow,
-        tail: request.tail,
-        since: request.since.clone(),
-        until: request.until.clone(),
-        ..Default::default()
-    }
-}
-
-fn read_logs_request(request: base::LogsRequest) -> LogsRequest {
-    LogsRequest {
-        instances: request.workloadNames.into_iter().map(instance_of).collect(),
-        follow: request.follow,
-        tail: request.tail,
-        since: request.since,
-        until: request.until,
-    }
-}
-
-fn write_log_entries(entries: &[LogEntry]) -> base::LogEntriesResponse {
-    let entry = |entry: &LogEntry| base::LogEntry {
-        workloadName: write_instance(&entry.instance),
-        message: entry.message.clone(),
-        ..Default::default()
-    };
-    base::LogEntriesResponse { logEntries: entries.iter().map(entry).collect(), ..Default::default() }
-}
-
-fn read_log_entries(entries: base::LogEntriesResponse) -> Vec<LogEntry> {
-    let entry = |entry: base::LogEntry| LogEntry {
-        instance: read_instance(entry.workloadName).unwrap_or_default(),
-        message: entry.message,
-    };
-    entries.logEntries.into_iter().map(entry).collect()
-}
-
-fn write_logs_stop(instance: &InstanceName) -> base::LogsStopResponse {
-    base::LogsStopResponse { workloadName: write_instance(instance), ..Default::default() }
 }
 
 // -------------------------------------------------------- the control interface
@@ -634,25 +645,12 @@ pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
         };
     }
     let message: control::ToAnkaios = parse_within(bytes, &mut left)?;
-    Ok(match message.ToAnkaiosEnum {
-        Some(control::to_ankaios::ToAnkaiosEnum::Hello(hello)) => {
-            FromWorkload::Hello { version: hello.protocolVersion }
-        }
-        _ => FromWorkload::Empty,
-    })
+    Wire::read(message.ToAnkaiosEnum)
 }
 
 /// With its length.
-pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
-    use control::to_ankaios::ToAnkaiosEnum as To;
-    let content = match message {
-        FromWorkload::Hello { version } => {
-            Some(To::Hello(control::Hello { protocolVersion: version, ..Default::default() }))
-        }
-        FromWorkload::Request(request) => Some(To::Request(write_request(request))),
-        FromWorkload::Empty | FromWorkload::TooHeavy { .. } => None,
-    };
-    delimited(&control::ToAnkaios { ToAnkaiosEnum: content, ..Default::default() })
+pub fn write_from_workload(message: &FromWorkload) -> Vec<u8> {
+    delimited(&control::ToAnkaios { ToAnkaiosEnum: message.write(), ..Default::default() })
 }
 
 /// Reads a message of the agent.
@@ -660,24 +658,10 @@ pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
 /// # Errors
 /// What is missing or unknown.
 pub fn read_to_workload(bytes: &[u8]) -> Decoded<ToWorkload> {
-    use control::from_ankaios::FromAnkaiosEnum as From;
-    Ok(match parse::<control::FromAnkaios>(bytes)?.FromAnkaiosEnum {
-        Some(From::ControlInterfaceAccepted(_)) => ToWorkload::Accepted,
-        Some(From::ConnectionClosed(closed)) => ToWorkload::Closed { reason: closed.reason },
-        Some(From::Response(response)) => ToWorkload::Response(read_response(response)?),
-        _ => return Err(ConvertError("a message without content".to_owned())),
-    })
+    Wire::read(parse::<control::FromAnkaios>(bytes)?.FromAnkaiosEnum)
 }
 
 /// With its length.
 pub fn write_to_workload(message: &ToWorkload) -> Vec<u8> {
-    use control::from_ankaios::FromAnkaiosEnum as From;
-    let content = match message {
-        ToWorkload::Accepted => From::ControlInterfaceAccepted(control::ControlInterfaceAccepted::default()),
-        ToWorkload::Closed { reason } => {
-            From::ConnectionClosed(control::ConnectionClosed { reason: reason.clone(), ..Default::default() })
-        }
-        ToWorkload::Response(response) => From::Response(write_response(response)),
-    };
-    delimited(&control::FromAnkaios { FromAnkaiosEnum: Some(content), ..Default::default() })
+    delimited(&control::FromAnkaios { FromAnkaiosEnum: message.write(), ..Default::default() })
 }

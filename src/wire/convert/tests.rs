@@ -3,7 +3,7 @@
 //! Thread: the test's.
 
 use super::messages::{
-    encode_state_entry, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
+    encode_states, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
     write_from_server, write_plan, write_to_server,
 };
 use super::schema::{ank_base as base, grpc_api};
@@ -28,7 +28,7 @@ fn instance() -> InstanceName {
 }
 
 fn through_server(message: ToServer) -> ToServer {
-    let bytes = write_to_server(message);
+    let bytes = write_to_server(&message);
     // The library skips nothing of it.
     let theirs = grpc_api::ToServer::parse_from_bytes(&bytes).unwrap();
     assert_eq!(read_to_server(&theirs.write_to_bytes().unwrap(), &mut Left::of(&bytes)), read(&bytes));
@@ -123,12 +123,12 @@ fn messages_to_the_server_arrive_unchanged() {
         until: None,
     };
     for message in [
-        ToServer::AgentHello {
+        ToServer::AgentHello(AgentHello {
             agent: "A".into(),
             version: "1.1.0".into(),
             tags: [("k".into(), "v".into())].into(),
             capabilities: AgentCapabilities { tells_usage: true, prepares: true },
-        },
+        }),
         ToServer::CommanderHello { version: "1.1.0".into() },
         ToServer::WorkloadStates(states()),
         ToServer::StatesComplete,
@@ -250,7 +250,7 @@ fn a_zero_sub_state_is_on_the_wire() {
 #[test]
 fn incomplete_states_are_skipped_one_by_one() {
     let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
-    let good = base::WorkloadState::parse_from_bytes(&encode_state_entry(&running)[2..]).unwrap();
+    let good = base::WorkloadState::parse_from_bytes(&encode_states(std::slice::from_ref(&running))[2..]).unwrap();
     let with = |change: &dyn Fn(&mut base::ExecutionState)| {
         let mut execution = base::ExecutionState::parse_from_bytes(good.executionState.as_ref().unwrap()).unwrap();
         change(&mut execution);

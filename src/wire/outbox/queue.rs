@@ -6,7 +6,7 @@ use super::Encoded;
 use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, Response, ResponseContent};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::InstanceName;
 use crate::wire::budget::{Budget, Share};
 use crate::wire::convert::messages::{before_state_entries, write_from_server};
 use std::collections::BTreeMap;
@@ -76,22 +76,14 @@ pub enum Kind {
     Refusal,
     /// Workloads and log requests for an agent.
     Command,
-    /// States of others, of which several are sent in one message.
-    States(Option<Key>),
+    /// States of others, of which several are sent in one message: one of an instance, or all with which a newcomer begins.
+    States(Option<InstanceName>),
 }
 
 impl Kind {
-    fn key(&self) -> Option<&Key> {
-        if let Self::States(key) = self { key.as_ref() } else { None }
+    fn instance(&self) -> Option<&InstanceName> {
+        if let Self::States(instance) = self { instance.as_ref() } else { None }
     }
-}
-
-/// What a newer entry can replace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
-    Instance(InstanceName),
-    /// A part of all states of an agent.
-    Agent(Name, usize),
 }
 
 /// What waits for one peer.
@@ -100,8 +92,8 @@ pub struct Queue {
     /// By number, which increases.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    /// Number of the newest entry of each key.
-    newest: BTreeMap<Key, u64>,
+    /// Number of the newest state of each instance.
+    newest: BTreeMap<InstanceName, u64>,
     /// How many entries are states of an instance.
     states: usize,
     /// Largest message with states, in bytes.
@@ -175,7 +167,7 @@ impl Queue {
     }
 
     /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of an instance a peer that
-    /// keeps up gets every one; for one that does not only the newest is kept, and always of all states of an agent.
+    /// keeps up gets every one; for one that does not only the newest is kept.
     ///
     /// One large message always finds room: the hello of an agent, or the state that was requested.
     ///
@@ -183,12 +175,9 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
-        let replaces = |key: &&Key| is_behind || matches!(key, Key::Agent(..));
-        if let Some(number) = kind.key().filter(replaces).and_then(|key| self.newest.get(key).copied()) {
-            self.remove(number);
-        }
-        let is_shared = matches!(kind, Kind::States(None | Some(Key::Agent(..)))); // By all receivers.
-        let counts = if is_shared { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
+        let older = kind.instance().filter(|_| is_behind).and_then(|instance| self.newest.get(instance).copied());
+        older.map(|number| self.remove(number));
+        let counts = if kind == Kind::States(None) { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
         let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
@@ -196,9 +185,7 @@ impl Queue {
         let entry = Entry { kind, head, bytes, counts, is_large };
         self.count(&entry, usize::wrapping_add);
         self.has_large |= is_large;
-        if let Some(key) = entry.kind.key() {
-            self.newest.insert(key.clone(), self.next);
-        }
+        self.newest.extend(entry.kind.instance().map(|instance| (instance.clone(), self.next)));
         self.entries.insert(self.next, entry);
         self.next += 1;
         Ok(())
@@ -212,7 +199,7 @@ impl Queue {
         match &entry.kind {
             Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
             Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
-            Kind::States(Some(Key::Instance(_))) => self.states = change(self.states, 1),
+            Kind::States(Some(_)) => self.states = change(self.states, 1),
             Kind::Refusal | Kind::Command | Kind::States(_) => {}
         }
     }
@@ -221,8 +208,8 @@ impl Queue {
         let entry = self.entries.remove(&number)?;
         self.count(&entry, usize::wrapping_sub);
         self.has_large &= !entry.is_large;
-        if let Some(key) = entry.kind.key().filter(|key| self.newest.get(*key) == Some(&number)) {
-            self.newest.remove(key);
+        if let Some(instance) = entry.kind.instance().filter(|instance| self.newest.get(*instance) == Some(&number)) {
+            self.newest.remove(instance);
         }
         Some(entry)
     }

@@ -74,57 +74,17 @@ fn a_flood_of_states_for_a_slow_peer_takes_bounded_room() {
     assert!(queue.bytes <= 2 * STATES, "{}", queue.bytes);
 }
 
-fn on(workload: &str, agent: &str) -> WorkloadState {
-    WorkloadState::new(InstanceName::with_id(workload, "id", agent), ExecutionState::plain(Phase::Running))
-}
-
-fn name(text: &str) -> Name {
-    text.into()
-}
-
 #[test]
-fn a_snapshot_leaves_out_the_peers_own_states_and_those_of_the_newcomer() {
-    let snapshot = StatesOfAgent::all(&[on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]);
-    for (own, newcomer, expected) in [
-        ("A", "B", vec![on("u", "")]),
-        ("B", "B", vec![on("u", ""), on("a", "A"), on("a2", "A")]),
-        ("C", "D", vec![on("u", ""), on("a", "A"), on("a2", "A"), on("b", "B")]),
-    ] {
-        let (outbox, reader) = outbox();
-        outbox.put_all_states(&snapshot, &name(own), &name(newcomer), true).unwrap();
-        assert_eq!(reader.try_next(), Some(states(&expected)), "{own} {newcomer}");
-    }
+fn the_states_that_a_newcomer_begins_with_come_first_and_do_not_count() {
     let (outbox, reader) = outbox();
-    for all in [vec![], vec![on("a", "A"), on("b", "B")]] {
-        outbox.put_all_states(&StatesOfAgent::all(&all), &name("A"), &name("B"), true).unwrap();
-    }
+    let all: Vec<_> = (0..20_000).map(|workload| long_state(workload, ADDITIONAL_INFO_MAX)).collect();
+    outbox.put_first_states(&all).unwrap();
+    outbox.put(states(&all[..1])).unwrap();
+    assert!(outbox.is_half_empty());
+    assert_eq!(all_states(&reader).concat(), [&all[..], &all[..1]].concat());
+    assert_eq!(reader.queue.lock().bytes, 0);
+    outbox.put_first_states(&[]).unwrap();
     assert_eq!(reader.try_next(), None);
-}
-
-#[test]
-fn of_all_states_that_wait_only_the_first_and_the_newest_of_each_agent_are_told() {
-    let (outbox, reader) = outbox();
-    let all = |count: usize| {
-        let states: Vec<WorkloadState> = ["A", "B", "C"].map(|agent| on(&format!("w{count}"), agent)).into();
-        StatesOfAgent::all(&states)
-    };
-    outbox.put_all_states(&all(0), &name("own"), &name("own"), true).unwrap();
-    for count in 1..1000 {
-        outbox.put_all_states(&all(count), &name("own"), &name("C"), false).unwrap();
-        outbox.put(states(&[state(&format!("{count}"), Phase::Running)])).unwrap();
-    }
-    outbox.put_all_states(&all(1000), &name("own"), &name("B"), false).unwrap();
-    let told = all_states(&reader).concat();
-    assert_eq!(told[..3], [on("w0", "A"), on("w0", "B"), on("w0", "C")]);
-    // The older ones told of B, the newest tells of C.
-    let (snapshots, between): (Vec<_>, Vec<_>) =
-        told[3..].iter().partition(|state| state.instance.workload.starts_with('w'));
-    assert_eq!(snapshots, [&on("w999", "B"), &on("w1000", "A"), &on("w1000", "C")]);
-    assert_eq!(
-        between,
-        (1..1000).map(|count| state(&count.to_string(), Phase::Running)).collect::<Vec<_>>().iter().collect::<Vec<_>>()
-    );
-    assert_eq!((reader.try_next(), reader.queue.lock().bytes), (None, 0));
 }
 
 fn line(id: &str, workload: &str, text: &str) -> FromServer {
@@ -314,7 +274,7 @@ fn states_are_sent_in_messages_of_bounded_size_and_none_is_lost() {
         let (outbox, reader) = outbox();
         let outbox = outbox.limited_to(max, "B");
         if max == usize::MAX {
-            outbox.put_all_states(&StatesOfAgent::all(&all), &name("B"), &name("B"), true).unwrap();
+            outbox.put_first_states(&all).unwrap();
         }
         outbox.put(states(&all[..10])).unwrap();
         let (mut told, mut messages) = (Vec::new(), 0);
@@ -342,7 +302,7 @@ fn states_fill_a_message_up_to_the_limit_and_one_that_fits_in_none_costs_no_othe
     };
     let all = [long_state(0, 0), long_state(1, LIMIT), long_state(2, 0)];
     assert_eq!(names(&all), [["w0", "w2"]]);
-    let alone = encode_state_entry(&long_state(0, 1000)).len();
+    let alone = encode_states(&[long_state(0, 1000)]).len();
     for (info, expected) in [(LIMIT - alone - 1000, 1), (LIMIT - alone, 2)] {
         assert_eq!(names(&[long_state(0, 1000), long_state(1, info)]).len(), expected, "{info}");
     }

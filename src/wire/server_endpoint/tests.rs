@@ -6,7 +6,7 @@ use super::*;
 use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
-    FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
+    AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
 };
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
@@ -88,12 +88,12 @@ fn commander(version: &str) -> ToServer {
 }
 
 fn agent(name: &str) -> ToServer {
-    ToServer::AgentHello {
+    ToServer::AgentHello(AgentHello {
         agent: name.to_owned(),
         version: VERSION.to_owned(),
         tags: BTreeMap::new(),
         capabilities: Default::default(),
-    }
+    })
 }
 
 fn opened(events: &Receiver<PeerEvent>) -> (PeerId, PeerHello, Outbox) {
@@ -201,12 +201,12 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
     for (tags, bytes) in [(long, AGENT_TAGS_BYTES + 3 + 64), (many, 1_000 * (4 + 64))] {
-        let hello = ToServer::AgentHello {
+        let hello = ToServer::AgentHello(AgentHello {
             agent: "A".to_owned(),
             version: VERSION.to_owned(),
             tags,
             capabilities: Default::default(),
-        };
+        });
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
         let text = format!("The tags of agent 'A' take {bytes} bytes, at most 16384 are allowed.");
         assert_eq!(receiver.receive(), Err(refused("INVALID_ARGUMENT", &text)));
@@ -275,12 +275,12 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
 fn a_large_first_message_ends_the_connection_before_it_is_received() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let tags = BTreeMap::from([("a".to_owned(), "x".repeat(2 * FIRST_MESSAGE_MAX))]);
-    let hello = ToServer::AgentHello {
+    let hello = ToServer::AgentHello(AgentHello {
         agent: "A".to_owned(),
         version: VERSION.to_owned(),
         tags,
         capabilities: Default::default(),
-    };
+    });
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, hello);
     assert!(receiver.receive().is_err());
     assert!(events.try_recv().is_err());
@@ -446,7 +446,7 @@ fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     for service in [Service::Cli, Service::Command] {
         let (_client, mut sink, mut stream) = dial_as_tonic(&endpoint, service);
-        wait(sink.send((write_to_server(commander(VERSION)), WriteFlags::default()))).unwrap();
+        wait(sink.send((write_to_server(&commander(VERSION)), WriteFlags::default()))).unwrap();
         let first = wait_at_most(stream.next(), LIMIT).expect("headers come before any request").unwrap().unwrap();
         let first = read_from_server(first.unpack(MESSAGE_MAX).ok().unwrap());
         assert_eq!(first.unwrap(), FromServer::WorkloadStates(vec![]));
@@ -468,7 +468,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     // Programs of other implementations, which have another name, mean nothing by it.
     let (_client, mut sink, _stream) = dial_as_tonic(&endpoint, Service::Agent);
     for sent in [agent("B"), ToServer::StatesComplete] {
-        wait(sink.send((write_to_server(sent), WriteFlags::default()))).unwrap();
+        wait(sink.send((write_to_server(&sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
     assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));
@@ -520,7 +520,12 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         let (peer, hello, outbox) = opened(&events);
         assert_eq!(
             hello,
-            PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() },
+            PeerHello::Agent(AgentHello {
+                agent: "A".into(),
+                tags: BTreeMap::new(),
+                capabilities: Default::default(),
+                version: VERSION.to_owned()
+            }),
             "{url}"
         );
         sender.send(ToServer::Goodbye).unwrap();
@@ -538,7 +543,12 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
 #[test]
 fn over_a_socket_only_root_and_the_user_of_the_server_are_agents() {
     let own = rustix::process::geteuid().as_raw();
-    let agent = PeerHello::Agent { name: "A".into(), tags: BTreeMap::new(), capabilities: Default::default() };
+    let agent = PeerHello::Agent(AgentHello {
+        agent: "A".into(),
+        tags: BTreeMap::new(),
+        capabilities: Default::default(),
+        version: VERSION.to_owned(),
+    });
     let from = |uid| Origin::Socket(std::path::Path::new("/run/ank.sock").into(), uid);
     let stranger = own + 1;
     for uid in [0, own] {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::limits::{MESSAGE_MAX, STACK_SMALL};
-use crate::model::messages::{FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
+use crate::model::messages::{AgentHello, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
 use crate::platform::threads;
 use crate::wire::address::Security;
@@ -72,12 +72,12 @@ fn options(endpoint: &ServerEndpoint, security: Security, service: Service) -> C
 }
 
 fn agent_hello() -> ToServer {
-    ToServer::AgentHello {
+    ToServer::AgentHello(AgentHello {
         agent: "agent_A".into(),
         version: VERSION.into(),
         tags: BTreeMap::new(),
         capabilities: Default::default(),
-    }
+    })
 }
 
 /// What the user of an agent reads when it connects; "connected" when the server accepts it.

@@ -10,6 +10,7 @@ use crate::wire::budget::Budget;
 use crate::wire::convert::messages::read_from_server;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::MutexGuard;
 
 /// What a peer does with what it is sent.
 #[derive(Default)]
