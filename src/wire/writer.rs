@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
-use crate::platform::sync::{Condvar, Mutex};
+use crate::platform::sync::{Condvar, Mutex, MutexGuard};
 use crate::platform::threads;
 use crate::platform::vital::{Pulse, VitalThreads};
 use futures_util::Sink;
@@ -20,8 +20,8 @@ use grpcio::WriteFlags;
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,10 @@ impl<S> Due<S> {
             if left.is_some_and(|left| left.is_zero()) {
                 break;
             }
-            state = self.changed.wait(state, left);
+            match left {
+                Some(left) => _ = self.changed.wait_for(&mut state, left),
+                None => self.changed.wait(&mut state),
+            }
         }
         (state.waits, state.nudged) = (false, false);
         state
