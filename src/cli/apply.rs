@@ -9,8 +9,8 @@ use super::session::Update;
 use super::state_input::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
-use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
-use crate::model::fields::table::{STATE, WORKLOAD};
+use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey};
+use crate::model::fields::table::STATE;
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{RUNTIMES, has_name_characters};
@@ -18,7 +18,7 @@ use crate::model::nearest::nearest;
 use crate::model::node::Node;
 use crate::model::validation::check_mount_points;
 use crate::model::version::API_VERSION_DEPRECATED;
-use crate::model::yaml::{self, Content, Location, Origin, Plain, Step, Yaml, json_pointer};
+use crate::model::yaml::{self, Content, Location, Origin, Plain, Yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
@@ -98,7 +98,7 @@ fn merged(
     for input in inputs {
         let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
-            check_blocks(input, &root)?;
+            check_blocks(input, &manifest.warnings)?;
             check_configs(input, &manifest, &root, output, warns_of_engines)?;
             set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
@@ -147,7 +147,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     let reading = reader::read(&root, &STATE, rules);
     if !deprecated && !reading.problems.is_empty() {
         // Misspelt keys are probably the missing ones.
-        for key in reading.unknown.iter().filter(|key| key.nearest.is_some()) {
+        for key in reading.unknown.iter().filter(|key| key.nearest.is_some()).take(MANIFEST_WARNINGS_MAX) {
             output.warn(format_args!("{}: {key}", input.name));
         }
         return Err(schema_error(input, &root, &reading));
@@ -156,22 +156,24 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     if deprecated {
         output.status(DEPRECATED)?;
     }
-    if let Some((key, at)) = unknown_objects(&root) {
+    // They would be ignored without an error.
+    let holds_objects = |value: &Yaml| matches!(&value.content, Content::Map(objects) if !objects.is_empty());
+    let mut unknown = reading.unknown.iter();
+    if let Some(UnknownKey { path: key, location, .. }) =
+        unknown.find(|key| root.get(&key.path).is_some_and(holds_objects))
+    {
+        let at = location.map_or_else(String::new, |at| format!(" at {at}"));
         let hint = meant_or(key, STATE.names(), "a manifest has 'apiVersion', 'workloads' and 'configs'");
-        return Err(invalid(&format!("unknown key '{key}' at {at}"), hint));
+        return Err(invalid(&format!("unknown key '{key}'{at}"), hint));
     }
     let manifest = Manifest::new(reading, &root).map_err(|error| match error {
         ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),
         error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
     })?;
-    for warning in &manifest.warnings {
+    for warning in manifest.warnings.iter().take(MANIFEST_WARNINGS_MAX) {
         output.warn(format_args!("{}: {warning}", input.name));
     }
     Ok((manifest, root))
-}
-
-fn in_workload(name: &str, field: &str) -> [Step; 3] {
-    ["workloads", name, field].map(|key| Step::Key(key.to_owned()))
 }
 
 fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> CliError {
@@ -179,20 +181,15 @@ fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> 
 }
 
 /// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
-fn check_blocks(input: &Input, root: &Yaml) -> Result<()> {
-    let Some(Content::Map(workloads)) = root.get("workloads").map(|workloads| &workloads.content) else {
-        return Ok(());
-    };
-    for (name, workload) in workloads.iter() {
-        let Content::Map(fields) = &workload.content else { continue };
-        let keys = fields.iter().map(|(key, _)| (key.scalar().unwrap_or_default(), key.at));
-        let mut keys = keys.filter(|(key, _)| WORKLOAD.field(key).is_none());
-        let Some((key, at)) = keys.find(|(key, _)| nearest(key, [lifecycle::KEY]).is_some()) else { continue };
-        let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
-        let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, Some(at)));
-        return Err(refused(input, name.scalar().unwrap_or_default(), &text, hint));
-    }
-    Ok(())
+fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Result<()> {
+    let misplaced = unknown.iter().find_map(|UnknownKey { path, location, .. }| {
+        let (workload, key) = path.strip_prefix("workloads.")?.split_once('.')?;
+        nearest(key, [lifecycle::KEY]).map(|_| (workload, key, *location))
+    });
+    let Some((workload, key, at)) = misplaced else { return Ok(()) };
+    let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+    let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, at));
+    Err(refused(input, workload, &text, hint))
 }
 
 /// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
@@ -211,17 +208,18 @@ fn check_configs(
         warnings <= MANIFEST_WARNINGS_MAX
     };
     for (name, workload) in &manifest.state.workloads {
+        let begins = |field: &str| root.entry_at(&["workloads", name, field]).map(|(_, value)| value.at);
         // The engine would take a mount point with the syntax of further options as such.
         if let Err(error) = check_mount_points(workload) {
-            return Err(refused(input, name, &error, place(input, root.locate(&in_workload(name, "files")))));
+            return Err(refused(input, name, &error, place(input, begins("files"))));
         }
         let config = &workload.runtime_config;
         let is_template = !workload.configs.is_empty() && config.contains("{{");
         if is_template || !RUNTIMES.contains(&&*workload.runtime) {
             continue;
         }
-        let (read, mut unknown) = config.read_with_unknown(&workload.runtime);
-        let begins = || root.locate(&in_workload(name, "runtimeConfig"));
+        let read = workload.config();
+        let begins = || begins("runtimeConfig");
         let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
         if let Err(error) = &read.lifecycle {
             let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
@@ -231,9 +229,9 @@ fn check_configs(
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
             output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
         }
-        for key in unknown.iter_mut().filter(|_| may_warn()) {
-            key.path.splice(0..0, in_workload(name, "runtimeConfig"));
-            key.location = in_file(key.location);
+        for key in read.unknown.iter().filter(|_| may_warn()) {
+            let path = format!("workloads.{name}.runtimeConfig.{}", key.path);
+            let key = UnknownKey { path, location: in_file(key.location), ..key.clone() };
             output.warn(format_args!("{}: {key}", input.name));
         }
     }
@@ -248,20 +246,16 @@ fn place(input: &Input, location: Option<Location>) -> String {
 }
 
 fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
-    let mut located: Vec<_> = reading.problems.iter().map(|problem| (root.locate(&problem.path), problem)).collect();
-    located.sort_by_key(|(at, _)| *at); // In the order of the file.
+    let mut problems: Vec<&Problem> = reading.problems.iter().collect();
+    problems.sort_by_key(|problem| problem.at); // In the order of the file.
     let mut text = "Manifest schema validation failed:".to_owned();
     if root.is_null() {
         text.push_str(&format!("\n'{}' is empty", input.name));
         return CliError::input(text, "a manifest has at least the line: apiVersion: v1");
     }
-    for (at, problem) in located {
-        let at = at.map_or_else(String::new, |at| format!(", {at}"));
-        let what = match problem.path.is_empty() {
-            true => "the manifest".to_owned(),
-            false => format!("'{}'", json_pointer(&problem.path)),
-        };
-        text.push_str(&format!("\n{what}: {} ({}{at})", problem.message, input.name));
+    for Problem { path, message, at, .. } in problems {
+        let what = if path.is_empty() { "the manifest".to_owned() } else { format!("'{path}'") };
+        text.push_str(&format!("\n{what}: {message} ({}, {at})", input.name));
     }
     if reading.more_problems > 0 {
         text.push_str(&format!("\nand {} more", reading.more_problems));
@@ -304,15 +298,6 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
         Content::List(items) => items.iter().find_map(wrong_key),
         Content::Text(_) | Content::Plain(..) => None,
     }
-}
-
-/// An unknown key at the top that holds objects: they would be ignored without an error.
-fn unknown_objects(root: &Yaml) -> Option<(&str, Location)> {
-    let Content::Map(entries) = &root.content else { return None };
-    entries.iter().find_map(|(key, value)| {
-        let name = key.scalar().filter(|name| STATE.field(name).is_none() && !name.starts_with("x-"))?;
-        matches!(&value.content, Content::Map(objects) if !objects.is_empty()).then_some((name, key.at))
-    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::model::version::SHOWN_VERSION;
 use crate::platform::settings::naming_variable;
 use clap::builder::BoolValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,9 +21,6 @@ mod values;
 /// Help pages: examples before the options.
 const PAGE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 const EVERYWHERE: &str = "Options of all commands";
-const NOT_QUIET: &str = "the argument '--quiet' cannot be used with '--watch'";
-/// Id of the argument that repeats `--server-url` after a command.
-const SERVER_URL_AFTER: &str = "server_url_after";
 
 /// The command line after it was checked.
 #[derive(Debug, Clone, Parser)]
@@ -42,7 +39,7 @@ const SERVER_URL_AFTER: &str = "server_url_after";
 )]
 pub struct Arguments {
     /// URL of the server [default: https://127.0.0.1:25551]
-    #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE, hide_short_help = true)]
+    #[arg(short, long, env = "ANK_SERVER_URL", value_name = "URL", value_hint = ValueHint::Url, help_heading = EVERYWHERE, hide_short_help = true, global = true)]
     pub server_url: Option<String>,
     /// Options that may also stand after the command.
     #[command(flatten)]
@@ -200,6 +197,7 @@ pub enum Verb {
     Blame(BlameArguments),
     /// Show what workloads and nodes use of CPU and memory
     #[command(
+        mut_arg("agent", |agent| agent.help("Only workloads of this agent")),
         after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
                       back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
                       whole node of each agent.\n\n\
@@ -339,12 +337,22 @@ pub enum Run {
     Workload(RunArguments),
 }
 
-/// Options of `get workload`: which rows it shows; all conditions must hold.
+/// Which instances are shown.
 #[derive(Debug, Clone, Default, Args)]
-pub struct WorkloadArguments {
+pub struct Filter {
     /// Only those of this agent
     #[arg(short, long, value_name = "NAME")]
     pub agent: Option<String>,
+    /// Only workloads with these names
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// Options of `get workload`: which rows it shows; all conditions must hold.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WorkloadArguments {
+    #[command(flatten)]
+    pub filter: Filter,
     /// Only those in this state, for example 'running' or 'Pending(Starting)'
     #[arg(short, long, value_name = "STATE")]
     pub state: Option<String>,
@@ -354,9 +362,6 @@ pub struct WorkloadArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
     pub output: Format,
-    /// Only workloads with these names
-    #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
 }
 
 /// Options of `get events`.
@@ -545,9 +550,8 @@ pub struct BlameArguments {
 /// Options of `top`.
 #[derive(Debug, Clone, Args)]
 pub struct TopArguments {
-    /// Only workloads of this agent
-    #[arg(short, long, value_name = "NAME")]
-    pub agent: Option<String>,
+    #[command(flatten)]
+    pub filter: Filter,
     /// Order of the rows, highest first
     #[arg(short, long, value_parser = ["cpu", "memory", "peak", "pids", "restarts", "uptime", "name"], default_value = "cpu", value_name = "KEY")]
     pub sort: String,
@@ -560,16 +564,14 @@ pub struct TopArguments {
     /// Format of the output
     #[arg(short, value_parser = formats(&["table", "wide", "json", "yaml"]), default_value = "table", value_name = "FORMAT")]
     pub output: Format,
-    /// Only workloads with these names
-    #[arg(value_name = "NAME")]
-    pub names: Vec<String>,
 }
 
 /// How something is shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table, or other text for people.
     #[default]
+    #[value(alias = "text")]
     Table,
     /// A table with further columns, as wide as it is.
     Wide,
@@ -581,6 +583,15 @@ pub enum Format {
 }
 
 impl Verb {
+    /// Whether it prints changes until it is stopped.
+    pub fn is_endless(&self) -> bool {
+        matches!(
+            self,
+            Self::Get(Get::Events(_) | Get::Workload(WorkloadArguments { watch: true, .. }))
+                | Self::Top(TopArguments { watch: true, .. })
+        )
+    }
+
     /// The action as errors name it; `None` where the error is printed without it.
     pub fn action(&self) -> Option<&'static str> {
         Some(match self {
@@ -615,42 +626,37 @@ impl Arguments {
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         // First without the environment, or its values would count as words: no help where the command is missing.
-        let first = command().mut_args(without_environment).try_get_matches_from(&words);
+        let first = command_with(without_environment).try_get_matches_from(&words);
         first.map_err(|error| with_tip(error, &words))?;
         let matches = command().try_get_matches_from(words).map_err(|error| naming_variable(error, &command()))?;
-        let mut arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
-        arguments.server_url = server_url(&matches);
-        let quiet = arguments.common.quiet;
-        let (path, kind, text) = match &arguments.command {
-            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => (
-                &["set", "state"][..],
-                ErrorKind::MissingRequiredArgument,
-                "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>...",
-            ),
+        let arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))?;
+        let quiet = arguments.common.quiet && arguments.command.is_endless();
+        let wrong = match &arguments.command {
+            Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
+                "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>..."
+            }
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
-                conflict(&["apply"], "the argument '--no-wait' cannot be used with '--rollback'")
+                "the argument '--no-wait' cannot be used with '--rollback'"
             }
-            Verb::Get(Get::Workload(WorkloadArguments { watch: true, .. })) if quiet => {
-                conflict(&["get", "workload"], NOT_QUIET)
-            }
+            Verb::Get(Get::Events(_)) if quiet => "the argument '--quiet' cannot be used with 'get events'",
+            _ if quiet => "the argument '--quiet' cannot be used with '--watch'",
             Verb::Get(Get::Workload(WorkloadArguments {
                 watch: true, output: Format::Json | Format::Yaml, ..
-            })) => conflict(
-                &["get", "workload"],
-                "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
-            ),
-            Verb::Top(TopArguments { watch: true, .. }) if quiet => conflict(&["top"], NOT_QUIET),
-            Verb::Get(Get::Events(_)) if quiet => {
-                conflict(&["get", "events"], "the argument '--quiet' cannot be used with 'get events'")
-            }
+            })) => "the argument '--watch' cannot be used with '-o json' and '-o yaml'; see 'ank get events'",
             _ => return Ok(arguments),
         };
-        Err(usage_error(path, kind, text))
+        // An error of the innermost command, with its usage line.
+        let mut whole = command_with(without_environment);
+        whole.build(); // Or the usage line would lack the names of the commands above.
+        let mut error = whole.error(ErrorKind::ArgumentConflict, wrong);
+        let (mut command, mut given) = (&mut whole, &matches);
+        while let Some((name, below)) = given.subcommand() {
+            let Some(found) = command.find_subcommand_mut(name) else { break };
+            error = found.error(ErrorKind::ArgumentConflict, wrong);
+            (command, given) = (found, below);
+        }
+        Err(error)
     }
-}
-
-fn conflict<'p>(path: &'p [&'p str], text: &'static str) -> (&'p [&'p str], ErrorKind, &'static str) {
-    (path, ErrorKind::ArgumentConflict, text)
 }
 
 /// Adds a suggestion for an unknown command where clap has none: clap's measure does not cover swapped letters. Also for
@@ -679,58 +685,31 @@ fn with_tip(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// An error of the command below the top that `path` leads to, with its usage line.
-fn usage_error(path: &[&str], kind: ErrorKind, text: &str) -> clap::Error {
-    let mut whole = command().mut_args(without_environment);
-    whole.build(); // Or the usage line would lack the names of the commands above.
-    let found = path.iter().try_fold(&mut whole, |command, name| command.find_subcommand_mut(name));
-    found.map_or_else(|| clap::Error::raw(kind, text), |command| command.error(kind, text))
-}
-
 /// The whole command tree, also for help pages and completion.
 pub fn command() -> Command {
-    let command = Arguments::command();
-    command.mut_subcommands(with_server_url)
+    command_with(|argument| argument)
+}
+
+/// The same after a `change` of the options of all commands. After a command `--server-url` has its long form only.
+fn command_with(change: fn(Arg) -> Arg) -> Command {
+    let command = Arguments::command().mut_args(change);
+    let server_url = command.get_arguments().find(|argument| argument.get_id() == "server_url");
+    // First in the list, where it is before the command.
+    let server_url = server_url.map(|argument| argument.clone().short(None).display_order(0));
+    command.mut_subcommands(|command| with_server_url(command, &server_url))
+}
+
+fn with_server_url(command: Command, server_url: &Option<Arg>) -> Command {
+    command.help_template(PAGE).args(server_url).mut_subcommands(|command| with_server_url(command, server_url))
 }
 
 /// Names the environment variable of an option in its help, without taking the option from it.
 fn without_environment(argument: Arg) -> Arg {
     let Some(name) = argument.get_env() else { return argument };
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    let help = format!("{help} {}", environment(&name.to_string_lossy()));
-    argument.env(None::<&'static str>).help(help)
-}
-
-/// The part of a help page about an environment variable.
-fn environment(name: &str) -> String {
     let value = std::env::var_os(name).unwrap_or_default();
-    format!("[env: {name}={}]", value.to_string_lossy())
-}
-
-/// Adds `--server-url` to a command and those below it, and what help pages look like.
-fn with_server_url(command: Command) -> Command {
-    let argument = Arg::new(SERVER_URL_AFTER)
-        .long("server-url")
-        .value_name("URL")
-        .help(format!("URL of the server [default: https://127.0.0.1:25551] {}", environment("ANK_SERVER_URL")))
-        .value_hint(ValueHint::Url)
-        .help_heading(EVERYWHERE)
-        .hide_short_help(true)
-        .display_order(0); // First in the list, where it is before the command.
-    command.help_template(PAGE).arg(argument).mut_subcommands(with_server_url)
-}
-
-/// The URL of the server: the innermost `--server-url` after a command, or the one before it.
-pub fn server_url(matches: &ArgMatches) -> Option<String> {
-    let before = || matches.try_get_one::<String>("server_url").ok().flatten().cloned();
-    server_url_after(matches).or_else(before)
-}
-
-/// The innermost `--server-url` after a command.
-fn server_url_after(matches: &ArgMatches) -> Option<String> {
-    let (_, below) = matches.subcommand()?;
-    // The generated command 'help' has none.
-    server_url_after(below).or_else(|| below.try_get_one::<String>(SERVER_URL_AFTER).ok().flatten().cloned())
+    let help = format!("{help} [env: {}={}]", name.to_string_lossy(), value.to_string_lossy());
+    argument.env(None::<&'static str>).help(help)
 }
 
 #[cfg(test)]

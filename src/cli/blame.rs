@@ -22,10 +22,7 @@ pub fn print(
     output: &mut Output,
 ) -> Result<()> {
     let starts = Starts::of(&link.complete_state(&MASKS)?)?;
-    let known = || starts.all.iter().map(|start| &*start.instance.workload);
-    if let Some(unknown) = names.iter().find(|name| !known().any(|known| known == **name)) {
-        return Err(CliError::unknown_workload(unknown, known()));
-    }
+    CliError::check_workloads(names, starts.all.iter().map(|start| &*start.instance.workload))?;
     let is_wanted = |start: &&Start| names.is_empty() || names.iter().any(|name| **name == *start.instance.workload);
     let mut wanted: Vec<&Start> = starts.all.iter().filter(is_wanted).collect();
     let total = |start: &Start| start.total().or(start.so_far(start.begin(), starts.now));

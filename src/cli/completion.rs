@@ -61,65 +61,64 @@ fn with_hidden_options(command: Command) -> Command {
 /// Adds the candidates for names, masks and states to the arguments of `command` and of those below it.
 fn with_candidates(command: Command) -> Command {
     let name = command.get_name().to_owned();
-    let with = |argument: Arg| match Candidates::of_argument(&name, argument.get_id().as_str()) {
-        Some(candidates) => argument.add(ArgValueCompleter::new(candidates)),
+    let with = |argument: Arg| match candidates(&name, argument.get_id().as_str()) {
+        Some((parts, of_state)) => {
+            let or_file = argument.get_id() == "masks_and_file";
+            argument.add(ArgValueCompleter::new(move |current: &OsStr| complete(parts, of_state, or_file, current)))
+        }
         None => argument,
     };
     command.mut_args(with).mut_subcommands(with_candidates)
 }
 
-/// What can stand at a place of the command line.
-#[derive(Clone, Copy)]
-struct Candidates {
-    /// The parts of the state that hold it; none where no server is needed.
-    parts: &'static [&'static str],
+/// What can stand at a place of the command line: the parts of the state that hold it, none where no server is needed,
+/// and how it is found there.
+type Candidates = (&'static [&'static str], fn(&Node) -> BTreeSet<String>);
+
+fn candidates(command: &str, argument: &str) -> Option<Candidates> {
+    const MASKS: &[&str] = &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"];
+    let found: Candidates = match (command, argument) {
+        ("config", "names") => (&MASKS[1..2], |state| keys(state, &["desiredState", "configs"])),
+        (_, "names") => (&MASKS[..1], |state| keys(state, &["desiredState", "workloads"])),
+        (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
+        (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
+        ("state", "masks") => (MASKS, |state| {
+            // Nothing without a server, as for all other parts.
+            let on_request = PARTS_ON_REQUEST.iter().filter(|_| !state.is_empty_container());
+            masks(state).into_iter().chain(on_request.map(ToString::to_string)).collect()
+        }),
+        (_, "masks" | "masks_and_file") => (MASKS, masks),
+        (_, "state") => (&[], |_| Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect()),
+        (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
+        (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
+            let known = of_server(state).map_or_else(Vec::new, |(_, known)| known).into_iter();
+            known.chain(named(state, "desiredState").map(|(_, mode)| mode)).map(str::to_owned).collect()
+        }),
+        (_, "context") => (&[], |_| {
+            let typed = typed(words_of_command_line());
+            typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
+        }),
+        _ => return None,
+    };
+    Some(found)
+}
+
+fn complete(
+    parts: &[&str],
     of_state: fn(&Node) -> BTreeSet<String>,
     or_file: bool,
-}
-
-impl Candidates {
-    fn of_argument(command: &str, argument: &str) -> Option<Self> {
-        const MASKS: &[&str] = &["desiredState.workloads.*.agent", "desiredState.configs", "workloadStates", "agents"];
-        let (parts, of_state): (_, fn(&Node) -> _) = match (command, argument) {
-            ("config", "names") => (&MASKS[1..2], |state| keys(state, &["desiredState", "configs"])),
-            (_, "names") => (&MASKS[..1], |state| keys(state, &["desiredState", "workloads"])),
-            (_, "agent") => (&MASKS[3..], |state| keys(state, &["agents"])),
-            (_, "id") => (&["updates.*.phase"][..], |state| keys(state, &["updates"])),
-            ("state", "masks") => (MASKS, |state| {
-                // Nothing without a server, as for all other parts.
-                let on_request = PARTS_ON_REQUEST.iter().filter(|_| !state.is_empty_container());
-                masks(state).into_iter().chain(on_request.map(ToString::to_string)).collect()
-            }),
-            (_, "masks" | "masks_and_file") => (MASKS, masks),
-            (_, "state") => (&[], |_| Phase::ALL.iter().map(|(_, state, _)| (*state).to_owned()).collect()),
-            (_, "runtime") => (&[], |_| RUNTIMES.map(str::to_owned).into()),
-            (_, "mode") => (&[modes::PART, "desiredState.workloads.*.tags"], |state| {
-                let known = of_server(state).map_or_else(Vec::new, |(_, known)| known).into_iter();
-                known.chain(named(state, "desiredState").map(|(_, mode)| mode)).map(str::to_owned).collect()
-            }),
-            (_, "context") => (&[], |_| {
-                let typed = typed(words_of_command_line());
-                typed.into_iter().flat_map(|(_, common)| known_contexts(&common)).collect()
-            }),
-            _ => return None,
-        };
-        Some(Self { parts, of_state, or_file: argument == "masks_and_file" })
+    current: &OsStr,
+) -> Vec<CompletionCandidate> {
+    let Some(begin) = current.to_str() else { return Vec::new() };
+    let state = if parts.is_empty() { None } else { read_state(parts) };
+    let names = of_state(&state.unwrap_or_default());
+    // Names with control characters could act on the shell's terminal.
+    let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
+    let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
+    if or_file {
+        candidates.extend(PathCompleter::file().stdio().complete(current));
     }
-}
-
-impl ValueCompleter for Candidates {
-    fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
-        let Some(begin) = current.to_str() else { return Vec::new() };
-        let state = if self.parts.is_empty() { None } else { read_state(self.parts) };
-        let names = (self.of_state)(&state.unwrap_or_default());
-        // Names with control characters could act on the shell's terminal.
-        let offered = names.into_iter().filter(|name| name.starts_with(begin) && !name.chars().any(acts_on_terminal));
-        let mut candidates: Vec<CompletionCandidate> = offered.map(CompletionCandidate::new).collect();
-        if self.or_file {
-            candidates.extend(PathCompleter::file().stdio().complete(current));
-        }
-        candidates
-    }
+    candidates
 }
 
 fn keys(state: &Node, path: &[&str]) -> BTreeSet<String> {
@@ -168,7 +167,7 @@ fn read_state(masks: &[&str]) -> Option<Node> {
 /// The server and the common options of an unfinished command line.
 fn typed(words: Vec<OsString>) -> Option<(Option<String>, Common)> {
     let matches = args::command().ignore_errors(true).try_get_matches_from(words).ok()?;
-    let server_url = args::server_url(&matches);
+    let server_url = matches.get_one::<String>("server_url").cloned();
     Common::from_arg_matches(&matches).ok().map(|common| (server_url, common))
 }
 
@@ -216,7 +215,7 @@ mod tests {
             ("events", "masks", &masks),
             ("state", "masks", &of_read),
         ] {
-            let names = Candidates::of_argument(command, argument).unwrap().of_state;
+            let (_, names) = candidates(command, argument).unwrap();
             let found: Vec<String> = names(&state()).into_iter().collect();
             assert_eq!(found, expected, "{command} {argument}");
             assert!(names(&Node::empty()).is_empty(), "{command} {argument}");

@@ -110,16 +110,15 @@ impl Differences {
         if self.objects.is_empty() {
             return vec!["No differences.".to_owned()];
         }
-        let counts = |action: &'static str| {
-            let count = |part: &'static str| {
-                let number = self.objects.iter().filter(|it| it.part == part && it.action() == action).count();
-                (number > 0).then(|| counted(number, part.trim_end_matches('s')))
-            };
-            let counts: Vec<String> = ["workloads", "configs"].into_iter().filter_map(count).collect();
-            (!counts.is_empty()).then(|| format!("{} to {action}", counts.join(" and ")))
-        };
-        let counts = ["add", "change", "delete"].into_iter().filter_map(counts);
-        let mut lines = vec![format!("{}.", counts.collect::<Vec<_>>().join(", "))];
+        let mut counts = Vec::new();
+        for action in ["add", "change", "delete"] {
+            let number = |part: &str| self.objects.iter().filter(|it| it.part == part && it.action() == action).count();
+            let numbers = [(number("workloads"), "workload"), (number("configs"), "config")];
+            let some = numbers.into_iter().filter(|(number, _)| *number > 0);
+            let some: Vec<String> = some.map(|(number, what)| counted(number, what)).collect();
+            counts.extend((!some.is_empty()).then(|| format!("{} to {action}", some.join(" and "))));
+        }
+        let mut lines = vec![format!("{}.", counts.join(", "))];
         lines.extend(self.users.iter().map(|(workload, used)| {
             let (used, plural) = (used.iter().cloned().collect::<Vec<_>>(), if used.len() == 1 { "" } else { "s" });
             let text = format!("Workload '{workload}' uses the config{plural} '{}'", used.join("', '"));

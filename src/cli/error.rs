@@ -82,6 +82,14 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Those of `names` that none of `known` is.
+pub fn unknown<'n, 'k>(
+    names: &'n [String],
+    known: impl Iterator<Item = &'k str> + Clone,
+) -> impl Iterator<Item = &'n String> {
+    names.iter().filter(move |name| !known.clone().any(|known| known == **name))
+}
+
 /// The hint for an unknown `name`: the similar one of `known`, or `otherwise` where none is similar.
 pub fn meant_or<'k>(name: &str, known: impl IntoIterator<Item = &'k str>, otherwise: &str) -> String {
     nearest(name, known).map_or_else(|| otherwise.to_owned(), |name| format!("did you mean '{name}'?"))
@@ -104,10 +112,11 @@ impl CliError {
         Self::input(text, "check the versions of ank and server with '--version'")
     }
 
-    /// The error for a workload that none of `known` is.
-    pub fn unknown_workload<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Self {
+    /// Refuses the first of `names` that no workload of `known` has.
+    pub fn check_workloads<'k>(names: &[String], known: impl Iterator<Item = &'k str> + Clone) -> Result<()> {
+        let Some(name) = unknown(names, known.clone()).next() else { return Ok(()) };
         let hint = meant_or(name, known, "'ank get workloads' lists the names");
-        Self::input(format!("Workload name '{name}' does not exist."), hint)
+        Err(Self::input(format!("Workload name '{name}' does not exist."), hint))
     }
 
     /// The connection ended; with a server that `understood` what was sent, TLS is not the cause.

@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`.
 
-use super::args::{Format, WorkloadArguments};
+use super::args::{Filter, Format, WorkloadArguments};
 use super::error::Result;
 use super::output::Output;
 use super::rows::{self, Reasons, Row, text};
@@ -17,33 +17,19 @@ use crate::model::nearest::meant;
 use crate::model::node::Node;
 use std::collections::BTreeMap;
 
-impl WorkloadArguments {
-    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
-    pub(super) fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
-        let state = |wanted: &String| {
-            let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
-            shown == wanted || shown.split('(').next() == Some(wanted.as_str())
-        };
-        self.accepts_agent(&instance.agent)
-            && self.state.as_ref().is_none_or(state)
-            && (self.names.is_empty() || self.names.iter().any(|name| **name == *instance.workload))
-    }
-
+impl Filter {
     pub(super) fn accepts_agent(&self, agent: &str) -> bool {
         self.agent.as_ref().is_none_or(|wanted| wanted == agent)
     }
 
-    fn view(&self, reasons: &Reasons) -> View {
-        let accepted = reasons.rows.iter().filter(|(instance, row)| self.accepts(instance, row));
-        rows::view(self.output, accepted.map(|(instance, _)| (instance, reasons.explained(instance))))
+    pub(super) fn accepts(&self, instance: &InstanceName) -> bool {
+        let is_named = |name: &String| **name == *instance.workload;
+        self.accepts_agent(&instance.agent) && (self.names.is_empty() || self.names.iter().any(is_named))
     }
 
-    /// Warns about names and states that do not exist: they are probably typing errors.
+    /// Warns about names that do not exist: they are probably typing errors.
     pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output) {
-        let known = || rows.keys().map(|instance| &*instance.workload);
-        for name in self.names.iter().filter(|name| !known().any(|known| known == **name)) {
-            output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
-        }
+        output.warn_of_unknown_workloads(&self.names, rows.keys().map(|instance| &*instance.workload));
         // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
             let connected = || rows::entries(state.get("agents")).map(|(name, _)| name);
@@ -52,6 +38,26 @@ impl WorkloadArguments {
                 output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));
             }
         }
+    }
+}
+
+impl WorkloadArguments {
+    /// Whether all conditions hold. A state matches with and without its sub-state, in upper and lower case.
+    fn accepts(&self, instance: &InstanceName, row: &Row) -> bool {
+        let state = |wanted: &String| {
+            let (shown, wanted) = (row.state.to_lowercase(), wanted.to_lowercase());
+            shown == wanted || shown.split('(').next() == Some(wanted.as_str())
+        };
+        self.filter.accepts(instance) && self.state.as_ref().is_none_or(state)
+    }
+
+    fn view(&self, reasons: &Reasons) -> View {
+        let accepted = reasons.rows.iter().filter(|(instance, row)| self.accepts(instance, row));
+        rows::view(self.output, accepted.map(|(instance, _)| (instance, reasons.explained(instance))))
+    }
+
+    /// Warns about a state that does not exist.
+    fn warn_of_unknown_state(&self, output: &mut Output) {
         if let Some(state) = &self.state {
             let names = Phase::ALL.iter().map(|(phase, state, _)| (phase.to_string(), *state));
             let known: Vec<(String, &str)> = names.collect();
@@ -125,7 +131,8 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
 pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&rows::MASKS)?;
     let mut reasons = Reasons::new(&state);
-    filter.warn_of_unknown(&state, &reasons.rows, output);
+    filter.filter.warn_of_unknown(&state, &reasons.rows, output);
+    filter.warn_of_unknown_state(output);
     drop(state); // It may be large, and watching may take long.
     let mut frames = filter.watch.then(LiveFrames::default);
     loop {

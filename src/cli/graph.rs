@@ -6,7 +6,7 @@ use super::args::{Format, GraphArguments};
 use super::error::{CliError, Result, meant_or};
 use super::modes::named;
 use super::output::Output;
-use super::rows::{self, MASKS, fulfils};
+use super::rows::{self, MASKS};
 use super::session::ServerLink;
 use super::state_output::{object, value};
 use super::table::{Field, TooWide, View, one_line};
@@ -54,10 +54,8 @@ pub fn print(
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Workload {
     agent: String,
-    /// The states of its instances; one, except while an update replaces it.
-    phases: Vec<String>,
-    /// The last results of their conditions.
-    conditions: Vec<String>,
+    /// Its instances; one, except while an update replaces it.
+    rows: Vec<rows::Row>,
     /// Names with the condition, for example `ADD_COND_RUNNING`.
     needs: BTreeMap<String, String>,
     /// When it was ready and how long that took, see [`Graph::add_timings`]; empty when that is unknown.
@@ -71,7 +69,10 @@ impl Workload {
         if let Some(outside) = &self.outside {
             return outside.clone();
         }
-        let states = self.phases.iter().chain(&self.conditions).cloned().collect::<Vec<_>>().join(", ");
+        // The last results of their conditions stand behind the states.
+        let conditions = self.rows.iter().map(|row| row.info.as_str()).filter(|info| is_about_condition(info));
+        let states = self.rows.iter().map(|row| row.state.as_str()).chain(conditions);
+        let states = states.collect::<Vec<_>>().join(", ");
         if states.is_empty() { "does not exist".to_owned() } else { states }
     }
 }
@@ -117,8 +118,7 @@ impl Graph {
             if workload.agent.is_empty() {
                 workload.agent = instance.agent.to_string();
             }
-            workload.conditions.extend(Some(row.info).filter(|info| is_about_condition(info)));
-            workload.phases.push(row.state);
+            workload.rows.push(row);
         }
         graph
     }
@@ -158,9 +158,7 @@ impl Graph {
     fn only(mut self, names: &[String]) -> Result<Self> {
         let mut wanted = BTreeSet::new();
         let mut open: Vec<String> = names.to_vec();
-        if let Some(unknown) = names.iter().find(|name| !self.workloads.contains_key(*name)) {
-            return Err(CliError::unknown_workload(unknown, self.workloads.keys().map(String::as_str)));
-        }
+        CliError::check_workloads(names, self.workloads.keys().map(String::as_str))?;
         while let Some(name) = open.pop() {
             if let Some(workload) = self.workloads.get(&name)
                 && wanted.insert(name)
@@ -181,7 +179,7 @@ impl Graph {
         let by_workload = starts.by_workload();
         for (name, workload) in &mut self.workloads {
             let Some(start) = by_workload.get(name.as_str()) else { continue };
-            let ready = start.done_at().map(|at| format!("@{}", seconds(starts.since_boot(at))));
+            let ready = start.done_at().map(|at| format!("@{}", seconds(starts.boot + at)));
             let total = start.total().map(|total| format!("+{}", seconds(total)));
             let mark = chain.contains(name.as_str()).then(|| "*".to_owned());
             workload.timing = ready.into_iter().chain(total).chain(mark).collect::<Vec<_>>().join(" ");
@@ -235,7 +233,7 @@ impl Graph {
 
     fn is_met(&self, needed: &str, condition: &str) -> bool {
         let workload = self.workloads.get(needed).filter(|workload| workload.outside.is_none());
-        workload.is_some_and(|workload| workload.phases.iter().any(|phase| fulfils(phase, condition)))
+        workload.is_some_and(|workload| workload.rows.iter().any(|row| row.fulfils(condition)))
     }
 
     /// A workload for programs, with its dependencies as in the state and those of them that are not met.
@@ -244,7 +242,7 @@ impl Graph {
         object([
             ("workload", name.into()),
             ("agent", workload.agent.as_str().into()),
-            ("states", workload.phases.clone().into()),
+            ("states", workload.rows.iter().map(|row| row.state.as_str()).collect::<Vec<_>>().into()),
             ("dependencies", value(Some(&workload.needs))),
             ("unmet", unmet.cloned().collect::<Vec<_>>().into()),
             ("timing", value(Some(&workload.timing).filter(|timing| !timing.is_empty()))),
@@ -478,7 +476,7 @@ flowchart LR
             ("logger", "B", "prepare: no such image, retry in 4 s"),
         ] {
             let at = ["workloadStates", agent, workload, "1"];
-            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(key).unwrap());
+            let place = at.iter().fold(&mut state, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
             place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text(info));
         }
         let graph = Graph::of(&state);

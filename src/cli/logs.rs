@@ -21,10 +21,7 @@ pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut 
         return Err(CliError::input(text, "'ank get workloads' shows the workloads of the server"));
     }
     let rows = rows::rows(&state);
-    let known = || rows.keys().map(|instance| &*instance.workload);
-    if let Some(unknown) = arguments.names.iter().find(|name| !known().any(|known| known == **name)) {
-        return Err(CliError::unknown_workload(unknown, known()));
-    }
+    CliError::check_workloads(&arguments.names, rows.keys().map(|instance| &*instance.workload))?;
     let mut missing = false;
     let mut instances = Vec::new();
     for (instance, row) in
@@ -51,7 +48,7 @@ fn is_without_container(row: &Row) -> bool {
     let is_one = |phase: Phase| {
         phase.is_pending() || matches!(phase, Phase::NotScheduled | Phase::AgentDisconnected | Phase::FailedLost)
     };
-    row.phase().is_some_and(is_one)
+    row.phase.is_some_and(is_one)
 }
 
 /// Prints lines until all instances ended. Returns whether one ended because its agent was disconnected.

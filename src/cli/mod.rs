@@ -30,10 +30,7 @@ pub mod updates;
 pub mod validate;
 pub mod wait;
 
-use args::{
-    ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, TopArguments,
-    Verb, WorkloadArguments,
-};
+use args::{ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, Verb};
 use error::{CliError, ExitCode};
 use output::Output;
 use session::{Context, Session, Update};
@@ -79,7 +76,7 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
         _ => {}
     }
     let settings = CliSettings::load(arguments.server_url.as_deref(), &arguments.common, output)?;
-    if is_endless(verb) {
+    if verb.is_endless() {
         output.quiet = false; // `quiet` of a config file would suppress all their output.
     }
     let signals = signals(verb);
@@ -92,15 +89,6 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
         let _ = signal_hook::low_level::emulate_default_handler(SIGINT);
     }
     result
-}
-
-/// Whether a command prints changes until it is stopped.
-fn is_endless(verb: &Verb) -> bool {
-    matches!(
-        verb,
-        Verb::Get(Get::Events(_) | Get::Workload(WorkloadArguments { watch: true, .. }))
-            | Verb::Top(TopArguments { watch: true, .. })
-    )
 }
 
 /// The signals that a command reacts to: all, where they are its usual end, with the exit code of success. It is none

@@ -6,7 +6,8 @@
 //! Thread: `main`. Owns: both streams. Colours only in a terminal, without `NO_COLOR` and `TERM=dumb`: scripts match
 //! `error: ` and `warn: ` at the beginning of a line.
 
-use super::error::Result;
+use super::error::{Result, unknown};
+use crate::model::nearest::meant;
 use crate::model::shown_text::{acts_on_terminal, printable, printable_with_colours};
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -21,8 +22,8 @@ pub struct Output {
     err: Box<dyn Write>,
     /// Reads columns and lines of the terminal; `None` when standard output is none.
     terminal: Option<fn() -> (usize, usize)>,
-    /// Whether the terminal can move its cursor, so that frames replace each other.
-    redraws: bool,
+    /// Whether frames replace each other: standard output is a terminal that can move its cursor.
+    pub redraws: bool,
     /// Whether labels have colours.
     colours: bool,
     /// Whether results have colours.
@@ -42,7 +43,7 @@ impl Output {
             out: Box::new(io::stdout().lock()),
             err: Box::new(io::stderr()),
             terminal: io::stdout().is_terminal().then_some(terminal_size as fn() -> (usize, usize)),
-            redraws: !dumb,
+            redraws: io::stdout().is_terminal() && !dumb,
             colours: io::stderr().is_terminal() && !no_colour,
             result_colours: io::stdout().is_terminal() && !no_colour,
             quiet: false,
@@ -53,7 +54,16 @@ impl Output {
     /// Streams for tests; with `terminal`, standard output pretends to be one.
     pub fn to(out: impl Write + 'static, err: impl Write + 'static, terminal: Option<fn() -> (usize, usize)>) -> Self {
         let (out, err) = (Box::new(out), Box::new(err));
-        Self { out, err, terminal, redraws: true, colours: false, result_colours: false, quiet: false, verbose: false }
+        Self {
+            redraws: terminal.is_some(),
+            out,
+            err,
+            terminal,
+            colours: false,
+            result_colours: false,
+            quiet: false,
+            verbose: false,
+        }
     }
 
     /// Sets the levels; quiet wins.
@@ -65,17 +75,6 @@ impl Output {
     /// Columns and lines of the terminal; `None` when standard output is none.
     pub fn terminal(&self) -> Option<(usize, usize)> {
         self.terminal.map(|size| size())
-    }
-
-    /// Whether frames replace each other: standard output is a terminal that can move its cursor.
-    pub fn redraws(&self) -> bool {
-        self.terminal.is_some() && self.redraws
-    }
-
-    /// Makes a terminal of [`Self::to`] one that cannot move its cursor.
-    #[cfg(test)]
-    pub fn dumb(self) -> Self {
-        Self { redraws: false, ..self }
     }
 
     /// Columns for a table.
@@ -129,6 +128,13 @@ impl Output {
     /// Writes a warning.
     pub fn warn(&mut self, text: impl Display) {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
+    }
+
+    /// Warns about names that no workload of `known` has: they are probably typing errors.
+    pub fn warn_of_unknown_workloads<'k>(&mut self, names: &[String], known: impl Iterator<Item = &'k str> + Clone) {
+        for name in unknown(names, known.clone()) {
+            self.warn(format_args!("workload '{name}' does not exist{}", meant(name, known.clone())));
+        }
     }
 
     /// Writes a debug message, when verbose.

@@ -30,22 +30,25 @@ pub const MASKS: [&str; 8] = [
 pub struct Row {
     /// Empty when it is unknown, for example of a workload that was deleted.
     pub runtime: String,
-    /// For example `Running(Ok)`.
+    /// `None` for one of a newer server.
+    pub phase: Option<Phase>,
+    /// As it is shown, for example `Running(Ok)`.
     pub state: String,
     /// One line of any length.
     pub info: String,
 }
 
 impl Row {
-    /// The phase; `None` for one of a newer server.
-    pub fn phase(&self) -> Option<Phase> {
-        phase(&self.state)
-    }
-
     /// Applies a reported state.
     pub fn update(&mut self, state: &ExecutionState) {
-        self.state = state.phase.to_string();
+        (self.phase, self.state) = (Some(state.phase), state.phase.to_string());
         self.info = one_line(&state.additional_info);
+    }
+
+    /// Whether the phase fulfils a condition.
+    pub fn fulfils(&self, condition: &str) -> bool {
+        let both = self.phase.zip(AddCondition::parse(condition));
+        both.is_some_and(|(phase, condition)| phase.fulfils_add(condition))
     }
 }
 
@@ -63,8 +66,9 @@ fn row(state: &Node) -> Row {
     let info = one_line(text(state, &["additionalInfo"]));
     // States of a newer server are shown unchanged.
     let newer = || if name == sub_state { name.to_owned() } else { format!("{name}({sub_state})") };
-    let state = Phase::parse(name, sub_state).map_or_else(newer, |phase| phase.to_string());
-    Row { runtime: String::new(), state, info }
+    let phase = Phase::parse(name, sub_state);
+    let state = phase.map_or_else(newer, |phase| phase.to_string());
+    Row { runtime: String::new(), phase, state, info }
 }
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a templated agent
@@ -78,7 +82,7 @@ fn runtime(state: &Node, name: &str, agent: &str) -> String {
 }
 
 /// The entries of a map; none when it is missing.
-pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> {
+pub fn entries(node: Option<&Node>) -> impl Iterator<Item = (&str, &Node)> + Clone {
     node.and_then(Node::as_map).into_iter().flatten()
 }
 
@@ -123,9 +127,6 @@ pub fn instance_fields(instance: &InstanceName, state: &str) -> Vec<Field> {
 
 // ------------------------------------------------------------ why an instance waits
 
-/// [`Phase::PendingWaitingToStart`] as in tables.
-const WAITING_TO_START: &str = "Pending(WaitingToStart)";
-
 /// The dependencies of each workload, with their conditions, for example `ADD_COND_RUNNING`.
 pub type Needs = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -162,7 +163,7 @@ impl Reasons {
         let (mut open, mut seen) = (vec![name], BTreeSet::new());
         while let Some(name) = open.pop() {
             for (needed, condition) in self.needs.get(name).into_iter().flatten() {
-                if self.phases_of(needed).any(|phase| fulfils(phase, condition)) {
+                if self.rows_of(needed).any(|row| row.fulfils(condition)) {
                     continue;
                 }
                 let is_inactive =
@@ -170,7 +171,7 @@ impl Reasons {
                 if self.rows_of(needed).any(is_inactive) {
                     return true;
                 }
-                let waits = self.phases_of(needed).any(|phase| phase == WAITING_TO_START);
+                let waits = self.rows_of(needed).any(|row| row.phase == Some(Phase::PendingWaitingToStart));
                 if waits && seen.insert(needed) {
                     open.push(needed);
                 }
@@ -182,9 +183,9 @@ impl Reasons {
     /// The row of an instance, with what it waits for in its info.
     pub fn explained(&self, instance: &InstanceName) -> Row {
         let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
-        let waits = match row.state.as_str() {
-            WAITING_TO_START => self.unmet(name),
-            "Stopping(WaitingToStop)" => self.dependents(name),
+        let waits = match row.phase {
+            Some(Phase::PendingWaitingToStart) => self.unmet(name),
+            Some(Phase::StoppingWaitingToStop) => self.dependents(name),
             _ => Vec::new(),
         };
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
@@ -196,18 +197,13 @@ impl Reasons {
         of_name
             .take_while(move |(instance, _)| *instance.workload == *name)
             .map(|(_, row)| row)
-            .filter(|row| row.state != "Removed")
-    }
-
-    /// The states of the instances of a workload.
-    fn phases_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s str> {
-        self.rows_of(name).map(|row| row.state.as_str())
+            .filter(|row| row.phase != Some(Phase::Removed))
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
     fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
-            let is_met = self.phases_of(needed).any(|phase| fulfils(phase, condition));
+            let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
             let wanted = match condition.as_str() {
                 "ADD_COND_RUNNING" => "to run",
                 "ADD_COND_SUCCEEDED" => "to succeed",
@@ -216,11 +212,12 @@ impl Reasons {
             };
             let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
             let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
-            let phases = self.phases_of(needed).collect::<Vec<_>>().join(", ") + &why;
+            let states = self.rows_of(needed).map(|row| row.state.as_str());
+            let states = states.collect::<Vec<_>>().join(", ") + &why;
             let others = || self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
-            let now = match phases.is_empty() {
+            let now = match states.is_empty() {
                 true => format!("it does not exist{}", meant(needed, others())),
-                false => format!("it is {phases}"),
+                false => format!("it is {states}"),
             };
             (!is_met).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
         };
@@ -233,10 +230,10 @@ impl Reasons {
         let both = self.needs.iter().chain(&self.needed_before);
         let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
         let running = |dependent: &String| {
-            let phase = self
-                .phases_of(dependent)
-                .find(|phase| !["Succeeded", "Failed"].iter().any(|end| phase.starts_with(end)))?;
-            Some(one_line(&format!("waits for '{dependent}' to end, it is {phase}")))
+            let mut rows = self.rows_of(dependent);
+            let Row { state, .. } =
+                rows.find(|row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end)))?;
+            Some(one_line(&format!("waits for '{dependent}' to end, it is {state}")))
         };
         needs_it.into_iter().filter_map(running).collect()
     }
@@ -254,19 +251,6 @@ pub fn needs(state: &Node) -> Needs {
         }
     }
     all
-}
-
-/// The phase that is shown like this.
-fn phase(shown: &str) -> Option<Phase> {
-    let (state, sub_state) = shown.split_once('(').unwrap_or((shown, shown));
-    Phase::parse(state, sub_state.trim_end_matches(')'))
-}
-
-/// Whether a phase, as text, fulfils a condition.
-pub fn fulfils(phase: &str, condition: &str) -> bool {
-    self::phase(phase)
-        .zip(AddCondition::parse(condition))
-        .is_some_and(|(phase, condition)| phase.fulfils_add(condition))
 }
 
 #[cfg(test)]

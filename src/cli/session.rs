@@ -1,8 +1,8 @@
 //! One connection to the server: requests with their responses, and the workload states that it broadcasts.
 //!
-//! Thread: `main`; `cli:rx` connects, receives and forwards everything in order; `cli:tx` sends, so that a server that
+//! Thread: `main`; `cli:connect` connects, `cli:rx` receives and forwards everything in order; `cli:tx` sends, so that a server that
 //! reads nothing cannot delay `main` beyond its timeouts; `cli:signals` waits for signals.
-//! Owns: both threads, and the states received while a response was awaited.
+//! Owns: these threads, and the states received while a response was awaited.
 
 use super::error::{CliError, Result};
 use super::output::Output;
@@ -17,7 +17,9 @@ use crate::model::node::Node;
 use crate::model::version::VERSION;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads::{self, Thread};
-use crate::wire::client::{self, ClientOptions, ClientSender, ConnectError, Hangup, Service, StreamEnd};
+use crate::wire::client::{
+    self, ClientOptions, ClientReceiver, ClientSender, ConnectError, Hangup, Service, StreamEnd,
+};
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select_biased};
 use signal_hook::iterator::Signals;
 use std::ffi::c_int;
@@ -123,12 +125,6 @@ pub struct Context<'c> {
     pub ignore_modes: bool,
 }
 
-enum Event {
-    Connected(Result<(ClientSender, Hangup), ConnectError>),
-    Message(FromServer),
-    Ended(StreamEnd),
-}
-
 /// The connection of one run of `ank`, made by the first request: files are read and checked before.
 pub struct Session<'s> {
     settings: &'s CliSettings,
@@ -149,7 +145,7 @@ pub struct Session<'s> {
 struct Connection {
     requests: Sender<ToServer>,
     hangup: Hangup,
-    events: Receiver<Event>,
+    events: Receiver<Result<FromServer, StreamEnd>>,
     threads: [Thread; 2],
 }
 
@@ -174,32 +170,37 @@ impl<'s> Session<'s> {
             connect_limit: (*response_timeout).clamp(Duration::from_millis(1), CONNECT_MAX),
             message_max: message_max.0 as usize,
         };
-        // Messages from the server waiting in `ank`.
-        let (to_main, events) = bounded(1024);
         let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
-        let reader =
-            threads::spawn("cli:rx", STACK_LARGE, move || receive_all(&options, &to_main)).map_err(no_thread)?;
-        match self.next_event(&events, Some(deadline))? {
-            Some(Event::Connected(Ok((sender, hangup)))) => {
+        let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
+        let (connected, connection) = bounded(1);
+        // Nobody takes it: the command has ended.
+        let connect = move || _ = connected.send(client::connect(&options, hello));
+        threads::spawn("cli:connect", STACK_LARGE, connect).map_err(no_thread)?;
+        match self.receive(&connection, Some(deadline))? {
+            Some(Ok((sender, receiver, hangup))) => {
                 // Messages of `ank` waiting to be sent. It sends one request at a time, so only a stuck server fills
                 // this.
                 let (requests, to_send) = bounded(4);
+                // Messages from the server waiting in `ank`.
+                let (to_main, events) = bounded(1024);
+                let reader = threads::spawn("cli:rx", STACK_LARGE, move || receive_all(receiver, &to_main));
                 let writer = threads::spawn("cli:tx", STACK_LARGE, move || send_all(sender, &to_send));
-                Ok(Connection { requests, hangup, events, threads: [reader, writer.map_err(no_thread)?] })
+                let threads = [reader.map_err(no_thread)?, writer.map_err(no_thread)?];
+                Ok(Connection { requests, hangup, events, threads })
             }
-            Some(Event::Connected(Err(error))) => {
+            Some(Err(error)) => {
                 Err(unreachable_server(&url.to_string(), &error, *response_timeout, SystemClock.now() >= deadline))
             }
-            _ => Err(CliError::TimedOut(*response_timeout)),
+            None => Err(CliError::TimedOut(*response_timeout)),
         }
     }
 
-    /// The next of `events`; `None` when `until` passed first.
-    fn next_event(&self, events: &Receiver<Event>, until: Option<Instant>) -> Result<Option<Event>> {
+    /// The next that comes `from` there; `None` when `until` passed first.
+    fn receive<T>(&self, from: &Receiver<T>, until: Option<Instant>) -> Result<Option<T>> {
         let late = until.map_or_else(never, at);
         select_biased! { // A message that arrived counts, also after the time.
             recv(self.interrupts) -> _ => Err(CliError::Interrupted),
-            recv(events) -> event => Ok(Some(event.unwrap_or(Event::Ended(StreamEnd::Closed)))),
+            recv(from) -> received => received.map(Some).map_err(|_| CliError::ended(StreamEnd::Closed, false)),
             recv(late) -> _ => Ok(None),
         }
     }
@@ -252,13 +253,12 @@ impl<'s> Session<'s> {
     /// The next message; `None` when `until` passed first.
     fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>> {
         let Some(connection) = &self.connection else { return Err(CliError::ended(StreamEnd::Closed, false)) };
-        match self.next_event(&connection.events, until)? {
-            Some(Event::Message(message)) => {
+        match self.receive(&connection.events, until)? {
+            Some(Ok(message)) => {
                 self.is_understood = true;
                 Ok(Some(message))
             }
-            Some(Event::Ended(end)) => Err(CliError::ended(end, self.is_understood)),
-            Some(Event::Connected(_)) => Err(CliError::ended(StreamEnd::Closed, false)),
+            Some(Err(end)) => Err(CliError::ended(end, self.is_understood)),
             None => Ok(None),
         }
     }
@@ -269,7 +269,7 @@ impl<'s> Session<'s> {
         let Some(Connection { requests, hangup, events, threads }) = self.connection.take() else { return };
         let deadline = deadline_after(GOODBYE_MAX);
         if in_order && !self.stream.0.is_empty() && requests.try_send(ToServer::Goodbye).is_ok() {
-            while let Ok(Event::Message(_)) = events.recv_deadline(deadline) {}
+            while let Ok(Ok(_)) = events.recv_deadline(deadline) {}
         }
         drop(events); // A reader that waits for room in the queue ends.
         hangup.hang_up();
@@ -349,7 +349,7 @@ impl ServerLink for Session<'_> {
         self.close(false);
         // Pause between attempts of `ank get events --reconnect` to reach the server again.
         let pause = Some(deadline_after(Duration::from_secs(1)));
-        self.next_event(&never(), pause).map(|_| ())
+        self.receive::<()>(&never(), pause).map(drop)
     }
 
     fn now(&self) -> Instant {
@@ -385,27 +385,12 @@ fn send_all(mut sender: ClientSender, requests: &Receiver<ToServer>) {
     sender.finish();
 }
 
-/// Body of `cli:rx`: connects and forwards messages until the stream ends or the channel is closed.
-fn receive_all(options: &ClientOptions, to_main: &Sender<Event>) {
-    let hello = ToServer::CommanderHello { version: VERSION.to_owned() };
-    let mut receiver = match client::connect(options, hello) {
-        Ok((sender, receiver, hangup)) => {
-            if to_main.send(Event::Connected(Ok((sender, hangup)))).is_err() {
-                return;
-            }
-            receiver
-        }
-        Err(error) => {
-            let _ = to_main.send(Event::Connected(Err(error))); // Closed: the command has ended.
-            return;
-        }
-    };
+/// Body of `cli:rx`: forwards messages until the stream ends or the channel is closed.
+fn receive_all(mut receiver: ClientReceiver, to_main: &Sender<Result<FromServer, StreamEnd>>) {
     loop {
-        let (event, last) = match receiver.receive() {
-            Ok(message) => (Event::Message(message), false),
-            Err(end) => (Event::Ended(end), true),
-        };
-        if to_main.send(event).is_err() || last {
+        let message = receiver.receive();
+        let is_last = message.is_err();
+        if to_main.send(message).is_err() || is_last {
             return;
         }
     }

@@ -9,7 +9,7 @@ use super::session::Update;
 use super::state_input;
 use super::update::read_file;
 use crate::model::field_path::{parts, value_at};
-use crate::model::fields::reader::Reading;
+use crate::model::fields::reader::{MANIFEST_WARNINGS_MAX, Reading};
 use crate::model::node::Node;
 
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
@@ -30,7 +30,7 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
 fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, output: &mut Output) -> Result<Update> {
     let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
     let Reading { tree: state, unknown, .. } = state_input::read(&name, text)?;
-    unknown.iter().for_each(|key| output.warn(key));
+    unknown.iter().take(MANIFEST_WARNINGS_MAX).for_each(|key| output.warn(key));
     for mask in masks {
         // Parts of the state that can be changed.
         if !["desiredState", "agents"].contains(&parts(mask)[0]) {

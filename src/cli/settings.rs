@@ -100,26 +100,17 @@ fn contexts(file: &ConfigFile) -> Result<Vec<String>, ConfigError> {
     Ok(contexts.into_keys().collect())
 }
 
-/// The settings of the config file.
-#[derive(Default)]
-struct FromFile {
-    keys: Keys,
-    pems: Pems,
-    /// The place of the server's URL.
-    url_place: String,
-}
-
 impl CliSettings {
     /// Decides all settings; sets the levels of `output`.
     pub fn load(server_url: Option<&str>, common: &Common, output: &mut Output) -> Result<Self> {
         output.set_level(common.quiet, common.verbose); // For warnings about the file.
-        let file = read_file(common, output)?;
-        let keys = &file.keys;
+        let file = find_file(common, output)?;
+        let (keys, pems) = read_file(file.as_ref(), common, output)?;
         let flag = |given: bool, not: bool, key: Option<bool>| given || (!not && key.unwrap_or(false));
         let quiet = flag(common.quiet, common.no_quiet, keys.quiet);
         output.set_level(quiet, flag(common.verbose, common.no_verbose, keys.verbose));
-        warn_of_other_server(server_url, common, keys, output);
-        let (url, security) = connection(server_url, common, &file, output)?;
+        warn_of_other_server(server_url, common, &keys, output);
+        let (url, security) = connection(server_url, common, file.as_ref(), &keys, pems, output)?;
         let response_timeout =
             common.response_timeout.or(keys.response_timeout.map(|timeout| timeout.0)).unwrap_or(3000);
         Ok(Self {
@@ -148,11 +139,15 @@ fn warn_of_other_server(server_url: Option<&str>, common: &Common, keys: &Keys, 
     let (Some(context), Some(used), Some(not_used)) = (wanted_context(common), server_url, &keys.server_url) else {
         return;
     };
-    if used != not_used && std::env::var_os("ANK_SERVER_URL").is_some_and(|url| url == used) {
+    if used != not_used && is_of_environment(used) {
         output.warn(one_line(&format!(
             "the server is '{used}' of ANK_SERVER_URL, not '{not_used}' of context '{context}'"
         )));
     }
+}
+
+fn is_of_environment(url: &str) -> bool {
+    std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url)
 }
 
 /// Reads the first config file that exists, if any.
@@ -176,14 +171,14 @@ pub fn known_contexts(common: &Common) -> Vec<String> {
     file.and_then(|file| contexts(&file).ok()).unwrap_or_default()
 }
 
-fn read_file(common: &Common, output: &mut Output) -> Result<FromFile> {
-    let file = find_file(common, output)?;
-    let contexts = file.as_ref().map_or(Ok(Vec::new()), contexts)?;
+/// The keys of the file, and its certificates.
+fn read_file(file: Option<&ConfigFile>, common: &Common, output: &mut Output) -> Result<(Keys, Pems)> {
+    let contexts = file.map_or(Ok(Vec::new()), contexts)?;
     let context = wanted_context(common);
     if let Some(name) = context.filter(|name| !contexts.iter().any(|known| known == name)) {
-        return Err(no_context(name, file.as_ref(), &contexts));
+        return Err(no_context(name, file, &contexts));
     }
-    let Some(file) = file else { return Ok(FromFile::default()) };
+    let Some(file) = file else { return Ok(Default::default()) };
     output.debug(format_args!("config file '{}'", file.path.display()));
     file.check_version(true)?;
     let keys = || KEYS.iter().chain(&PemKeys::NAMES);
@@ -191,9 +186,9 @@ fn read_file(common: &Common, output: &mut Output) -> Result<FromFile> {
     let below: Vec<String> = tables.flat_map(|table| keys().map(move |key| format!("{table}.{key}"))).collect();
     let known: Vec<&str> = keys().copied().chain(["contexts"]).chain(below.iter().map(String::as_str)).collect();
     file.unknown_keys(&known).into_iter().for_each(|warning| output.warn(warning));
-    let (keys, pems) = (merged(&file, context)?, merged::<PemKeys>(&file, context)?);
-    settings::readable_key_warning(&file, &pems).into_iter().for_each(|warning| output.warn(warning));
-    Ok(FromFile { keys, pems: pems.read(&file)?, url_place: file.place("server_url") })
+    let (keys, pems) = (merged(file, context)?, merged::<PemKeys>(file, context)?);
+    settings::readable_key_warning(file, &pems).into_iter().for_each(|warning| output.warn(warning));
+    Ok((keys, pems.read(file)?))
 }
 
 fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliError {
@@ -217,20 +212,20 @@ fn no_context(name: &str, file: Option<&ConfigFile>, known: &[String]) -> CliErr
 fn connection(
     server_url: Option<&str>,
     common: &Common,
-    FromFile { keys, pems, url_place }: &FromFile,
+    file: Option<&ConfigFile>,
+    keys: &Keys,
+    pems: Pems,
     output: &mut Output,
 ) -> Result<(ServerUrl, Security)> {
     let paths = [common.ca_pem.as_deref(), common.crt_pem.as_deref(), common.key_pem.as_deref()];
     let pems = pems
-        .clone()
         .overridden_by(paths)
         .map_err(|error| CliError::start(error, "check the path and the permissions of the file"))?;
     let text = server_url.or(keys.server_url.as_deref()).unwrap_or("https://127.0.0.1:25551");
-    let is_variable = |url: &str| std::env::var_os("ANK_SERVER_URL").is_some_and(|variable| variable == url);
     let url = ServerUrl::parse(text).map_err(|error| {
         let place = match server_url {
-            None => format!(" in {url_place}"),
-            Some(url) if is_variable(url) => " in the variable ANK_SERVER_URL".to_owned(),
+            None => file.map_or_else(String::new, |file| format!(" in {}", file.place("server_url"))),
+            Some(url) if is_of_environment(url) => " in the variable ANK_SERVER_URL".to_owned(),
             Some(_) => String::new(),
         };
         let hint = format!("write it{place} as http://<host>:<port>, https://<host>:<port> or unix:///<path>");

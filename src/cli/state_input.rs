@@ -23,7 +23,7 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
     let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
     if let Some(problem) = read.problems.first() {
         let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
-        return Err(wrong(&ManifestError::invalid(problem, root).to_string(), hint));
+        return Err(wrong(&ManifestError::invalid(problem.clone()).to_string(), hint));
     }
     if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
         return Err(wrong("missing field `apiVersion`", "write 'apiVersion: v1' below 'desiredState'"));

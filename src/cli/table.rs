@@ -111,8 +111,10 @@ pub fn show(
     match (format, frames) {
         (Format::Json | Format::Yaml, frames) => output.result(&document(data, format, frames.is_some())),
         (_, Some(frames)) => frames.show_table(table, too_wide, output),
-        (Format::Wide, _) => output.result(&table.text(UNLIMITED, too_wide)),
-        _ => output.result(&table.text(output.width(), too_wide)),
+        _ => {
+            let columns = if format == Format::Wide { UNLIMITED } else { output.width() };
+            output.result(&table.text(columns, too_wide))
+        }
     }
 }
 
@@ -313,7 +315,7 @@ impl LiveFrames {
     /// an empty line, when they differ from the frame before.
     pub fn show(&mut self, lines: Vec<String>, output: &mut Output) -> Result<()> {
         let lines: Vec<String> = lines.into_iter().map(|line| printable(&line).into_owned()).collect();
-        if let Some((columns, _)) = output.terminal().filter(|_| output.redraws()) {
+        if let Some((columns, _)) = output.terminal().filter(|_| output.redraws) {
             let text = self.redraw(&lines, columns);
             return output.progress(&text);
         }
@@ -566,7 +568,8 @@ mod frame_tests {
     #[test]
     fn a_terminal_without_cursor_movements_gets_no_escapes() {
         let out = Written::default();
-        let mut output = Output::to(out.clone(), io::sink(), Some(|| (80, 24))).dumb();
+        let mut output = Output::to(out.clone(), io::sink(), Some(|| (80, 24)));
+        output.redraws = false;
         let mut live = LiveFrames::default();
         for frame in ["a", "a", "b"] {
             live.show(vec![frame.to_owned()], &mut output).unwrap();

@@ -90,11 +90,6 @@ impl Starts {
         }
         chain
     }
-
-    /// The time from the boot of the server's node to `at`.
-    pub fn since_boot(&self, at: u64) -> u64 {
-        self.boot + at
-    }
 }
 
 fn time(node: &Node, key: &str) -> Option<u64> {

@@ -2,7 +2,7 @@
 //!
 //! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
 
-use super::args::{TopArguments, WorkloadArguments};
+use super::args::{Filter, TopArguments};
 use super::error::{CliError, Result};
 use super::output::Output;
 use super::rows::{self, entries, instance_fields};
@@ -12,7 +12,8 @@ use super::table::{Field, LiveFrames, TooWide, View};
 use crate::limits::TOP_INTERVAL_FIRST;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
-use crate::model::usage::DISCONNECTED;
+use crate::model::usage::{DISCONNECTED, NodeUsage, WorkloadUsage};
+use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,23 +41,21 @@ pub fn show(
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<()> {
-    let TopArguments { agent, names, watch, interval, .. } = arguments;
-    let filter =
-        WorkloadArguments { agent: agent.clone(), names: names.clone(), watch: *watch, ..WorkloadArguments::default() };
+    let TopArguments { filter, watch, interval, .. } = arguments;
     // Time between two frames of `ank top --watch`.
     let usual = if *watch { Duration::from_secs(2) } else { TOP_INTERVAL_FIRST };
     let interval = interval.unwrap_or(usual);
-    let mut before = read(&filter, link)?;
+    let mut before = read(filter, link)?;
     filter.warn_of_unknown(&before, &rows::rows(&before), output);
     let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
-    warn_of_missing(&filter, &before, &mut warned, output); // Without it there are no shares.
+    warn_of_missing(filter, &before, &mut warned, output); // Without it there are no shares.
     // Whoever watches sees something soon, however long the interval is.
     let mut pause = if *watch { interval.min(TOP_INTERVAL_FIRST) } else { interval };
     loop {
         let until = link.now() + pause;
         while link.next_states(Some(until))?.is_some() {}
-        let state = read(&filter, link)?;
-        if warn_of_missing(&filter, &state, &mut warned, output) {
+        let state = read(filter, link)?;
+        if warn_of_missing(filter, &state, &mut warned, output) {
             frames = LiveFrames::default(); // The next frame begins below the warnings.
         }
         let agents = entries(state.get("usage")).filter(|(agent, _)| filter.accepts_agent(agent));
@@ -66,7 +65,7 @@ pub fn show(
         };
         let more = [("time", timestamp(now()).into()), ("agents", object(agents.map(agent)))];
         let frames = watch.then_some(&mut frames);
-        view(arguments, &filter, &before, &state).print(("workloads", more), TooWide::Drop, frames, output)?;
+        view(arguments, &before, &state).print(("workloads", more), TooWide::Drop, frames, output)?;
         if !watch {
             return Ok(());
         }
@@ -74,7 +73,7 @@ pub fn show(
     }
 }
 
-fn read(filter: &WorkloadArguments, link: &mut dyn ServerLink) -> Result<Node> {
+fn read(filter: &Filter, link: &mut dyn ServerLink) -> Result<Node> {
     // One agent alone need not wait for the others.
     let named = filter.agent.as_ref().filter(|agent| !agent.is_empty() && !agent.contains(['.', '*']));
     let usage = named.map_or_else(|| "usage".to_owned(), |agent| format!("usage.{agent}"));
@@ -89,7 +88,7 @@ fn read(filter: &WorkloadArguments, link: &mut dyn ServerLink) -> Result<Node> {
 /// Warns about agents without a sample, once for each reason; also those that are not connected but have workloads.
 /// Returns whether it did.
 fn warn_of_missing(
-    filter: &WorkloadArguments,
+    filter: &Filter,
     state: &Node,
     warned: &mut BTreeSet<(String, String)>,
     output: &mut Output,
@@ -108,13 +107,15 @@ fn warn_of_missing(
 }
 
 /// The rows of workloads as sorted; below them the sums and the nodes, unless only some workloads are wanted.
-fn view(arguments: &TopArguments, filter: &WorkloadArguments, before: &Node, state: &Node) -> View {
+fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
+    let TopArguments { filter, output: format, .. } = arguments;
     let mut shown = Vec::new();
     for (instance, row) in rows::rows(state) {
-        if !instance.agent.is_empty() && filter.accepts(&instance, &row) {
+        if !instance.agent.is_empty() && filter.accepts(&instance) {
             let path = ["usage", &*instance.agent, "workloads", &*instance.workload, &*instance.id];
             let usage = state.at(&path);
-            let values = of_workload(before.at(&path), usage, elapsed(before, state, &instance.agent));
+            let (before_usage, now) = (read_usage(before.at(&path)), read_usage(usage));
+            let values = of_workload(&before_usage, &now, elapsed(before, state, &instance.agent));
             shown.push((instance, row.state, values, usage));
         }
     }
@@ -124,7 +125,7 @@ fn view(arguments: &TopArguments, filter: &WorkloadArguments, before: &Node, sta
     }
     let blank = fields(&InstanceName::with_id("", "", ""), "", &Values::default(), None);
     let rows = shown.iter().map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
-    let mut view = View::new(arguments.output, &blank, rows);
+    let mut view = View::new(*format, &blank, rows);
     let agents = entries(state.get("agents")).map(|(name, _)| name);
     for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
         let own = || shown.iter().filter(|(instance, ..)| *instance.agent == *agent).map(|line| &line.2);
@@ -158,13 +159,9 @@ fn percent_of(values: &Values) -> (String, Value) {
     ("cpuPercent".to_owned(), value(values[0].map(|percent| (percent * 10.0).round() / 10.0)))
 }
 
-fn number(node: Option<&Node>, key: &str) -> Option<u64> {
-    node?.get(key)?.as_number()
-}
-
 /// Microseconds between two samples of an agent.
 fn elapsed(before: &Node, state: &Node, agent: &str) -> Option<u64> {
-    let sampled = |state: &Node| number(state.at(&["usage", agent]), "sampledUsec");
+    let sampled = |state: &Node| state.at(&["usage", agent, "sampledUsec"])?.as_number();
     sampled(state)?.checked_sub(sampled(before)?)
 }
 
@@ -172,43 +169,44 @@ fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-fn of_workload(before: Option<&Node>, now: Option<&Node>, elapsed: Option<u64>) -> Values {
-    let of_now = |key| number(now, key);
-    let uptime = of_now("uptimeMs");
-    let cpu = of_now("cpuUsec").zip(elapsed).and_then(|(cpu, elapsed)| {
-        match uptime.map(|ms| ms.saturating_mul(1000)) {
+/// What `usage` says; what cannot be read is unknown.
+fn read_usage<T: DeserializeOwned + Default>(usage: Option<&Node>) -> T {
+    usage.and_then(|usage| usage.read("usage").ok()).unwrap_or_default()
+}
+
+fn of_workload(before: &WorkloadUsage, now: &WorkloadUsage, elapsed: Option<u64>) -> Values {
+    let cpu = now.cpu_usec.zip(elapsed).and_then(|(cpu, elapsed)| {
+        match now.uptime_ms.map(|ms| ms.saturating_mul(1000)) {
             Some(since_start) if since_start < elapsed => percent(cpu, since_start), // Started in between.
-            _ => percent(cpu.checked_sub(number(before, "cpuUsec")?)?, elapsed),
+            _ => percent(cpu.checked_sub(before.cpu_usec?)?, elapsed),
         }
     });
-    let memory = of_now("memoryBytes").zip(of_now("inactiveFileBytes"));
+    let memory = now.memory_bytes.zip(now.inactive_file_bytes);
     let memory = memory.map(|(all, cache)| all.saturating_sub(cache));
-    let others = [memory, of_now("memoryPeakBytes"), of_now("pids"), of_now("restarts"), uptime];
+    let others = [memory, now.memory_peak_bytes, now.pids, now.restarts, now.uptime_ms];
     let [memory, peak, pids, restarts, uptime] = others.map(|number| number.map(|number| number as f64));
     [cpu, memory, peak, pids, restarts, uptime]
 }
 
 fn of_node(before: &Node, state: &Node, agent: &str) -> Values {
-    let path = ["usage", agent, "node"];
-    let of_now = |key| number(state.at(&path), key);
-    let busy = of_now("cpuBusyUsec").zip(number(before.at(&path), "cpuBusyUsec"));
-    let busy = busy.and_then(|(now, before)| now.checked_sub(before)).zip(elapsed(before, state, agent));
-    let memory = of_now("memoryTotalBytes").zip(of_now("memoryAvailableBytes"));
+    let [before_usage, now]: [NodeUsage; 2] =
+        [before, state].map(|state| read_usage(state.at(&["usage", agent, "node"])));
+    let busy = now.cpu_busy_usec.zip(before_usage.cpu_busy_usec).and_then(|(now, before)| now.checked_sub(before));
+    let busy = busy.zip(elapsed(before, state, agent)).and_then(|(busy, elapsed)| percent(busy, elapsed));
+    let memory = now.memory_total_bytes.zip(now.memory_available_bytes);
     let memory = memory.map(|(total, available)| total.saturating_sub(available) as f64);
-    [busy.and_then(|(busy, elapsed)| percent(busy, elapsed)), memory, None, None, None, None]
+    [busy, memory, None, None, None, None]
 }
 
 /// Bytes with one digit: `41.2MiB`.
 fn size(bytes: f64) -> String {
     // 1023.96 would be shown as 1024.0.
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let (size, unit) =
-        units[1..].iter().fold(
-            (bytes, units[0]),
-            |(size, unit), larger| {
-                if size < 1023.95 { (size, unit) } else { (size / 1024.0, larger) }
-            },
-        );
+    let (mut size, mut unit, mut larger) = (bytes, "B", ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter());
+    while size >= 1023.95
+        && let Some(next) = larger.next()
+    {
+        (size, unit) = (size / 1024.0, next);
+    }
     if unit == "B" { format!("{size:.0}B") } else { format!("{size:.1}{unit}") }
 }
 

@@ -11,6 +11,7 @@ use super::table::{TooWide, one_line};
 use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
+use crate::model::guarded_update::UpdatePhase;
 use crate::model::names::is_name;
 use crate::model::nearest::meant;
 use crate::model::node::Node;
@@ -49,9 +50,10 @@ impl Context<'_> {
         let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
-        let open = guarded::open_about(&before, &masks);
+        let open = guarded::about(&before, &masks, UpdatePhase::is_open);
         let accepted = send(self.link, sent)?;
-        self.warn_of_unknown(&before, &typed);
+        let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+        self.output.warn_of_unknown_workloads(&typed, known);
         if !text.is_empty() {
             self.output.status(&text)?;
         }
@@ -90,14 +92,6 @@ impl Context<'_> {
     /// Reads the parts of the complete state that `masks` select.
     fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
         self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
-    }
-
-    /// Warns about workloads to delete that do not exist.
-    fn warn_of_unknown(&mut self, before: &Node, names: &[String]) {
-        let known = || rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
-        for name in names.iter().filter(|name| !known().any(|known| known == *name)) {
-            self.output.warn(format_args!("workload '{name}' does not exist{}", meant(name, known())));
-        }
     }
 
     /// Reports what did not reach its state and decides the exit code.

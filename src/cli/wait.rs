@@ -79,7 +79,7 @@ impl WaitState {
             let ends = !is_added
                 || match earlier.get(instance) {
                     Some(phase) => !waiting.contains(phase),
-                    None => before.is_some_and(|row| row.phase().is_none_or(|phase| !waiting.contains(&phase))),
+                    None => before.is_some_and(|row| row.phase.is_none_or(|phase| !waiting.contains(&phase))),
                 };
             // An instance that the server does not list any more was removed before.
             if ends && !reasons.rows.contains_key(instance) {
@@ -87,7 +87,7 @@ impl WaitState {
             }
             let row = reasons.rows.entry(instance.clone()).or_insert_with(|| before.cloned().unwrap_or_default());
             if row.state.is_empty() {
-                row.state = Phase::PendingInitial.to_string(); // The server's state for new instances.
+                row.update(&ExecutionState::plain(Phase::PendingInitial)); // The server's state for new instances.
             }
             if row.runtime.is_empty() {
                 row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
@@ -274,12 +274,13 @@ pub fn wait(
     Context { link, output, .. }: &mut Context<'_>,
 ) -> Result<bool> {
     let give_up = limit.and_then(|limit| link.now().checked_add(limit));
-    let animated = output.redraws() && !output.quiet;
+    let animated = output.redraws && !output.quiet;
     let mut frames = LiveFrames::default();
-    let (mut turn, mut next_turn) = (0, link.now() + SPINNER_INTERVAL);
-    let mut next_frame = link.now();
+    let begin = link.now();
+    let mut next_frame = begin;
     let mut states = Vec::new();
     loop {
+        let turn = link.now().saturating_duration_since(begin).div_duration_f64(SPINNER_INTERVAL) as u32;
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
@@ -290,10 +291,11 @@ pub fn wait(
         let due = animated || link.now() >= next_frame;
         if due {
             // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
-            frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
+            frames
+                .show(state.frame(SPINNER[turn as usize % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
             next_frame = link.now() + state.pause_between_frames();
         }
-        let turns = if animated { Some(next_turn) } else { (!due).then_some(next_frame) };
+        let turns = if animated { Some(begin + SPINNER_INTERVAL * (turn + 1)) } else { (!due).then_some(next_frame) };
         let until = turns.into_iter().chain(give_up).chain(again).min();
         let next = link.next_states(until)?;
         if next.is_none() && give_up.is_some_and(|at| link.now() >= at) {
@@ -301,10 +303,6 @@ pub fn wait(
         }
         states = next.unwrap_or_default();
         state.on_states(&states);
-        if animated && link.now() >= next_turn {
-            turn += 1;
-            next_turn = link.now() + SPINNER_INTERVAL;
-        }
     }
 }
 

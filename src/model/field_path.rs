@@ -135,12 +135,12 @@ mod tests {
         let mut place = tree;
         for key in parents {
             let entries = place.as_map_mut()?;
-            place = if value.is_some() { entries.child((*key).to_owned()) } else { entries.get_mut(key)? };
+            place = if value.is_some() { entries.child((*key).to_owned()) } else { entries.get_mut(*key)? };
         }
         let entries = place.as_map_mut()?;
         match value {
             Some(node) => drop(entries.insert((*last).to_owned(), node.clone())),
-            None => drop(entries.remove(last)),
+            None => drop(entries.remove(*last)),
         }
         Some(())
     }

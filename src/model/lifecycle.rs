@@ -11,7 +11,7 @@ use super::names::RUNTIMES;
 use super::names::named_enum;
 use super::nearest::nearest;
 use super::prepare_level::PrepareLevel;
-use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Step, Yaml, YamlError, path_text, prefix};
+use super::yaml::{self, Content, Location, NODE_BYTES, OTHERS_MAX, Origin, Yaml, YamlError, prefix};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -303,8 +303,8 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(Problem { path, message }: Problem, root: &Yaml) -> Self {
-        Self { path: path_text(&path), message, location: root.locate_key(&path) }
+    pub(super) fn new(Problem { path, message, key_at, .. }: Problem) -> Self {
+        Self { path, message, location: Some(key_at) }
     }
 }
 
@@ -507,8 +507,8 @@ pub(super) fn of_document(
         Err(_) => return Ok(None), // Its engine will report it.
     };
     let problem = |path: &[&str], message: &str| {
-        let path = path.iter().map(|key| Step::Key((*key).to_owned())).collect();
-        Err(ConfigError::new(Problem { path, message: message.to_owned() }, root))
+        let location = root.entry_at(path).map(|(key, _)| key.at);
+        Err(ConfigError { path: path.join("."), message: message.to_owned(), location })
     };
     let Some(reading) = read_part(root, KEY, &BLOCK, Rules::Block) else {
         // Under another spelling the block would be ignored, with all its gates.
@@ -520,7 +520,7 @@ pub(super) fn of_document(
         return misspelt.map_or(Ok(None), |key| problem(&[key], &format!("unknown key, did you mean '{KEY}'?")));
     };
     if let Some(problem) = reading.problems.into_iter().next() {
-        return Err(ConfigError::new(problem, root));
+        return Err(ConfigError::new(problem));
     }
     let lifecycle = match reading.tree.read::<Lifecycle>(KEY) {
         Ok(lifecycle) => lifecycle,

@@ -3,11 +3,11 @@
 //! Thread: none, plain functions; used by `main` of the server and of `ank`.
 
 use super::complete_state::{DesiredState, desired_state_from_node};
-use super::fields::reader::{Problem, Reading, Rules, UnknownKey, read};
+use super::fields::reader::{MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey, read};
 use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
-use super::yaml::{self, Location, Origin, Step, Yaml, path_text, prefix};
+use super::yaml::{self, Location, Origin, Yaml, prefix};
 use std::collections::BTreeSet;
 
 /// The content of a manifest, before names and references are checked.
@@ -32,8 +32,6 @@ pub enum ManifestError {
     Unreadable {
         /// The error of the YAML library.
         message: String,
-        /// Where.
-        location: Option<Location>,
     },
     /// The tags of a workload do not have the shape of the manifest's version.
     #[error("{message}")]
@@ -60,19 +58,8 @@ fn suffix(location: Option<Location>) -> String {
 }
 
 impl ManifestError {
-    /// The error for `problem` below `root`.
-    pub fn invalid(problem: &Problem, root: &Yaml) -> Self {
-        let location = root.locate(&problem.path);
-        Self::Invalid { path: path_text(&problem.path), message: problem.message.clone(), location }
-    }
-
-    /// Where in the text, when that is known.
-    pub fn location(&self) -> Option<Location> {
-        match self {
-            Self::Unreadable { location, .. } | Self::TagShape { location, .. } | Self::Invalid { location, .. } => {
-                *location
-            }
-        }
+    pub fn invalid(Problem { path, message, at, .. }: Problem) -> Self {
+        Self::Invalid { path, message, location: Some(at) }
     }
 }
 
@@ -91,10 +78,10 @@ impl Manifest {
     /// # Errors
     /// As [`Self::parse`].
     pub fn parse_and_warn(text: &str, warn: impl FnMut(&UnknownKey)) -> Result<Self, ManifestError> {
-        let document = yaml::read(text, Origin::Own)
-            .map_err(|error| ManifestError::Unreadable { message: error.message, location: error.location })?;
+        let document =
+            yaml::read(text, Origin::Own).map_err(|error| ManifestError::Unreadable { message: error.message })?;
         let reading = read(&document.root, &STATE, Rules::Manifest);
-        reading.unknown.iter().for_each(warn);
+        reading.unknown.iter().take(MANIFEST_WARNINGS_MAX).for_each(warn);
         Self::new(reading, &document.root)
     }
 
@@ -103,24 +90,26 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`] for the first problem.
     pub fn new(reading: Reading, root: &Yaml) -> Result<Self, ManifestError> {
-        if let Some(Problem { path, message }) = reading.wrong_tags {
-            return Err(ManifestError::TagShape { message, location: root.locate_key(&path) });
+        if let Some((message, at)) = reading.wrong_tags {
+            return Err(ManifestError::TagShape { message, location: Some(at) });
         }
-        if let Some(problem) = reading.problems.first() {
-            return Err(ManifestError::invalid(problem, root));
+        if let Some(problem) = reading.problems.into_iter().next() {
+            return Err(ManifestError::invalid(problem));
         }
         let mut tree = reading.tree;
         let mut without_agent = BTreeSet::new();
-        for (name, workload) in tree.at_mut(&["workloads"]).and_then(Node::as_map_mut).into_iter().flatten() {
+        let workloads = tree.at_mut(&["workloads"]).and_then(Node::as_map_mut);
+        for (name, workload) in workloads.into_iter().flat_map(|workloads| workloads.iter_mut()) {
             let fields = workload.as_map_mut().filter(|fields| !fields.contains_key("agent"));
             without_agent.extend(fields.map(|fields| {
                 fields.insert("agent", Node::text(""));
-                Name::from(name)
+                Name::from(&**name)
             }));
         }
-        let agent_error = without_agent.first().map(|name| {
-            let path = ["workloads", &**name].map(|key| Step::Key(key.to_owned())).to_vec();
-            ManifestError::invalid(&Problem { path, message: "missing field `agent`".to_owned() }, root)
+        let agent_error = without_agent.first().map(|name| ManifestError::Invalid {
+            path: format!("workloads.{name}"),
+            message: "missing field `agent`".to_owned(),
+            location: root.entry_at(&["workloads", name]).map(|(_, workload)| workload.at),
         });
         // The table has checked all that this could complain about.
         let state = desired_state_from_node(&tree).map_err(|error| ManifestError::Invalid {

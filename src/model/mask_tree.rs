@@ -123,7 +123,7 @@ impl MaskTree {
 
     fn child(&self, key: &str) -> Option<&Branch> {
         #[cfg(test)]
-        LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
+        tests::LOOKUPS.with(|lookups| lookups.set(lookups.get() + 1));
         self.below.binary_search_by(|(other, _)| (**other).cmp(key)).ok().map(|index| &self.below[index])
     }
 
@@ -136,17 +136,7 @@ impl MaskTree {
 }
 
 #[cfg(test)]
-thread_local! {
-    static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// How many keys `work` looks up, which is what the comparison with many masks costs.
-#[cfg(test)]
-pub fn lookups(work: impl FnOnce()) -> usize {
-    let before = LOOKUPS.get();
-    work();
-    LOOKUPS.get() - before
-}
+pub use tests::lookups;
 
 /// A position in all masks of a [`MaskTree`] that lead to the same node.
 #[derive(Debug)]
@@ -217,6 +207,17 @@ impl<'m> Wanted<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    thread_local! {
+        pub static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    /// How many keys `work` looks up, which is what the comparison with many masks costs.
+    pub fn lookups(work: impl FnOnce()) -> usize {
+        let before = LOOKUPS.get();
+        work();
+        LOOKUPS.get() - before
+    }
 
     #[test]
     fn a_tree_of_masks_lists_the_wanted_entries() {

@@ -75,7 +75,7 @@ impl Node {
 
     /// The node that `path` leads to through maps, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Node> {
-        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(key))
+        path.iter().try_fold(self, |node, key| node.as_map_mut()?.get_mut(*key))
     }
 
     /// The entries when this is a map.
@@ -120,7 +120,8 @@ impl Node {
             Self::List(items) => items.iter().map(|item| size_of::<Self>() + item.memory_bytes()).sum(),
             Self::Map(entries) => {
                 let own = entries.iter().map(|(key, node)| key.len() + node.memory_bytes());
-                entries.places() * size_of::<(Key, Self)>() + own.sum::<usize>()
+                // Of one that grew there is room for up to twice as many.
+                entries.len().next_power_of_two() * size_of::<(Key, Self)>() + own.sum::<usize>()
             }
         }
     }

@@ -9,9 +9,8 @@ use super::names::Name;
 use super::node::StateError;
 use super::shown_text::without_passwords;
 use super::yaml::{self, Origin, Yaml, YamlError};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -62,6 +61,8 @@ pub struct ReadConfig {
     pub lifecycle: Result<Option<Arc<Lifecycle>>, ConfigError>,
     /// What the engine is to run, or why it never can.
     pub engine: Result<EngineConfig, String>,
+    /// The keys that mean nothing: engines ignore them, as other implementations do.
+    pub unknown: Vec<UnknownKey>,
 }
 
 /// What an engine is to run, by family of engines.
@@ -73,23 +74,20 @@ pub enum EngineConfig {
     Kube(Arc<KubeConfig>),
 }
 
-/// Texts in order, equal ones kept once: aliases make a hundred megabytes of one.
-pub type Texts = Vec<Arc<str>>;
-
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
     pub image: String,
     /// Options of the engine itself, before the verb.
-    #[serde(default, deserialize_with = "shared")]
-    pub general_options: Texts,
+    #[serde(default)]
+    pub general_options: Vec<String>,
     /// Options of the verb `run`.
-    #[serde(default, deserialize_with = "shared")]
-    pub command_options: Texts,
+    #[serde(default)]
+    pub command_options: Vec<String>,
     /// What the container executes.
-    #[serde(default, deserialize_with = "shared")]
-    pub command_args: Texts,
+    #[serde(default)]
+    pub command_args: Vec<String>,
 }
 
 /// Pods.
@@ -99,14 +97,14 @@ pub struct KubeConfig {
     /// What to play.
     pub manifest: String,
     /// Options of the engine itself.
-    #[serde(default, deserialize_with = "shared")]
-    pub general_options: Texts,
+    #[serde(default)]
+    pub general_options: Vec<String>,
     /// Options of `kube play`.
-    #[serde(default, deserialize_with = "shared")]
-    pub play_options: Texts,
+    #[serde(default)]
+    pub play_options: Vec<String>,
     /// Options of `kube down`.
-    #[serde(default, deserialize_with = "shared")]
-    pub down_options: Texts,
+    #[serde(default)]
+    pub down_options: Vec<String>,
     /// `<pod>/<container>` that gets the control interface.
     pub control_interface_target: Option<String>,
 }
@@ -117,33 +115,22 @@ impl RuntimeConfig {
         let read = self.read.get_or_init(|| Arc::new(ReadConfig::of(runtime, &self.text)));
         if read.runtime == *runtime { read.clone() } else { Arc::new(ReadConfig::of(runtime, &self.text)) }
     }
-
-    /// The same, with the keys that mean nothing: engines ignore them, as other implementations do.
-    pub fn read_with_unknown(&self, runtime: &Name) -> (Arc<ReadConfig>, Vec<UnknownKey>) {
-        let (read, unknown) = ReadConfig::with_unknown(runtime, &self.text);
-        let read = Arc::new(read);
-        let _ = self.read.set(read.clone()); // It may be known.
-        (read, unknown)
-    }
 }
 
 impl ReadConfig {
     fn of(runtime: &Name, text: &str) -> Self {
-        Self::with_unknown(runtime, text).0
-    }
-
-    fn with_unknown(runtime: &Name, text: &str) -> (Self, Vec<UnknownKey>) {
         let read = yaml::read(text, Origin::Others);
         let root = read.as_ref().map(|document| &document.root);
         let lifecycle = lifecycle::of_document(runtime, text, root).map(|block| block.map(Arc::new));
-        let (engine, unknown) = if &**runtime == "podman-kube" {
-            let (config, unknown) = read_as(text, root, &KUBE);
-            (config.and_then(KubeConfig::checked).map(|config| EngineConfig::Kube(Arc::new(config))), unknown)
+        let mut unknown = Vec::new();
+        let engine = if &**runtime == "podman-kube" {
+            let config = read_as(text, root, &KUBE, &mut unknown).and_then(KubeConfig::checked);
+            config.map(|config| EngineConfig::Kube(Arc::new(config)))
         } else {
-            let (config, unknown) = read_as(text, root, &CONTAINER);
-            (config.and_then(ContainerConfig::checked).map(|config| EngineConfig::Container(Arc::new(config))), unknown)
+            let config = read_as(text, root, &CONTAINER, &mut unknown).and_then(ContainerConfig::checked);
+            config.map(|config| EngineConfig::Container(Arc::new(config)))
         };
-        (Self { runtime: runtime.clone(), lifecycle, engine }, unknown)
+        Self { runtime: runtime.clone(), lifecycle, engine, unknown }
     }
 
     /// The block, when there is one that can be followed. What is wrong with another one is reported when the workload is
@@ -155,7 +142,7 @@ impl ReadConfig {
     /// Whether the workload is wanted in a pod, which `--pod` says.
     pub fn joins_pod(&self) -> bool {
         let Ok(EngineConfig::Container(config)) = &self.engine else { return false };
-        config.command_options.iter().any(|option| &**option == "--pod" || option.starts_with("--pod="))
+        config.command_options.iter().any(|option| option == "--pod" || option.starts_with("--pod="))
     }
 }
 
@@ -166,7 +153,7 @@ impl ContainerConfig {
         let mut found = None;
         while let Some(word) = words.next() {
             match word.strip_prefix(name) {
-                Some("") => found = words.next().map(|value| &**value),
+                Some("") => found = words.next().map(String::as_str),
                 Some(rest) => found = rest.strip_prefix('=').or(found),
                 None => {}
             }
@@ -196,7 +183,7 @@ impl KubeConfig {
     /// What is wrong, without values that may be secret.
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
-        read_as(text, read.as_ref().map(|document| &document.root), &KUBE).0
+        read_as(text, read.as_ref().map(|document| &document.root), &KUBE, &mut Vec::new())
     }
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
@@ -208,42 +195,26 @@ impl KubeConfig {
     }
 }
 
-/// What a text that was read as YAML says by the table, and the keys that mean nothing.
+/// What a text that was read as YAML says by the table. Gives the keys that mean nothing.
 fn read_as<T: DeserializeOwned>(
     text: &str,
     root: Result<&Yaml, &YamlError>,
     object: &'static Object,
-) -> (Result<T, String>, Vec<UnknownKey>) {
-    let reading = root.map(|root| (root, read(root, object, Rules::Engine)));
-    let (found, unknown) = match reading {
-        Err(error) => (Err(error.to_string()), Vec::new()),
-        Ok((root, reading)) => match reading.problems.into_iter().next() {
-            Some(problem) => (Err(ConfigError::new(problem, root).to_string()), reading.unknown),
-            None => {
-                (reading.tree.read("runtimeConfig").map_err(|error: StateError| error.to_string()), reading.unknown)
-            }
-        },
-    };
-    let found = found.map_err(|error| {
+    unknown: &mut Vec<UnknownKey>,
+) -> Result<T, String> {
+    let found = root.map_err(ToString::to_string).and_then(|root| {
+        let reading = read(root, object, Rules::Engine);
+        *unknown = reading.unknown;
+        match reading.problems.into_iter().next() {
+            Some(problem) => Err(ConfigError::new(problem).to_string()),
+            None => reading.tree.read("runtimeConfig").map_err(|error: StateError| error.to_string()),
+        }
+    });
+    found.map_err(|error| {
         // Without quotes, a template that was not rendered is a mapping.
         let note = if text.contains("{{") { "; templates are rendered only in workloads with 'configs'" } else { "" };
         without_passwords(&error) + note
-    });
-    (found, unknown)
-}
-
-/// A list of texts, of which equal ones are kept once.
-fn shared<'de, D: Deserializer<'de>>(list: D) -> Result<Texts, D::Error> {
-    let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
-    let shared = Vec::<String>::deserialize(list)?.into_iter().map(|text| match known.get(&*text) {
-        Some(known) => known.clone(),
-        None => {
-            let text: Arc<str> = text.into();
-            known.insert(text.clone());
-            text
-        }
-    });
-    Ok(shared.collect())
+    })
 }
 
 impl From<&str> for RuntimeConfig {
@@ -285,19 +256,15 @@ mod tests {
         }
     }
 
-    fn texts(texts: &[&str]) -> Texts {
-        texts.iter().map(|text| (*text).into()).collect()
-    }
-
     #[test]
     fn scalars_in_lists_are_taken_as_written_and_null_is_an_empty_list() {
         let text = "image: 5\ncommandOptions: [true, 0x10, 1.50, ~, 'x y']\ncommandArgs: null\ngeneralOptions: ~\n\
                     unknown: {a: 1}\n";
         let config = parse(text).unwrap();
         assert_eq!(config.image, "5");
-        assert_eq!(config.command_options, texts(&["true", "0x10", "1.50", "~", "x y"]));
-        assert_eq!((config.command_args, config.general_options), (vec![], vec![]));
-        assert_eq!(parse("image: x\ncommandArgs:\n").unwrap().command_args, texts(&[]));
+        assert_eq!(config.command_options, ["true", "0x10", "1.50", "~", "x y"]);
+        assert_eq!((config.command_args.len(), config.general_options.len()), (0, 0));
+        assert_eq!(parse("image: x\ncommandArgs:\n").unwrap().command_args, [""; 0]);
     }
 
     #[test]
@@ -334,13 +301,10 @@ mod tests {
 
     #[test]
     fn a_text_is_read_once_for_its_runtime() {
-        let config: RuntimeConfig = "image: x\ncommandOptions: [--pod=p, a, a]".into();
+        let config: RuntimeConfig = "image: x\ncommandOptions: [--pod=p]".into();
         let [podman, kube] = ["podman", "podman-kube"].map(Name::from);
         let read = config.read(&podman);
         assert!(Arc::ptr_eq(&read, &config.clone().read(&podman)) && read.joins_pod());
         assert!(config.read(&kube).engine.is_err() && config.read(&podman).engine.is_ok());
-        let Ok(EngineConfig::Container(container)) = &read.engine else { panic!("{read:?}") };
-        let [_, first, second] = &container.command_options[..] else { panic!("{container:?}") };
-        assert!(Arc::ptr_eq(first, second), "equal texts are kept once");
     }
 }

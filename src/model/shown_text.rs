@@ -45,27 +45,20 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// [`printable`]. A carriage return at the end of a line is left out.
 #[must_use]
 pub fn printable_with_colours(line: &str) -> String {
-    let mut rest = line.trim_end_matches('\r');
-    let mut shown = String::with_capacity(rest.len());
+    let mut pieces = line.trim_end_matches('\r').split("\x1b[");
+    let mut shown = printable(pieces.next().unwrap_or_default()).into_owned();
     let mut coloured = false;
-    while let Some(begin) = rest.find("\x1b[") {
-        let (before, sequence) = rest.split_at(begin);
-        shown.push_str(&printable(before));
-        let parameters = sequence[2..].bytes().take_while(|byte| matches!(byte, b'0'..=b'9' | b';' | b':')).count();
-        let (length, is_colour) = match sequence.as_bytes().get(2 + parameters) {
-            Some(b'm') => (2 + parameters + 1, true),
-            _ => (1, false), // The escape alone is written out, what follows is text then.
-        };
-        let (sequence, after) = sequence.split_at(length);
-        if is_colour {
-            shown.push_str(sequence);
-        } else {
-            shown.push_str(&printable(sequence));
+    for piece in pieces {
+        let end = piece.find(|c: char| !matches!(c, '0'..='9' | ';' | ':')).unwrap_or(piece.len());
+        match piece[end..].strip_prefix('m') {
+            Some(rest) => {
+                shown.extend(["\x1b[", &piece[..end], "m", &printable(rest)]);
+                coloured = true;
+            }
+            // The escape alone is written out, what follows is text then.
+            None => shown.push_str(&printable(&format!("\x1b[{piece}"))),
         }
-        coloured |= is_colour;
-        rest = after;
     }
-    shown.push_str(&printable(rest));
     if coloured {
         shown.push_str("\x1b[0m");
     }

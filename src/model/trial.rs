@@ -80,6 +80,10 @@ struct Judged {
 }
 
 impl Judged {
+    fn is_of(&self, agent: &str) -> bool {
+        *self.candidate.instance.agent == *agent
+    }
+
     fn is_excused(&self) -> bool {
         let info = &self.state.additional_info;
         let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
@@ -108,6 +112,21 @@ impl Judged {
             Phase::PendingStarting if before.phase != Phase::Running => {} // After success it is only started again.
             _ => self.healthy_since = None,
         }
+    }
+
+    /// Sets what follows from what is known of it, by how it stands. Returns whether it has become healthy.
+    fn refresh(&mut self, now: Instant) -> bool {
+        let standing = self.standing(now);
+        if standing == Standing::Waits {
+            self.runs_since.get_or_insert(now);
+        } else if let Some(since) = self.runs_since.take() {
+            self.spent += now.saturating_duration_since(since);
+        }
+        let before = std::mem::replace(&mut self.standing, standing);
+        if standing == Standing::Healthy {
+            self.spent = Duration::ZERO;
+        }
+        standing == Standing::Healthy && before != standing
     }
 
     fn clock(&self, now: Instant) -> Duration {
@@ -232,21 +251,20 @@ impl Trial {
         })
     }
 
-    /// Sets what follows from what is known of one, by how it stands.
     fn refresh(&mut self, name: &Name, now: Instant) {
         let Some(judged) = self.judged.get_mut(name) else { return };
-        let standing = judged.standing(now);
-        if standing == Standing::Waits {
-            judged.runs_since.get_or_insert(now);
-        } else if let Some(since) = judged.runs_since.take() {
-            judged.spent += now.saturating_duration_since(since);
-        }
-        if standing == Standing::Healthy {
-            judged.spent = Duration::ZERO;
-            self.has_improved |= judged.standing != Standing::Healthy;
-        }
-        judged.standing = standing;
+        self.has_improved |= judged.refresh(now);
         self.due = judged.alarm().into_iter().chain(self.due).min();
+    }
+
+    /// Changes those for which `change` returns true, and sets what follows from what is known of them then.
+    fn change(&mut self, now: Instant, mut change: impl FnMut(&mut Judged) -> bool) {
+        for judged in self.judged.values_mut() {
+            if change(judged) {
+                self.has_improved |= judged.refresh(now);
+                self.due = judged.alarm().into_iter().chain(self.due).min();
+            }
+        }
     }
 
     /// A state of an instance was reported.
@@ -266,51 +284,45 @@ impl Trial {
         failure
     }
 
-    fn of_agent(&self, agent: &str) -> Vec<Name> {
-        let own = self.judged.iter().filter(|(_, judged)| *judged.candidate.instance.agent == *agent);
-        own.map(|(name, _)| name.clone()).collect()
-    }
-
     /// An agent has connected; what it reports from now on is of the instances that its hello names. Returns whether one of
     /// them is judged.
     pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
-        let names = self.of_agent(agent);
-        let is_judged = !names.is_empty();
-        for name in names {
-            if let Some(judged) = self.judged.get_mut(&name) {
+        let mut is_judged = false;
+        self.change(now, |judged| {
+            let is_its = judged.is_of(agent);
+            if is_its {
                 (judged.counts, judged.candidate.is_present) = (true, true);
             }
-            self.refresh(&name, now);
-        }
+            is_judged |= is_its;
+            is_its
+        });
         is_judged
     }
 
     /// An agent is lost. Returns whether a judged instance of it had been started.
     pub fn agent_left(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_loss = false;
-        for name in self.of_agent(agent) {
-            if let Some(judged) = self.judged.get_mut(&name) {
+        self.change(now, |judged| {
+            let is_its = judged.is_of(agent);
+            if is_its {
                 is_loss |= judged.is_started;
                 judged.candidate.is_present = false;
                 judged.state = ExecutionState::plain(Phase::AgentDisconnected);
                 judged.healthy_since = None;
             }
-            self.refresh(&name, now);
-        }
+            is_its
+        });
         is_loss
     }
 
     /// All that are not healthy fail: too often something was lost, which may be their doing.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
-        let names: Vec<Name> = self.judged.keys().cloned().collect();
         let mut failures = Vec::new();
-        for name in names {
-            let concerned = |judged: &&mut Judged| !matches!(judged.standing, Standing::Healthy | Standing::Excused);
-            if let Some(judged) = self.judged.get_mut(&name).filter(concerned) {
-                failures.extend(judged.fail(why.to_owned()));
-                self.refresh(&name, now);
-            }
-        }
+        self.change(now, |judged| {
+            let is_concerned = !matches!(judged.standing, Standing::Healthy | Standing::Excused);
+            failures.extend(if is_concerned { judged.fail(why.to_owned()) } else { None });
+            is_concerned
+        });
         failures
     }
 
@@ -331,17 +343,14 @@ impl Trial {
             return failures;
         }
         self.due = None;
-        let names: Vec<Name> = self.judged.keys().cloned().collect();
-        for name in names {
-            if let Some(judged) = self.judged.get_mut(&name).filter(|judged| judged.alarm().is_some_and(|at| at <= now))
-                && !judged.is_healthy(now)
-            {
+        self.change(now, |judged| {
+            if judged.alarm().is_some_and(|at| at <= now) && !judged.is_healthy(now) {
                 let seconds = judged.candidate.terms.deadline.as_secs_f64();
                 let why = format!("{LATE} {seconds} s: {}", judged.state);
                 failures.extend(judged.fail(why));
             }
-            self.refresh(&name, now);
-        }
+            true
+        });
         failures
     }
 

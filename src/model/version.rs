@@ -31,10 +31,7 @@ pub fn check_compatible(theirs: &str) -> Result<(), String> {
     let ours = semver::Version::parse(VERSION).expect("the package version is a semantic version");
     match semver::Version::parse(theirs) {
         Ok(version) if version.major == ours.major => Ok(()),
-        _ => {
-            let supported = if ours.major == 0 { format!("0.{}", ours.minor) } else { ours.major.to_string() };
-            Err(format!("Unsupported protocol version '{}'. Currently supported '{supported}'", excerpt(theirs)))
-        }
+        _ => Err(format!("Unsupported protocol version '{}'. Currently supported '{}'", excerpt(theirs), ours.major)),
     }
 }
 

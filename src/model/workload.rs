@@ -119,10 +119,8 @@ impl From<Node> for ConfigItem {
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
     /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
-    #[serde(deserialize_with = "name")]
     pub agent: Name,
     /// Runtime that runs it.
-    #[serde(deserialize_with = "name")]
     pub runtime: Name,
     /// Text for that runtime; without surrounding white space.
     #[serde(deserialize_with = "trimmed")]
@@ -145,10 +143,6 @@ pub struct Workload {
     /// What it may request through its control interface.
     #[serde(default)]
     pub control_interface_access: ControlInterfaceAccess,
-}
-
-fn name<'de, D: Deserializer<'de>>(text: D) -> Result<Name, D::Error> {
-    String::deserialize(text).map(Into::into)
 }
 
 fn trimmed<'de, D: Deserializer<'de>>(text: D) -> Result<RuntimeConfig, D::Error> {

@@ -96,7 +96,7 @@ impl Yaml {
         if let Content::Plain(plain, _) = self.content { Some(plain) } else { None }
     }
 
-    fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
+    pub fn entry(&self, key: &str) -> Option<&(Yaml, Yaml)> {
         let Content::Map(entries) = &self.content else { return None };
         entries.iter().find(|(candidate, _)| candidate.scalar() == Some(key))
     }
@@ -119,23 +119,10 @@ impl Yaml {
         }
     }
 
-    /// The node that `path` leads to, and its key; of list items and the root the node twice.
-    fn follow(&self, path: &[Step]) -> Option<(&Yaml, &Yaml)> {
-        path.iter().try_fold((self, self), |(_, node), step| match (step, &node.content) {
-            (Step::Key(key), _) => node.entry(key).map(|(key, value)| (key, value)),
-            (Step::Index(index), Content::List(items)) => items.get(*index).map(|item| (item, item)),
-            _ => None,
-        })
-    }
-
-    /// Where the node begins that `path` leads to.
-    pub fn locate(&self, path: &[Step]) -> Option<Location> {
-        self.follow(path).map(|(_, node)| node.at)
-    }
-
-    /// Where the key stands that the last step of `path` names.
-    pub fn locate_key(&self, path: &[Step]) -> Option<Location> {
-        self.follow(path).map(|(key, _)| key.at)
+    /// The key and the value that `path` leads to through maps.
+    pub fn entry_at(&self, path: &[&str]) -> Option<&(Yaml, Yaml)> {
+        let (key, above) = path.split_last()?;
+        above.iter().try_fold(self, |node, key| node.get(key))?.entry(key)
     }
 }
 
@@ -161,39 +148,9 @@ impl fmt::Display for Location {
     }
 }
 
-/// One step from a node to a node below it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    Key(String),
-    /// To a list item, counted from 0.
-    Index(usize),
-}
-
-/// Joins steps the way error messages name them: `workloads.web.files[0]`; empty for the root.
-pub fn path_text(steps: &[Step]) -> String {
-    let mut text = String::new();
-    for step in steps {
-        match step {
-            Step::Key(key) if text.is_empty() => text.push_str(key),
-            Step::Key(key) => text.extend([".", key]),
-            Step::Index(index) => text.push_str(&format!("[{index}]")),
-        }
-    }
-    text
-}
-
 /// What stands before a message about a node; nothing for the root.
 pub fn prefix(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
-}
-
-/// Joins steps as a JSON pointer: `/workloads/web/files/0`; empty for the root.
-pub fn json_pointer(path: &[Step]) -> String {
-    let part = |step: &Step| match step {
-        Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
-        Step::Index(index) => format!("/{index}"),
-    };
-    path.iter().map(part).collect()
 }
 
 /// The text is not YAML, has a key twice, or becomes too much.

@@ -19,6 +19,8 @@ use std::io::{self, IsTerminal, Write};
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Period in which the lines of one source are counted.
 const LOG_SOURCE_TIME: Duration = Duration::from_secs(60);
@@ -221,19 +223,8 @@ fn line(now: SystemTime, level: Level, module: &str, text: &dyn Display, colours
 
 /// `YYYY-MM-DDThh:mm:ssZ`; a clock before 1970 shows as 1970.
 pub fn utc(now: SystemTime) -> String {
-    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // The civil calendar in years that begin on 1 March, so that the leap day comes last. Eras have 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let seconds = OffsetDateTime::from(now.max(UNIX_EPOCH)).truncate_to_second();
+    seconds.format(&Rfc3339).unwrap_or_default() // Only years of more than four digits have no such form.
 }
 
 #[cfg(test)]

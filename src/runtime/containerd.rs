@@ -12,7 +12,8 @@ use super::masking::Arguments;
 use super::{ContainerId, ListedContainer, MainProcess, RuntimeError};
 use crate::model::execution_state::{ExecutionState, Phase};
 use std::collections::BTreeSet;
-use toml::value::{Date, Datetime, Offset, Time};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Name of the runtime in manifests.
 pub const RUNTIME_NAME: &str = "containerd";
@@ -87,16 +88,7 @@ fn execution_state(container: &EngineContainer) -> ExecutionState {
 /// Reads a time like `2026-01-31T23:59:59.123+02:00` to the second; `None` for anything else and for times before
 /// 1970, such as the year 1 that stands for never.
 fn seconds_since_1970(text: &str) -> Option<u64> {
-    text.get(16..17).filter(|separator| *separator == ":")?; // TOML does without seconds.
-    let Datetime { date, time, offset } = text.parse().ok()?;
-    let (Date { year, month, day }, Time { hour, minute, second, .. }) = (date?, time?);
-    let offset = if let Some(Offset::Custom { minutes }) = offset { minutes.into() } else { 0 };
-    // Years begin in March, so that a leap day is the last day of its year.
-    let (year, month) = if month < 3 { (i64::from(year) - 1, month + 9) } else { (year.into(), month - 3) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (i64::from(month) * 153 + 2) / 5 + i64::from(day) - 1;
-    let days = days - 719_468; // From March of the year 0 to 1970.
-    let seconds = ((days * 24 + i64::from(hour)) * 60 + i64::from(minute) - offset) * 60 + i64::from(second);
-    u64::try_from(seconds).ok()
+    OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp().try_into().ok()
 }
 
 #[cfg(test)]

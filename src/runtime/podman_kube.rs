@@ -185,9 +185,9 @@ impl PodmanKubeConnector {
     /// Runs a verb of `kube` with the manifest as its input.
     fn run_kube(
         &self,
-        general: &[Arc<str>],
+        general: &[String],
         verb: &[&str],
-        options: &[Arc<str>],
+        options: &[String],
         manifest: &str,
         limit: Option<Duration>,
         cancel: Cancel<'_>,

@@ -156,7 +156,7 @@ fn state_parts(wanted: &Wanted<'_>, state: &ExecutionState) -> Option<Node> {
     let pair = wanted.below("state").is_whole() || wanted.below("subState").is_whole();
     let mut node = execution_state_node(state);
     if let Node::Map(entries) = &mut node {
-        entries.retain(|key, _| match key {
+        entries.retain(|key, _| match &**key {
             "state" | "subState" => pair,
             other => wanted.below(other).is_whole(),
         });

@@ -151,10 +151,10 @@ fn take_over(copy: &mut Node, state: &Node, altered: &AlteredFields) -> Result<(
     for path in &altered.removed {
         let parts: Vec<&str> = path.split('.').collect();
         let Some((last, parents)) = parts.split_last() else { continue };
-        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(key));
+        let place = parents.iter().try_fold(&mut *copy, |node, key| node.as_map_mut()?.get_mut(*key));
         // Of overlapping masks the shorter one may have taken the way to it.
         if let Some(entries) = place.and_then(Node::as_map_mut) {
-            entries.remove(last);
+            entries.remove(*last);
         }
     }
     Ok(())

@@ -104,7 +104,7 @@ impl Budget {
     fn wait_while(&self, must_wait: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
         state.waiting += 1;
-        state = self.freed.wait_while(state, |state| must_wait(state));
+        self.freed.wait_while(&mut state, |state| must_wait(state));
         state.waiting -= 1;
     }
 

@@ -322,7 +322,7 @@ fn copy_matches(source: &Node, target: &mut Node, path: &[&str]) {
     let matches: Vec<(&str, &Node)> = if *key == field_path::WILDCARD {
         entries.iter().collect()
     } else {
-        entries.get(key).map(|node| (*key, node)).into_iter().collect()
+        entries.get(*key).map(|node| (*key, node)).into_iter().collect()
     };
     for (name, node) in matches {
         if !leads_somewhere(node, rest) {
@@ -344,7 +344,7 @@ fn leads_somewhere(node: &Node, path: &[&str]) -> bool {
     if *key == field_path::WILDCARD {
         entries.values().any(|child| leads_somewhere(child, rest))
     } else {
-        entries.get(key).is_some_and(|child| leads_somewhere(child, rest))
+        entries.get(*key).is_some_and(|child| leads_somewhere(child, rest))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
 use crate::model::fields::table::selects_nothing;
 use crate::model::nearest::meant;
+use clap::ValueEnum;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,15 +21,7 @@ pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
 
 /// One of the formats `names`.
 pub(super) fn formats(names: &'static [&'static str]) -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(names).map(|name| match name.as_str() {
-        "wide" => Format::Wide,
-        "json" => Format::Json,
-        "yaml" => Format::Yaml,
-        "svg" => Format::Svg,
-        "dot" => Format::Dot,
-        "mermaid" => Format::Mermaid,
-        _ => Format::Table,
-    })
+    PossibleValuesParser::new(names).map(|name| Format::from_str(&name, false).unwrap_or_default())
 }
 
 /// A whole number, with an error that names no type of the language.

@@ -79,7 +79,7 @@ pub fn svg(starts: &Starts, wanted: &[&Start]) -> String {
     let mut steps = (0..).flat_map(|zeros| [1, 2, 5].map(|digit| digit * 10_u64.pow(zeros)));
     // Lines across the chart, at most.
     let step = steps.find(|step| (to - from) / step <= 8).unwrap_or(1);
-    for tick in starts.since_boot(from).div_ceil(step)..=starts.since_boot(to) / step {
+    for tick in (starts.boot + from).div_ceil(step)..=(starts.boot + to) / step {
         let at = tick * step;
         let (x, label) = (x(at - starts.boot), label(at, step));
         lines.push(format!("<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"#e3e6ea\"/>"));

@@ -52,7 +52,7 @@ fn all_conditions_of_a_filter_must_hold() {
         (None, None, vec!["we".to_owned()], false),
         (text("A"), text("running"), vec!["web".to_owned()], false),
     ] {
-        let filter = WorkloadArguments { agent, state, names, ..WorkloadArguments::default() };
+        let filter = WorkloadArguments { filter: Filter { agent, names }, state, ..WorkloadArguments::default() };
         assert_eq!(filter.accepts(&name, &row), accepted, "{filter:?}");
     }
 }
@@ -113,9 +113,8 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
     let filter = |agent: &str, state: &str, name: &str| {
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         WorkloadArguments {
-            agent: text(agent),
+            filter: Filter { agent: text(agent), names: text(name).into_iter().collect() },
             state: text(state),
-            names: text(name).into_iter().collect(),
             ..WorkloadArguments::default()
         }
     };
@@ -125,7 +124,13 @@ fn a_filter_for_what_does_not_exist_leads_to_a_warning() {
         (filter("", "Runing", ""), "warn: no state is called 'Runing', did you mean 'Running'?\n"),
         (filter("agent_A", "pending(STARTING)", "web"), ""),
         (filter("agent_A", "Failed", "web"), ""),
-        (WorkloadArguments { agent: Some(String::new()), ..WorkloadArguments::default() }, ""),
+        (
+            WorkloadArguments {
+                filter: Filter { agent: Some(String::new()), names: Vec::new() },
+                ..WorkloadArguments::default()
+            },
+            "",
+        ),
     ] {
         let cluster = state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
         let played = play(None, [Step::State(cluster)], |server, output| workloads(server, &filter, output));
@@ -139,7 +144,8 @@ fn workloads_that_wait_show_for_what_also_when_they_are_watched() {
     let waits = [("db", "1", "A", Phase::PendingStarting), ("web", "1", "A", Phase::PendingWaitingToStart)];
     let mut cluster = state(&["A"], &waits);
     let_need(&mut cluster, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let filter = WorkloadArguments { names: vec!["web".to_owned()], ..WorkloadArguments::default() };
+    let filter = Filter { names: vec!["web".to_owned()], ..Filter::default() };
+    let filter = WorkloadArguments { filter, ..WorkloadArguments::default() };
     let text = written(vec![Step::State(cluster.clone())], |link, output| workloads(link, &filter, output));
     assert!(text.contains("Pending(WaitingToStart)   waits for 'db' to run, it is Pending(Starting)\n"), "{text}");
 

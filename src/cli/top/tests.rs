@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::args::{Arguments, Verb};
 use crate::cli::tests::{Played, Step, play, reported, state};
 use crate::model::execution_state::Phase;
-use crate::model::usage::{AgentUsage, NO_ANSWER, NodeUsage, WorkloadUsage};
+use crate::model::usage::{AgentUsage, NO_ANSWER};
 use std::time::{Duration, UNIX_EPOCH};
 
 const MIB: u64 = 1024 * 1024;

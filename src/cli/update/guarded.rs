@@ -9,7 +9,6 @@ use crate::cli::table::one_line;
 use crate::cli::wait::{self, Progress, WaitState};
 use std::time::Duration;
 
-use crate::model::field_path::parts;
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
@@ -38,32 +37,16 @@ pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
     update.get("waitsFor").and_then(Node::as_list).into_iter().flatten().filter_map(Node::as_text)
 }
 
-/// The workloads and configs that masks name as a whole.
-fn named(masks: &[String]) -> BTreeSet<(String, String)> {
-    let paths = masks.iter().map(|mask| parts(mask));
-    let one = |path: Vec<&str>| match path[..] {
-        ["desiredState", part, name] => Some((part.to_owned(), name.to_owned())),
-        _ => None,
-    };
-    paths.filter_map(one).collect()
-}
-
-/// The guarded updates in one of these phases that are about what `masks` name.
-fn about<'s>(state: &'s Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> impl Iterator<Item = u64> + 's {
-    let named = named(masks);
-    let has_one = move |update: &Node| {
+/// The guarded updates in one of these phases that are about workloads and configs that `masks` name as a whole.
+pub fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
+    let masks: BTreeSet<&String> = masks.iter().collect();
+    let is_about = |update: &Node| {
         ["workloads", "configs"].iter().any(|part| {
-            entries(update.get(part)).any(|(name, _)| named.contains(&((*part).to_owned(), name.to_owned())))
+            entries(update.get(part)).any(|(name, _)| masks.contains(&format!("desiredState.{part}.{name}")))
         })
     };
-    let found =
-        updates(state).into_iter().filter(move |(_, update)| phase(update).is_some_and(is_one) && has_one(update));
-    found.map(|(id, _)| id)
-}
-
-/// The open updates that are about what `masks` name.
-pub fn open_about(state: &Node, masks: &[String]) -> Vec<u64> {
-    about(state, masks, UpdatePhase::is_open).collect()
+    let found = updates(state).into_iter().filter(|(_, it)| phase(it).is_some_and(is_one) && is_about(it));
+    found.map(|(id, _)| id).collect()
 }
 
 /// The masks that let the server try again what it has undone, of updates of what `masks` name.
@@ -71,7 +54,7 @@ pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Ve
     // The parts that say which updates are remembered as undone, and of what.
     let state = link.complete_state(&["updates.*.phase", "updates.*.workloads", "updates.*.configs"])?;
     let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
-    Ok(undone.map(|id| format!("updates.{id}")).collect())
+    Ok(undone.iter().map(|id| format!("updates.{id}")).collect())
 }
 
 /// A guarded update that is followed to its end.

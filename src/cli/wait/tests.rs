@@ -395,7 +395,7 @@ fn what_waits_for_a_workload_outside_of_the_mode_is_done() {
     let_need(&mut now, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
     let place = ["workloadStates", "", "db", "1"]
         .iter()
-        .fold(&mut now, |place, key| place.as_map_mut().unwrap().get_mut(key).unwrap());
+        .fold(&mut now, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
     place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text("not in mode 'park'"));
     let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), &Node::empty(), &now);
     assert!(!state.is_settled());

@@ -16,9 +16,6 @@ use crate::model::workload::{AddCondition, RestartPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// [`Phase::Running`] as in tables.
-const RUNNING: &str = "Running(Ok)";
-
 /// An accepted update while `ank` judges it.
 #[derive(Debug)]
 pub struct ClientTrial {
@@ -75,7 +72,7 @@ impl ClientTrial {
             gone: BTreeSet::new(),
         };
         let mut ran = rows::rows(before);
-        ran.retain(|_, row| row.state == RUNNING);
+        ran.retain(|_, row| row.phase == Some(Phase::Running));
         let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
         let added = accepted.added.iter().filter(|instance| !instance.agent.is_empty()).map(|instance| Candidate {
             ran: names.contains(&instance.workload),

@@ -8,7 +8,7 @@ use crate::model::nearest::nearest;
 use crate::model::node::{Entries, Node};
 use crate::model::shown_text::without_passwords;
 use crate::model::version::{API_VERSION, API_VERSION_DEPRECATED};
-use crate::model::yaml::{Content, Location, Plain, Step, Yaml, path_text};
+use crate::model::yaml::{Content, Location, Plain, Yaml};
 use std::fmt;
 
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
@@ -32,16 +32,19 @@ pub enum Rules {
 /// What is wrong with a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The way to it.
-    pub path: Vec<Step>,
+    /// The way to it, as in `workloads.web.files[0]`; by the rules of the schema as a JSON pointer.
+    pub path: String,
     pub message: String,
+    pub at: Location,
+    /// Where its key is; that of list items and of the outermost node is the node.
+    pub key_at: Location,
 }
 
 /// A key that means nothing and is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownKey {
     /// Where in the tree, with the key itself.
-    pub path: Vec<Step>,
+    pub path: String,
     /// The key that was probably meant.
     pub nearest: Option<&'static str>,
     /// Where in the text.
@@ -50,7 +53,7 @@ pub struct UnknownKey {
 
 impl fmt::Display for UnknownKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "unknown key '{}' is ignored", path_text(&self.path))?;
+        write!(formatter, "unknown key '{}' is ignored", self.path)?;
         if let Some(location) = self.location {
             write!(formatter, " at {location}")?;
         }
@@ -68,24 +71,24 @@ pub struct Reading {
     /// How many more problems there are.
     pub more_problems: usize,
     /// The first tags that have the shape of another version.
-    pub wrong_tags: Option<Problem>,
-    /// Keys that mean nothing, in the order of the document; at most [`MANIFEST_WARNINGS_MAX`].
+    pub wrong_tags: Option<(String, Location)>,
+    /// Keys that mean nothing, in the order of the document; at most [`MANIFEST_WARNINGS_MAX`] of what others sent.
     pub unknown: Vec<UnknownKey>,
 }
 
 /// Reads `root` as an `object`.
 pub fn read(root: &Yaml, object: &'static Object, rules: Rules) -> Reading {
-    read_at(root, &At { node: root, parent: None }, object, rules)
+    read_at(root, &At { rules, key_at: root.at, node: root, parent: None }, object)
 }
 
 /// Reads the value of `key` as an `object`.
 pub fn read_part(root: &Yaml, key: &str, object: &'static Object, rules: Rules) -> Option<Reading> {
-    Some(read_at(root, &At { node: root, parent: None }.optional(key)?, object, rules))
+    Some(read_at(root, &At { rules, key_at: root.at, node: root, parent: None }.optional(key)?, object))
 }
 
-fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object, rules: Rules) -> Reading {
+fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object) -> Reading {
     let version = root.get("apiVersion").and_then(Yaml::scalar);
-    let mut reader = Reader { rules, version, found: Reading::default() };
+    let mut reader = Reader { version, found: Reading::default() };
     let tree = reader.object(at, object);
     let tree = reader.noted(tree).unwrap_or_default();
     Reading { tree, ..reader.found }
@@ -93,30 +96,38 @@ fn read_at(root: &Yaml, at: &At<'_>, object: &'static Object, rules: Rules) -> R
 
 /// A node and the keys and indices that lead to it, which are put together only when something is wrong.
 struct At<'a> {
+    rules: Rules,
+    key_at: Location,
     node: &'a Yaml,
     parent: Option<(&'a At<'a>, Result<&'a str, usize>)>,
 }
 
 impl<'a> At<'a> {
-    fn child(&'a self, key: &'a str, node: &'a Yaml) -> At<'a> {
-        At { node, parent: Some((self, Ok(key))) }
+    fn child(&'a self, name: &'a str, (key, node): &'a (Yaml, Yaml)) -> At<'a> {
+        At { rules: self.rules, key_at: key.at, node, parent: Some((self, Ok(name))) }
     }
 
     fn optional(&'a self, key: &'a str) -> Option<At<'a>> {
-        self.node.get(key).map(|node| self.child(key, node))
+        self.node.entry(key).map(|entry| self.child(key, entry))
     }
 
-    /// The way from the outermost node.
-    fn steps(&self) -> Vec<Step> {
-        let Some((parent, link)) = &self.parent else { return Vec::new() };
-        let mut steps = parent.steps();
-        steps.push(link.map_or_else(Step::Index, |key| Step::Key(key.to_owned())));
-        steps
+    /// The way from the outermost node, as people write it or as a JSON pointer.
+    fn path(&self, is_pointer: bool) -> String {
+        let Some((parent, link)) = &self.parent else { return String::new() };
+        let above = parent.path(is_pointer);
+        match link {
+            Ok(key) if is_pointer => format!("{above}/{}", key.replace('~', "~0").replace('/', "~1")),
+            Err(index) if is_pointer => format!("{above}/{index}"),
+            Ok(key) if above.is_empty() => (*key).to_owned(),
+            Ok(key) => format!("{above}.{key}"),
+            Err(index) => format!("{above}[{index}]"),
+        }
     }
 
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
         // It may quote a value, and ends in states and logs.
-        Err(Problem { path: self.steps(), message: without_passwords(&message.into()) })
+        let (path, message) = (self.path(self.rules == Rules::Schema), without_passwords(&message.into()));
+        Err(Problem { path, message, at: self.node.at, key_at: self.key_at })
     }
 
     fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
@@ -125,7 +136,6 @@ impl<'a> At<'a> {
 }
 
 struct Reader<'d> {
-    rules: Rules,
     /// The version of the manifest.
     version: Option<&'d str>,
     found: Reading,
@@ -143,7 +153,7 @@ impl Reader<'_> {
     }
 
     fn wrong_type<T>(&self, at: &At<'_>, expected: &str, schema_type: &str) -> Result<T, Problem> {
-        match self.rules {
+        match at.rules {
             Rules::Schema => at.problem(format!("{} is not of {schema_type}", json(at.node))),
             Rules::Engine => {
                 let found = match at.node.content {
@@ -159,7 +169,7 @@ impl Reader<'_> {
     fn missing<T>(&self, at: &At<'_>, fields: &[&str]) -> Result<T, Problem> {
         let quoted =
             |mark: &str| fields.iter().map(|name| format!("{mark}{name}{mark}")).collect::<Vec<_>>().join(" or ");
-        match self.rules {
+        match at.rules {
             Rules::Schema => at.problem(format!("{} is a required property", quoted("\""))),
             Rules::Block if fields.len() > 1 => {
                 at.problem(format!("at least one of {} is needed", alternatives(fields)))
@@ -212,7 +222,7 @@ impl Reader<'_> {
             Kind::List(item) => self.list(at, *item),
             Kind::Map(value) => self.map(at, *value, false),
             Kind::Named(value) => self.map(at, *value, true),
-            Kind::Object(_) if self.rules == Rules::Engine => Ok(Node::empty()), // The block is read by itself.
+            Kind::Object(_) if at.rules == Rules::Engine => Ok(Node::empty()), // The block is read by itself.
             Kind::Object(object) => self.object(at, object),
             Kind::OneOf(objects) => self.one_of(at, objects),
             Kind::Any => Ok(Node::empty()),
@@ -220,8 +230,8 @@ impl Reader<'_> {
     }
 
     fn text(&self, at: &At<'_>, text: Text) -> Result<Node, Problem> {
-        let any = if self.rules == Rules::Engine { at.node.source() } else { at.node.scalar() };
-        let takes_any = match self.rules {
+        let any = if at.rules == Rules::Engine { at.node.source() } else { at.node.scalar() };
+        let takes_any = match at.rules {
             Rules::Schema => false,
             Rules::Block => text == Text::Scalar,
             Rules::Manifest => text != Text::Quoted,
@@ -229,12 +239,10 @@ impl Reader<'_> {
         };
         let found = any.filter(|_| takes_any || matches!(at.node.content, Content::Text(_)));
         match (found, any) {
-            (Some(found), _) if self.rules == Rules::Schema => {
+            (Some(found), _) if at.rules == Rules::Schema => {
                 text.check(found).or_else(|message| at.problem(message)).map(|()| Node::text(found))
             }
-            (Some(found), _) if self.rules == Rules::Block && text.check(found).is_err() => {
-                at.expected(text.expected())
-            }
+            (Some(found), _) if at.rules == Rules::Block && text.check(found).is_err() => at.expected(text.expected()),
             (Some(found), _) => Ok(Node::text(found)),
             (None, Some(_)) => self.wrong_type(at, "text (put it in quotes)", "type \"string\""),
             (None, None) => self.wrong_type(at, "text", "type \"string\""),
@@ -243,7 +251,7 @@ impl Reader<'_> {
 
     fn choice(&self, at: &At<'_>, texts: &[&str]) -> Result<Node, Problem> {
         let text = if let Content::Text(text) = &at.node.content { Some(&**text) } else { None };
-        match (text, self.rules) {
+        match (text, at.rules) {
             (Some(text), _) if texts.contains(&text) => Ok(Node::text(text)),
             (_, Rules::Schema) => {
                 let texts: Vec<String> = texts.iter().map(|text| format!("\"{text}\"")).collect();
@@ -258,7 +266,7 @@ impl Reader<'_> {
         let Content::List(items) = &at.node.content else { return self.wrong_type(at, "a list", "type \"array\"") };
         let mut list = Vec::new();
         for (index, node) in items.iter().enumerate() {
-            let item = self.value(&At { node, parent: Some((at, Err(index))) }, kind);
+            let item = self.value(&At { rules: at.rules, key_at: node.at, node, parent: Some((at, Err(index))) }, kind);
             list.extend(self.noted(item));
         }
         Ok(Node::List(list))
@@ -269,16 +277,17 @@ impl Reader<'_> {
             return self.wrong_type(at, "a mapping", "type \"object\"");
         };
         let mut map = Vec::new();
-        for (key, node) in entries.iter() {
+        for entry in entries.iter() {
+            let (key, _) = entry;
             let Some(key) = key.scalar() else {
                 // `ank apply` refuses such keys wherever they are.
-                if self.rules != Rules::Schema {
+                if at.rules != Rules::Schema {
                     self.noted::<()>(at.problem(format!("{} found as key, expected text", key.describe())));
                 }
                 continue;
             };
-            let child = at.child(key, node);
-            if named && self.rules == Rules::Schema {
+            let child = at.child(key, entry);
+            if named && at.rules == Rules::Schema {
                 self.noted(Text::Name.check(key).or_else(|message| child.problem(message)));
             }
             let value = self.value(&child, kind);
@@ -291,19 +300,19 @@ impl Reader<'_> {
         let is_top = at.parent.is_none();
         let entries: &[(Yaml, Yaml)] = match &at.node.content {
             Content::Map(entries) => entries,
-            Content::Plain(Plain::Null, _) if is_top && matches!(self.rules, Rules::Manifest | Rules::Engine) => &[],
+            Content::Plain(Plain::Null, _) if is_top && matches!(at.rules, Rules::Manifest | Rules::Engine) => &[],
             _ => return self.wrong_type(at, "a mapping", "type \"object\""),
         };
         let mut tree = Entries::default();
-        for (key, node) in entries {
-            let location = key.at;
-            let Some(key) = key.scalar().filter(|_| self.rules != Rules::State || !node.is_null()) else { continue };
-            let child = at.child(key, node);
+        for entry in entries {
+            let (key, node) = entry;
+            let Some(key) = key.scalar().filter(|_| at.rules != Rules::State || !node.is_null()) else { continue };
+            let child = at.child(key, entry);
             match object.fields.iter().find(|field| field.name == key || field.old_name == Some(key)) {
-                None => self.unknown(&child, key, location, object),
-                Some(field) if field.nullable && node.is_null() && self.rules == Rules::Engine => {}
+                None => self.unknown(&child, key, object),
+                Some(field) if field.nullable && node.is_null() && at.rules == Rules::Engine => {}
                 // The JSON schema has new names only.
-                Some(field) if field.name != key && self.rules == Rules::Schema => {}
+                Some(field) if field.name != key && at.rules == Rules::Schema => {}
                 Some(field) => {
                     let value = self.field(&child, field);
                     tree.insert(field.name, self.noted(value).unwrap_or_default());
@@ -311,7 +320,7 @@ impl Reader<'_> {
             }
         }
         // A state may be given in part, but lists only as a whole.
-        let is_whole = self.rules != Rules::State || matches!(at.parent, Some((_, Err(_))));
+        let is_whole = at.rules != Rules::State || matches!(at.parent, Some((_, Err(_))));
         for field in object.fields {
             let (name, beside) = (field.name, |other| at.node.get(other).is_some());
             if let Some(old) = field.old_name.filter(|old| beside(old) && beside(name)) {
@@ -321,10 +330,10 @@ impl Reader<'_> {
                 if is_whole && field.required {
                     self.noted::<()>(self.missing(at, &[name]));
                 }
-                tree.extend(field.default().filter(|_| self.rules == Rules::Block).map(|node| (name, node)));
+                tree.extend(field.default().filter(|_| at.rules == Rules::Block).map(|node| (name, node)));
             } else if let Some(other) = field.not_with.filter(|other| beside(other)) {
                 let text = format!("it means nothing together with '{other}'; leave it out");
-                self.noted::<()>(at.child(name, at.node).problem(text));
+                self.noted::<()>(at.optional(name).map_or(Ok(()), |at| at.problem(text)));
             } else if let Some(other) = field.needs.filter(|other| !beside(other)) {
                 self.noted::<()>(self.missing(at, &[other]));
             }
@@ -347,7 +356,7 @@ impl Reader<'_> {
     }
 
     fn field(&mut self, at: &At<'_>, field: &Field) -> Result<Node, Problem> {
-        let null_is_empty = match (self.rules, field.kind) {
+        let null_is_empty = match (at.rules, field.kind) {
             (Rules::Manifest, Kind::Object(_)) => true,
             // In later versions it is an error, which shows where something was forgotten.
             (Rules::Manifest, Kind::Tags | Kind::List(_) | Kind::Map(_) | Kind::Named(_)) => {
@@ -374,7 +383,7 @@ impl Reader<'_> {
 
     /// Tags as a mapping, or as the list of entries that a manifest of the deprecated version has.
     fn tags(&mut self, at: &At<'_>) -> Result<Node, Problem> {
-        let version = self.version.filter(|_| self.rules == Rules::Manifest).unwrap_or_default();
+        let version = self.version.filter(|_| at.rules == Rules::Manifest).unwrap_or_default();
         let (found, is_list) = match at.node.content {
             Content::Map(_) => ("mapping", false),
             Content::List(_) => ("sequence", true),
@@ -383,16 +392,16 @@ impl Reader<'_> {
         let required = match version {
             API_VERSION if found != "mapping" => "mapping (key-value pairs)",
             API_VERSION_DEPRECATED if !is_list => "sequence (list of key-value entries)",
-            _ if is_list && self.rules == Rules::Manifest => return self.tag_list(at),
+            _ if is_list && at.rules == Rules::Manifest => return self.tag_list(at),
             _ => return self.map(at, Kind::Text(Text::Quoted), false),
         };
-        let path = at.steps();
-        let workload = path_text(path.get(1).map(std::slice::from_ref).unwrap_or_default());
+        let above = at.parent.as_ref().and_then(|(workload, _)| workload.parent.as_ref());
+        let workload = above.map_or("", |(_, name)| name.unwrap_or_default());
         let message = format!(
             "For API version '{version}', tags must be specified as a {required}. Found tags as {found} for workload \
              '{workload}'."
         );
-        self.found.wrong_tags.get_or_insert(Problem { path, message });
+        self.found.wrong_tags.get_or_insert((message, at.key_at));
         Ok(Node::empty())
     }
 
@@ -405,19 +414,20 @@ impl Reader<'_> {
 
     /// At the top of a complete state a wrong key would mean that the whole state is deleted, elsewhere it is just not
     /// used. Keys that begin with `x-` are for others.
-    fn unknown(&mut self, at: &At<'_>, key: &str, location: Location, object: &'static Object) {
+    fn unknown(&mut self, at: &At<'_>, key: &str, object: &'static Object) {
         let known = || object.fields.iter().flat_map(|field| [Some(field.name), field.old_name]).flatten();
-        let (path, nearest) = (at.steps(), nearest(key, known()));
-        if self.rules == Rules::State && path.len() == 1 {
+        let nearest = nearest(key, known());
+        let is_at_top = at.parent.as_ref().is_some_and(|(above, _)| above.parent.is_none());
+        if at.rules == Rules::State && is_at_top {
             let meant = nearest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"));
             self.noted::<()>(at.problem(format!("unknown key{meant}")));
         } else if key.starts_with("x-") {
-        } else if self.rules == Rules::Block {
+        } else if at.rules == Rules::Block {
             let all = || format!("; known are {}", known().collect::<Vec<_>>().join(", "));
             let meant = nearest.map_or_else(all, |name| format!(", did you mean '{name}'?"));
             self.noted::<()>(at.problem(format!("unknown key{meant}")));
-        } else if self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
-            self.found.unknown.push(UnknownKey { path, nearest, location: Some(location) });
+        } else if at.rules != Rules::Engine || self.found.unknown.len() < MANIFEST_WARNINGS_MAX {
+            self.found.unknown.push(UnknownKey { path: at.path(false), nearest, location: Some(at.key_at) });
         }
     }
 }

@@ -299,7 +299,7 @@ fn refused_access_rules() {
         let error = read(&with(&format!("controlInterfaceAccess:\n  allowRules:\n  - {rule}"))).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with(place) && text.contains(message), "{rule}: {text}");
-        assert_eq!(error.location().map(|at| at.line), Some(9), "{rule}: {text}");
+        assert!(text.contains(" at line 9 column "), "{rule}: {text}");
     }
 }
 
@@ -347,9 +347,9 @@ fn tags_have_the_shape_of_the_version() {
                Found tags as mapping for workload 'a'.";
     for (text, message) in [(tags("v1", "[]"), v1), (tags("v0.1", "{}"), v01)] {
         let error = read(&text).unwrap_err();
-        assert!(matches!(error, ManifestError::TagShape { .. }), "{text}: {error:?}");
         assert_eq!(error.to_string(), message);
-        assert_eq!(error.location().map(|at| at.line), Some(3));
+        let ManifestError::TagShape { location: Some(at), .. } = error else { panic!("{text}: {error:?}") };
+        assert_eq!(at.line, 3);
     }
     assert!(matches!(read(&tags("v1", "~")), Err(ManifestError::TagShape { .. })));
     let list = "[{key: a, value: b}, {key: c, value: ''}]";
@@ -389,7 +389,9 @@ workloads:
         ]
     );
     let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
-    assert_eq!(Manifest::parse(&format!("apiVersion: v1\n{many}")).unwrap().warnings.len(), MANIFEST_WARNINGS_MAX);
+    let mut warned = 0;
+    Manifest::parse_and_warn(&format!("apiVersion: v1\n{many}"), |_| warned += 1).unwrap();
+    assert_eq!(warned, MANIFEST_WARNINGS_MAX);
 }
 
 #[test]

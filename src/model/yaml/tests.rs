@@ -63,23 +63,20 @@ fn what_is_not_one_document_is_refused_with_the_line() {
 }
 
 #[test]
-fn nodes_and_keys_are_found_again() {
-    let root = whole("workloads:\n  web:\n    files:\n    - a: 1\n    - b: x\n  7: {tags: [p, q]}\n").unwrap();
-    let key = |key: &str| Step::Key(key.to_owned());
-    for (path, value, name) in [
-        (vec![], (1, 1), None),
-        (vec![key("workloads")], (2, 3), Some((1, 1))),
-        (vec![key("workloads"), key("web"), key("files"), Step::Index(1), key("b")], (5, 10), Some((5, 7))),
-        (vec![key("workloads"), key("7"), key("tags"), Step::Index(1)], (6, 17), None),
+fn keys_and_values_are_found_again() {
+    let root = whole("workloads:\n  web:\n    files:\n    - a: 1\n  7: {tags: [p, q]}\n").unwrap();
+    for (path, key, value) in [
+        (&["workloads"][..], (1, 1), (2, 3)),
+        (&["workloads", "web", "files"], (3, 5), (4, 5)),
+        (&["workloads", "7", "tags"], (5, 7), (5, 13)),
     ] {
-        let at = |(line, column)| Some(Location { line, column });
-        assert_eq!(root.locate(&path), at(value), "{}", path_text(&path));
-        if let Some(name) = name {
-            assert_eq!(root.locate_key(&path), at(name), "{}", path_text(&path));
-        }
+        let at = |(line, column)| Location { line, column };
+        let found = root.entry_at(path).map(|(key, value)| (key.at, value.at));
+        assert_eq!(found, Some((at(key), at(value))), "{path:?}");
     }
-    assert_eq!(root.locate(&[key("nobody")]), None);
-    assert_eq!(path_text(&[key("a"), Step::Index(0), key("b")]), "a[0].b");
+    for path in [&[][..], &["nobody"], &["workloads", "web", "files", "a"]] {
+        assert_eq!(root.entry_at(path), None, "{path:?}");
+    }
 }
 
 #[test]

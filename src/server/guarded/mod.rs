@@ -309,10 +309,10 @@ impl ServerLoop {
     fn update_node(&self, record: &Record, open: Option<&Open>) -> Node {
         let mut node = record.node();
         let Node::Map(fields) = &mut node else { return node };
-        fields.retain(|key, _| SHOWN.contains(&key));
+        fields.retain(|key, _| SHOWN.contains(&&**key));
         for (part, parts) in [("workloads", &["old", "new", "after"][..]), ("configs", &["after"])] {
             for entry in fields.get_mut(part).and_then(Node::as_map_mut).into_iter().flat_map(Entries::values_mut) {
-                entry.as_map_mut().into_iter().for_each(|entry| entry.retain(|key, _| parts.contains(&key)));
+                entry.as_map_mut().into_iter().for_each(|entry| entry.retain(|key, _| parts.contains(&&**key)));
             }
         }
         if !record.has_lost_way_back {

@@ -463,7 +463,7 @@ fn by_masks(before: &Node, new: &Node, masks: &[String]) -> Result<Node, String>
 fn sparse(mut new: Node) -> Node {
     fn without_empty(node: Option<&mut Node>, keys: &[&str]) {
         if let Some(Node::Map(entries)) = node {
-            entries.retain(|key, child| !(keys.contains(&key) && child.is_empty_container()));
+            entries.retain(|key, child| !(keys.contains(&&**key) && child.is_empty_container()));
         }
     }
     let parts = new.as_map_mut().unwrap();

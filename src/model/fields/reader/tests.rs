@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::model::fields::table::STATE;
-use crate::model::yaml::{self, Origin, json_pointer};
+use crate::model::yaml::{self, Origin};
 
 fn violations(text: &str) -> Vec<String> {
     let root = yaml::read(text, Origin::Own).unwrap().root;
     let problems = read(&root, &STATE, Rules::Schema).problems;
-    problems.iter().map(|problem| format!("'{}': {}", json_pointer(&problem.path), problem.message)).collect()
+    problems.iter().map(|problem| format!("'{}': {}", problem.path, problem.message)).collect()
 }
 
 /// Violations of a workload that has all mandatory fields and `extra`, relative to it.
