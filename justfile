@@ -105,6 +105,11 @@ yocto-update commit='HEAD': setup
 systemd-test: setup
     @scripts/systemd-test.sh
 
+# Packages, control groups 2 and power cuts within updates, in a guest of qemu; as root, ten minutes
+[group('test')]
+device-test: setup
+    @scripts/device-test.sh
+
 # Requirements without code or test; `./justw trace --strict` fails when there are any
 [group('test')]
 trace *args:

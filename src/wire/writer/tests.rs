@@ -6,11 +6,11 @@ use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::platform::sync::MutexGuard;
 use crate::wire::budget::Budget;
 use crate::wire::convert::messages::read_from_server;
 use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use std::sync::MutexGuard;
 
 /// What a peer does with what it is sent.
 #[derive(Default)]
