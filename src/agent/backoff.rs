@@ -46,9 +46,10 @@ pub struct RestartBackoff {
 }
 
 impl RestartBackoff {
-    /// Nothing has started yet. Without `enabled` every restart is immediate.
-    pub fn new(enabled: bool) -> Self {
-        Self { enabled, failures: 0, last_start: None, running_since: None, rules: None }
+    /// Nothing has started yet. Without `enabled` every restart is immediate, but the workload's own rules delay its restarts
+    /// even then.
+    pub fn new(enabled: bool, rules: Option<Restart>) -> Self {
+        Self { enabled, failures: 0, last_start: None, running_since: None, rules }
     }
 
     /// The engine is about to start the workload.
@@ -60,16 +61,6 @@ impl RestartBackoff {
     /// The workload runs.
     pub fn running(&mut self, now: Instant) {
         self.running_since = Some(now);
-    }
-
-    /// Forgets all failures, for example because the workload is updated.
-    pub fn reset(&mut self) {
-        *self = Self { rules: self.rules, ..Self::new(self.enabled) };
-    }
-
-    /// The workload's own rules delay its restarts even when those of others are not delayed.
-    pub fn set_rules(&mut self, rules: Option<Restart>) {
-        self.rules = rules;
     }
 
     /// Starts and restarts without success in a row.
@@ -146,7 +137,7 @@ mod tests {
     fn a_crash_loop_restarts_at_once_then_ever_later() {
         let clock = ManualClock::new();
         let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(true);
+        let mut backoff = RestartBackoff::new(true, None);
         let start = clock.now();
         backoff.starting(start);
         backoff.running(start);
@@ -165,7 +156,7 @@ mod tests {
         let clock = ManualClock::new();
         let mut random = fastrand::Rng::with_seed(1);
         for (ran, immediate) in [(RESTART_RESET - Duration::from_millis(1), false), (RESTART_RESET, true)] {
-            let mut backoff = RestartBackoff::new(true);
+            let mut backoff = RestartBackoff::new(true, None);
             backoff.failures = 12;
             backoff.starting(clock.now());
             backoff.running(clock.now());
@@ -180,12 +171,12 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         let start = clock.now();
         for ended in [Ended::Well, Ended::Badly] {
-            let mut backoff = RestartBackoff::new(true);
+            let mut backoff = RestartBackoff::new(true, None);
             backoff.starting(start);
             let now = start + Duration::from_millis(10);
             assert_eq!(backoff.next(ended, now, &mut random).unwrap(), start + RESTART_SPACING, "{ended:?}");
             let later = start + Duration::from_secs(2);
-            backoff.reset();
+            backoff = RestartBackoff::new(true, None);
             assert_eq!(backoff.next(ended, later, &mut random).unwrap(), later, "{ended:?}");
         }
     }
@@ -195,7 +186,7 @@ mod tests {
     fn a_start_that_did_not_become_ready_is_delayed_even_without_backoff() {
         let start = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
-        let mut backoff = RestartBackoff::new(false);
+        let mut backoff = RestartBackoff::new(false, None);
         let mut now = start;
         for _ in 0..12 {
             backoff.starting(now);
@@ -221,8 +212,7 @@ mod tests {
         let now = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
         for enabled in [true, false] {
-            let mut backoff = RestartBackoff::new(enabled);
-            backoff.set_rules(Some(rules(None)));
+            let mut backoff = RestartBackoff::new(enabled, Some(rules(None)));
             for bound_ms in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
                 let delay = backoff.next(Ended::Badly, now, &mut random).unwrap() - now;
                 let bound = Duration::from_millis(bound_ms);
@@ -238,8 +228,7 @@ mod tests {
         let now = ManualClock::new().now();
         let mut random = fastrand::Rng::with_seed(1);
         for most in [0, 1, 3] {
-            let mut backoff = RestartBackoff::new(true);
-            backoff.set_rules(Some(rules(Some(most))));
+            let mut backoff = RestartBackoff::new(true, Some(rules(Some(most))));
             for (ran_s, begins_anew) in [(9, false), (10, true)] {
                 backoff.failures = most;
                 backoff.running(now);

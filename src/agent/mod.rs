@@ -196,8 +196,7 @@ fn start_engines(
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
     let mut start = |engine, unknown_info, lister, connect| -> io::Result<()> {
-        let repair_interval = settings.listing_interval;
-        let checker = CheckerSettings { repair_interval, ..CheckerSettings::new(engine, unknown_info) };
+        let checker = CheckerSettings { engine, unknown_info, repair_interval: settings.listing_interval };
         let (watch, commands) = bounded(WATCH_INBOX);
         threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{engine}")))?);
         engines.insert(engine.into(), EngineSource { connect, watch });

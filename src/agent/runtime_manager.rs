@@ -168,7 +168,6 @@ pub struct RuntimeManager<C: Clock> {
     records: BTreeMap<Name, Record>,
     /// The workloads that wait for another one, by the name of that one.
     waiters: BTreeMap<String, BTreeSet<Name>>,
-    loops_started: u64,
     /// How far starts are prepared, when a workload does not say it.
     prepare_level: PrepareLevel,
     /// A list of what is to be staged has come since the session began.
@@ -223,7 +222,6 @@ impl<C: Clock> RuntimeManager<C> {
             rerun,
             records: BTreeMap::new(),
             waiters: BTreeMap::new(),
-            loops_started: 0,
         }
     }
 
@@ -319,7 +317,6 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Does what may be done of a workload of which something else is wanted now.
     pub fn settle(&mut self, name: &Name) {
-        let _source = log_source(name.clone());
         let others = self.update_withheld();
         self.decide(name, true);
         self.decide_all(&others);
@@ -334,6 +331,7 @@ impl<C: Clock> RuntimeManager<C> {
     /// Orders what may be done of a workload. What keeps waiting is reported again only when it was `requested`.
     fn decide(&mut self, name: &Name, requested: bool) {
         let Some(record) = self.records.get_mut(name).filter(|_| !self.awaits_listings) else { return };
+        let _source = log_source(name.clone());
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
         let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
@@ -603,7 +601,6 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) {
-        let _source = log_source(name.clone());
         let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) else { return };
         info!("Deleting workload '{name}'.");
         object.ending = true;
@@ -617,7 +614,6 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-workload-obj-update-command~1]
     fn start(&mut self, added: AddedWorkload) {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
-        let _source = log_source(name.clone());
         let mut order = self.order(&added);
         let found = self.found.remove(&name);
         if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
@@ -673,7 +669,6 @@ impl<C: Clock> RuntimeManager<C> {
         surplus: Vec<Surplus>,
         wish: Option<Wish>,
     ) {
-        self.loops_started += 1;
         let (wishes, slot) = wish_slot();
         let workload = match &wish {
             Some(Wish::Run(order)) => Some(order.added.workload.clone()),
@@ -682,7 +677,7 @@ impl<C: Clock> RuntimeManager<C> {
         let (context, random, creates) = (self.context.clone(), self.random.fork(), held.is_none());
         let ending = matches!(wish, Some(Wish::End)) || (wish.is_none() && creates);
         let held = held.map(|id| (runtime.clone(), id));
-        let control_loop = WorkloadControlLoop::new(self.loops_started, instance.clone(), held, context, random, slot);
+        let control_loop = WorkloadControlLoop::new(instance.clone(), held, context, random, slot);
         let name = instance.workload.clone();
         // The other end is still here.
         let _ = wishes.put_surplus(surplus);

@@ -66,16 +66,6 @@ impl StartSlots {
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// A slot if one is free now.
-    pub fn try_take(&self, of: Use) -> Option<StartSlot> {
-        let mut shared = self.shared.lock();
-        if !shared.is_free(of) {
-            return None;
-        }
-        shared.taken[of as usize] += 1;
-        Some(StartSlot { shared: self.shared.clone(), of })
-    }
-
     /// Requests a slot; `wake` is called when it can be taken.
     pub fn request(&self, of: Use, wake: Box<dyn Fn() + Send>) -> SlotRequest {
         let (give, given) = bounded(1);
@@ -156,6 +146,13 @@ mod tests {
         pub fn free(&self) -> usize {
             let shared = self.shared.lock();
             shared.limits[Use::Start as usize] - shared.taken[Use::Start as usize]
+        }
+    }
+
+    impl StartSlots {
+        /// A slot if one is free now.
+        pub fn try_take(&self, of: Use) -> Option<StartSlot> {
+            self.request(of, Box::new(|| ())).try_take()
         }
     }
 

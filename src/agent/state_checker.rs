@@ -99,13 +99,6 @@ pub struct CheckerSettings {
     pub repair_interval: Duration,
 }
 
-impl CheckerSettings {
-    /// The settings of an engine, which has this text for states that cannot be had.
-    pub fn new(engine: &'static str, unknown_info: &'static str) -> Self {
-        Self { engine, unknown_info, repair_interval: REPAIR_INTERVAL }
-    }
-}
-
 // ------------------------------------------------------------------- the core
 
 /// What a state checker decides about.

@@ -180,17 +180,16 @@ pub enum Step {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// Loop number `number` of the agent. It holds nothing of `instance` yet, or a container of an earlier life.
+    /// It holds nothing of `instance` yet, or a container of an earlier life.
     #[must_use]
     pub fn new(
-        number: u64,
         instance: InstanceName,
         held: Option<(Name, ContainerId)>,
         context: LoopContext<C>,
         random: fastrand::Rng,
         slot: WishSlot,
     ) -> Self {
-        let restarts = RestartBackoff::new(context.restart_backoff);
+        let restarts = RestartBackoff::new(context.restart_backoff, None);
         let is_empty = held.is_none();
         let (runtime, container) = held.unzip();
         if !is_empty {
@@ -218,7 +217,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             failed_creates: 0,
             shown: String::new(),
             restarts,
-            lifecycle: InstanceLifecycle::new(number << 32),
+            lifecycle: InstanceLifecycle::default(),
             stage: Stage::Idle,
         }
     }
@@ -407,7 +406,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.runtime = added.workload.runtime.clone();
         (self.instance, self.wanted) = (added.instance, Some(added.workload));
         (self.starts, self.failed_creates, self.removal.failures) = (0, 0, 0);
-        self.restarts.reset();
         (self.stage, self.is_empty) = (Stage::Idle, false);
         self.reclaim_old();
         self.take_lifecycle();

@@ -463,7 +463,7 @@ pub fn control(bytes: &[u8]) {
         world.act(&mut session, now);
     }
     if session.deadline().is_some() {
-        session.on_deadline();
+        session.on_late(false);
         world.act(&mut session, now);
     }
     session.on_close();

@@ -356,14 +356,10 @@ impl Link {
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let (is_late, is_slow) = (is_due(self.session.deadline()), is_due(self.slow_at()));
-        if is_late {
-            self.session.on_deadline();
-        } else if is_slow {
-            self.session.on_slow();
-        } else {
-            return;
+        if is_late || is_slow {
+            self.session.on_late(!is_late);
+            self.act(now, shared);
         }
-        self.act(now, shared);
     }
 
     /// Writes what waits, as far as the workload reads it.

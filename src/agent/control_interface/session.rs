@@ -148,23 +148,15 @@ impl Session {
         self.effects.push_back(Effect::Begin);
     }
 
-    /// The time of [`Self::deadline`] has come.
-    pub fn on_deadline(&mut self) {
+    /// A message takes too long: the time of [`Self::deadline`] has come, or those of others wait for its room.
+    pub fn on_late(&mut self, others_wait: bool) {
         let reason = match self.stage {
             Stage::New => UNDECODABLE.to_owned(),
-            _ => format!("A message was not complete within {} s", CONTROL_MESSAGE_TIME.as_secs()),
-        };
-        self.refuse(reason);
-    }
-
-    /// The message that is being read takes too long while those of others wait for its room.
-    pub fn on_slow(&mut self) {
-        let reason = match self.stage {
-            Stage::New => UNDECODABLE.to_owned(),
-            _ => format!(
+            _ if others_wait => format!(
                 "A large message was not complete within {} s while other workloads waited; write it as a whole",
                 LARGE_TIME.as_secs()
             ),
+            _ => format!("A message was not complete within {} s", CONTROL_MESSAGE_TIME.as_secs()),
         };
         self.refuse(reason);
     }

@@ -69,6 +69,11 @@ fn exited(name: &str, code: i64) -> ListedContainer {
     container(name, &ExecutionState::exited(code), 0)
 }
 
+fn settings() -> CheckerSettings {
+    let unknown_info = "Error getting state from Podman.";
+    CheckerSettings { engine: "podman", unknown_info, repair_interval: REPAIR_INTERVAL }
+}
+
 fn refusal() -> RuntimeError {
     RuntimeError::Failed("no".to_owned())
 }
@@ -76,11 +81,7 @@ fn refusal() -> RuntimeError {
 impl Bench {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let checker = StateChecker::new(
-            Fake::default(),
-            clock.clone(),
-            CheckerSettings::new("podman", "Error getting state from Podman."),
-        );
+        let checker = StateChecker::new(Fake::default(), clock.clone(), settings());
         Self { checker, clock, reports: Arc::default() }
     }
 
@@ -577,7 +578,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let (commands, inbox) = bounded(4);
     let (reports, reported) = bounded(4);
     let connector = Box::new(engine.connector("agent_A"));
-    let settings = CheckerSettings::new("podman", "Error getting state from Podman.");
+    let settings = settings();
     let thread = start(settings, connector, inbox, Pulse::unattended()).unwrap();
     let instance = instance("web");
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));

@@ -5,7 +5,7 @@
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
 use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
-use crate::agent::backoff::Ended;
+use crate::agent::backoff::{Ended, RestartBackoff};
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::limits::MISSING_TARGET_RETRY;
@@ -18,9 +18,14 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Identifies the next probe of this process.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
 /// One instance from its start to its end: created, starting, ready (which stays), ended.
+#[derive(Default)]
 pub(super) struct InstanceLifecycle {
     spec: Arc<Lifecycle>,
     /// Why the block cannot be followed.
@@ -38,7 +43,6 @@ pub(super) struct InstanceLifecycle {
     /// Additional info of the state that is shown.
     note: String,
     probe: Option<Probe>,
-    next_key: u64,
     notify: Option<NotifySocket>,
     /// There was a container that its `gone` condition is about.
     must_be_gone: bool,
@@ -64,24 +68,6 @@ impl Drop for NotifySocket {
 }
 
 impl InstanceLifecycle {
-    pub(super) fn new(first_key: u64) -> Self {
-        Self {
-            spec: Arc::default(),
-            invalid: None,
-            just_started: true,
-            adopted: false,
-            started: None,
-            is_ready: false,
-            deadline: None,
-            observed: None,
-            note: String::new(),
-            probe: None,
-            next_key: first_key,
-            notify: None,
-            must_be_gone: false,
-        }
-    }
-
     /// Whether the removed container has to be probed before what follows.
     pub(super) fn has_gone_condition(&self) -> bool {
         self.must_be_gone && self.spec.gone.is_some()
@@ -118,8 +104,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Some(Err(error)) => (Arc::default(), Some(error.to_string())),
             None => (Arc::default(), None),
         };
-        self.restarts.set_rules(spec.restart);
-        self.lifecycle = InstanceLifecycle { spec, invalid, ..InstanceLifecycle::new(self.lifecycle.next_key) };
+        self.restarts = RestartBackoff::new(self.context.restart_backoff, spec.restart);
+        self.lifecycle = InstanceLifecycle { spec, invalid, ..InstanceLifecycle::default() };
     }
 
     // ------------------------------------------------------------------ start
@@ -204,8 +190,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let notify =
             self.lifecycle.notify.as_ref().filter(|_| check == Check::Notify).map(|notify| notify.socket.clone());
-        self.lifecycle.next_key += 1;
-        let key = self.lifecycle.next_key;
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         self.lifecycle.probe = Some(Probe { key, purpose, incomplete });
         self.context.probes.watch(ProbeOrder {
             key,

@@ -61,12 +61,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.stage = Stage::BehindRemoval(start);
             return;
         }
-        match self.context.slots.try_take(Use::Start) {
+        let request = self.context.slots.request(Use::Start, self.slot.waker());
+        match request.try_take() {
             Some(slot) => self.start(start, Some(slot)),
-            None => {
-                let request = self.context.slots.request(Use::Start, self.slot.waker());
-                self.stage = Stage::WaitingForSlot(start, request);
-            }
+            None => self.stage = Stage::WaitingForSlot(start, request),
         }
     }
 

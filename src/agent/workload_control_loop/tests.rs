@@ -98,7 +98,7 @@ impl Rig {
         change(&mut context);
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
-        let control_loop = WorkloadControlLoop::new(1, instance("a"), None, context, random, slot);
+        let control_loop = WorkloadControlLoop::new(instance("a"), None, context, random, slot);
         let (steps, watch_commands) = (Step::Idle, Vec::new());
         Self {
             control_loop,
@@ -138,7 +138,7 @@ impl Rig {
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
-        self.control_loop = WorkloadControlLoop::new(2, instance(config), held, context, random, slot);
+        self.control_loop = WorkloadControlLoop::new(instance(config), held, context, random, slot);
         self.wishes = wishes;
         id
     }

@@ -269,7 +269,7 @@ fn a_message_has_to_be_complete_in_time_from_its_first_byte() {
             rig.clock.advance(CONTROL_MESSAGE_TIME / 4);
             rig.bytes(&[0]);
         }
-        rig.session.on_deadline();
+        rig.session.on_late(false);
         rig.act();
         let reason =
             if established { "A message was not complete within 30 s" } else { "Could not decode protobuf data" };
@@ -390,11 +390,11 @@ fn a_workload_that_writes_whatever_there_is_does_not_fill_the_log_of_its_agent()
             rig.hello("1.0.0");
             rig.session.on_message(Ok(message.clone()), rig.clock.now());
             rig.act();
-            rig.session.on_deadline();
+            rig.session.on_late(false);
             rig.act();
             rig.session.on_close();
             rig.bytes(&[1, 0xff]);
-            rig.session.on_slow();
+            rig.session.on_late(true);
             rig.act();
         }
     });
