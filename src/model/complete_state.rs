@@ -11,7 +11,7 @@ use super::node::{Node, StateError};
 use super::version::API_VERSION;
 use super::workload::{ConfigItem, File, FileContent, Workload};
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct DesiredState {
     /// `v1` or `v0.1`.
     #[serde(default)]
     pub api_version: String,
-    #[serde(default, deserialize_with = "workloads")]
+    #[serde(default)]
     pub workloads: BTreeMap<Name, Arc<Workload>>,
     /// Values for templates by key.
     #[serde(default)]
@@ -267,21 +267,6 @@ impl WorkloadStates {
 }
 
 // ------------------------------------------------------------ from the tree
-
-#[derive(Deserialize)]
-#[serde(from = "Workload")]
-struct Shared(Arc<Workload>);
-
-impl From<Workload> for Shared {
-    fn from(workload: Workload) -> Self {
-        Self(workload.into())
-    }
-}
-
-fn workloads<'de, D: Deserializer<'de>>(map: D) -> Result<BTreeMap<Name, Arc<Workload>>, D::Error> {
-    let workloads = BTreeMap::<String, Shared>::deserialize(map)?.into_iter();
-    Ok(workloads.map(|(name, Shared(workload))| (name.into(), workload)).collect())
-}
 
 /// Reads a desired state from its tree; each part may be missing.
 pub fn desired_state_from_node(node: &Node) -> Result<DesiredState, StateError> {

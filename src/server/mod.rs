@@ -188,9 +188,7 @@ impl ServerLoop {
     pub fn start_again_with<S: Into<Stored>>(&mut self, stored: S) -> Result<(), UpdateError> {
         let Stored { desired, updates } = stored.into();
         self.start(desired, Occasion::Stored)?;
-        if let Some((newest, updates)) = updates {
-            self.restore_updates(newest, &updates);
-        }
+        updates.map(|updates| self.restore_updates(updates));
         Ok(())
     }
 
