@@ -6,7 +6,7 @@ use super::access_rules::ControlInterfaceAccess;
 use super::names::{InstanceName, Name, named_enum};
 use super::node::Node;
 use super::runtime_config::{ReadConfig, RuntimeConfig};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -88,8 +88,8 @@ impl TryFrom<FileFields> for FileContent {
 }
 
 /// A value for templates.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(from = "Node")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Node", untagged)]
 pub enum ConfigItem {
     /// Text.
     Text(String),

@@ -13,15 +13,14 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Respons
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::logging::log_source;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl ServerLoop {
     /// Makes a checked state the desired one and sends agents what that means for them. Returns the response.
     ///
-    /// When workloads changed, subscribers have been notified before the agents; otherwise the changes are returned, to
-    /// be published after the response.
-    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> (ResponseContent, Changes) {
+    /// When workloads changed, subscribers have been notified before the agents; otherwise they are after the response.
+    pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> ResponseContent {
         let PreparedUpdate { mut change, forms, failed, writes_mode } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
@@ -56,15 +55,40 @@ impl ServerLoop {
         self.carry_out_in_mode(for_agents, changes)
     }
 
-    /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode. Returns
-    /// what [`Self::commit`] returns.
-    pub(super) fn carry_out_in_mode(&mut self, difference: Difference, changes: Changes) -> (ResponseContent, Changes) {
-        let (for_agents, infos) = self.workloads.in_mode(difference);
-        if for_agents.is_empty() {
+    /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode: replaces
+    /// the effective workloads that differ, notifies subscribers and sends each connected agent its part.
+    pub(super) fn carry_out_in_mode(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
+        let (Difference { added, deleted }, infos) = self.workloads.in_mode(difference);
+        if added.is_empty() && deleted.is_empty() {
             self.workloads.refresh_infos(&infos);
-            return (ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] }, changes);
+            self.unpublished.push(changes);
+            return ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] };
         }
-        (self.carry_out(for_agents, &infos, changes), Changes::default())
+        let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
+        let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
+        self.replace_effective(&added, &deleted, &mut changes);
+        deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
+        // One that comes back to an agent keeps its subscriptions there until the older instance has stopped.
+        for instance in deleted.iter().chain(&begun) {
+            self.end_denied_subscriptions(instance);
+        }
+        let (finished, for_agents) = self.split_finished(deletes);
+        self.workloads.refresh_infos(&infos);
+        self.publish(changes);
+        let reports: Vec<WorkloadState> = finished.into_iter().map(removed).collect();
+        self.peers.broadcast_states(&reports, None);
+        for (agent, plan) in per_agent(&added, for_agents) {
+            if let Some(peer) = self.peers.of_agent(&agent) {
+                plan.deleted.iter().for_each(|deleted| self.deletes.note_sent(deleted));
+                self.peers.send(peer, FromServer::UpdateWorkload(plan));
+            }
+        }
+        // Instances whose agent is away are never reported, so no report would relieve what waits for them.
+        let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
+        let away: Vec<&InstanceName> = away.collect();
+        self.relieve_deletes(away.into_iter());
+        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
+        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
     }
 
     /// Workloads of a start that cannot be taken over have no agent and never start; their state has the reason. An
@@ -88,37 +112,6 @@ impl ServerLoop {
                 before_hooks.insert(name, added);
             }
         }
-    }
-
-    /// Replaces the effective workloads that differ, notifies subscribers and sends each connected agent its part. `infos`
-    /// are workloads whose additional info depends on the mode.
-    fn carry_out(&mut self, difference: Difference, infos: &BTreeSet<Name>, mut changes: Changes) -> ResponseContent {
-        let Difference { added, deleted } = difference;
-        let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
-        let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
-        self.replace_effective(&added, &deleted, &mut changes);
-        deleted.iter().for_each(|instance| self.end_logs_of_workload(instance));
-        // One that comes back to an agent keeps its subscriptions there until the older instance has stopped.
-        for instance in deleted.iter().chain(&begun) {
-            self.end_denied_subscriptions(instance);
-        }
-        let (finished, for_agents) = self.split_finished(deletes);
-        self.workloads.refresh_infos(infos);
-        self.publish(changes);
-        let reports: Vec<WorkloadState> = finished.into_iter().map(removed).collect();
-        self.peers.broadcast_states(&reports, None);
-        for (agent, plan) in per_agent(&added, for_agents) {
-            if let Some(peer) = self.peers.of_agent(&agent) {
-                plan.deleted.iter().for_each(|deleted| self.deletes.note_sent(deleted));
-                self.peers.send(peer, FromServer::UpdateWorkload(plan));
-            }
-        }
-        // Instances whose agent is away are never reported, so no report would relieve what waits for them.
-        let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
-        let away: Vec<&InstanceName> = away.collect();
-        self.relieve_deletes(away.into_iter());
-        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
-        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
     }
 
     /// Replaces the effective workloads and gives new instances their first state.

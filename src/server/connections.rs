@@ -29,7 +29,7 @@ impl ServerLoop {
             PeerHello::Commander => (Service::Command, "commander-conn"),
         };
         let name = Name::from(format!("{prefix}-{}", uuid::Uuid::new_v4()));
-        self.peers.add(id, Peer { class, name, source, outbox });
+        self.peers.streams.insert(id, Peer { class, name, source, outbox });
     }
 
     /// Sends the states of the others first and the agent's workloads after them: these may depend on the others.
@@ -51,7 +51,7 @@ impl ServerLoop {
         let mut states = self.workloads.reported_states();
         states.retain(|state| state.instance.agent != name);
         let result = outbox.put_first_states(&states);
-        self.peers.add(id, Peer { class: Service::Agent, name: name.clone(), source: name.clone(), outbox });
+        self.peers.streams.insert(id, Peer { class: Service::Agent, name: name.clone(), source: name.clone(), outbox });
         self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
         self.deletes.forget_agent(&name);
@@ -108,7 +108,7 @@ impl ServerLoop {
 
     /// Removes a stream and its requests, except for logs.
     fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.peers.remove(id)?;
+        let peer = self.peers.streams.remove(&id)?; // Dropping its outbox ends it with status OK.
         self.end_lasting(|kind, key, _| kind != Kind::Logs && key.peer == id);
         self.end_usage_of_peer(id);
         self.waiting.remove_peer(id);
@@ -197,8 +197,7 @@ impl ServerLoop {
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
             self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
-            let was_staged = self.workloads.placeholders.remove(instance);
-            self.guarded.reported(instance, was_staged);
+            self.workloads.placeholders.remove(instance);
             self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
@@ -208,6 +207,7 @@ impl ServerLoop {
                 }
             }
         }
+        self.guarded.reported();
         self.judge(&states);
         self.publish(Changes::default());
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {

@@ -90,10 +90,7 @@ impl ServerLoop {
         let api_version = self.workloads.desired.api_version.clone();
         let change = StateChange { api_version, configs, ..StateChange::default() };
         match self.workloads.prepare(change, Occasion::Update) {
-            Ok(prepared) => {
-                let (_, unpublished) = self.commit(prepared);
-                self.publish(unpublished);
-            }
+            Ok(prepared) => drop(self.commit(prepared)),
             Err(error) => log::error!("The mode cannot be written: {error}"),
         }
     }

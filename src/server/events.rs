@@ -170,12 +170,18 @@ impl Altered {
 pub struct Changes {
     /// Parts of all paths below. When there are too many, no event has them.
     parts: usize,
-    /// The highest new nodes, with everything below them.
-    added: Vec<(Path, Node)>,
-    /// The highest nodes that are gone, with everything that was below them.
-    removed: Vec<(Path, Node)>,
-    /// Leaves with another value.
-    updated: Vec<Path>,
+    /// What became of which node, with everything below it.
+    all: Vec<(Change, Path, Node)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// The highest new node.
+    Added,
+    /// The highest node that is gone.
+    Removed,
+    /// A leaf with another value.
+    Updated,
 }
 
 fn path(parts: &[&str]) -> Path {
@@ -184,7 +190,7 @@ fn path(parts: &[&str]) -> Path {
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.updated.is_empty()
+        self.all.is_empty()
     }
 
     /// Whether too much changed to send each path of it.
@@ -194,24 +200,20 @@ impl Changes {
 
     /// The node at `path` changed. Both are sparse: empty containers are not there.
     fn node(&mut self, path: &mut Path, old: Option<&Node>, new: Option<&Node>) {
-        let before = self.added.len() + self.removed.len() + self.updated.len();
-        match (old, new) {
+        let (change, node) = match (old, new) {
             _ if self.are_too_many() => return,
-            (None, None) => {}
-            (None, Some(new)) => self.added.push((path.clone(), new.clone())),
-            (Some(old), None) => self.removed.push((path.clone(), old.clone())),
+            (None, None) => return,
+            (None, Some(new)) => (Change::Added, new.clone()),
+            (Some(old), None) => (Change::Removed, old.clone()),
             (Some(Node::Map(old)), Some(Node::Map(new))) => return self.each_entry(path, old, new),
-            (Some(old), Some(new)) if old == new => {}
+            (Some(old), Some(new)) if old == new => return,
             // An empty list means the same as none.
-            (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => {
-                self.added.push((path.clone(), new.clone()));
-            }
-            (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => {
-                self.removed.push((path.clone(), old.clone()));
-            }
-            (Some(_), Some(_)) => self.updated.push(path.clone()),
-        }
-        self.parts += path.len() * (self.added.len() + self.removed.len() + self.updated.len() - before);
+            (Some(Node::List(old)), Some(new @ Node::List(_))) if old.is_empty() => (Change::Added, new.clone()),
+            (Some(old @ Node::List(_)), Some(Node::List(new))) if new.is_empty() => (Change::Removed, old.clone()),
+            (Some(_), Some(_)) => (Change::Updated, Node::empty()),
+        };
+        self.parts += path.len();
+        self.all.push((change, path.clone(), node));
     }
 
     fn each_entry(&mut self, way: &mut Path, old: &Entries, new: &Entries) {
@@ -254,10 +256,9 @@ impl Changes {
 
     /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
-        if before.api_version != now.api_version {
-            for part in ["desiredState", "effectiveState"] {
-                self.updated.push(path(&[part, "apiVersion"]));
-            }
+        let [old, new] = [&before.api_version, &now.api_version].map(Node::text);
+        for part in ["desiredState", "effectiveState"] {
+            self.node(&mut path(&[part, "apiVersion"]), Some(&old), Some(&new));
         }
         for (name, workload) in &before.workloads {
             self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));
@@ -283,23 +284,20 @@ impl Changes {
 
     /// The event for a subscriber with `masks`; `None` when it takes too long to find, or is too large.
     fn matching(&self, masks: Option<&MaskTree>, meter: &mut Meter<'_>) -> Option<Altered> {
-        let Altered { mut added, mut updated, mut removed } = Altered::default();
-        for (path, tree) in &self.added {
-            find(tree, masks, path, &mut added, meter)?;
+        let mut altered = Altered::default();
+        for (change, path, tree) in &self.all {
+            let found = match change {
+                Change::Added => &mut altered.added,
+                Change::Removed => &mut altered.removed,
+                Change::Updated => &mut altered.updated,
+            };
+            find(tree, masks, path, found, meter)?;
         }
-        for (path, tree) in &self.removed {
-            find(tree, masks, path, &mut removed, meter)?;
-        }
-        for path in &self.updated {
-            if follow(masks, path, meter)?.0 {
-                meter.add(path, &mut updated)?;
-            }
-        }
-        Some(Altered { added, updated, removed })
+        Some(altered)
     }
 }
 
-/// The paths of an event for the new or removed `node` at `path`.
+/// The paths of an event for a change of the `node` at `path`.
 fn find(
     node: &Node,
     masks: Option<&MaskTree>,

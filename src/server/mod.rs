@@ -42,7 +42,7 @@ use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
 use essential::Overtaken;
-use events::CpuTime;
+use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
 use lasting::LastingRequests;
 use metrics::{NumbersRequest, UpdateCounts};
@@ -74,9 +74,7 @@ pub enum ServerEvent {
     Room,
     /// The numbers of the metrics are wanted there.
     Metrics(NumbersRequest),
-    /// A read of what workloads use has waited long enough.
-    UsageDue,
-    /// Guarded updates have something to do, see [`ServerLoop::due`].
+    /// There is something to do without an event, see [`ServerLoop::due`].
     Due,
 }
 
@@ -121,6 +119,8 @@ pub struct ServerLoop {
     /// Updates that came before the server switched the mode by itself.
     overtaken: Overtaken,
     updates: UpdateCounts,
+    /// Changes without workloads, of which subscribers are notified at the end of the event.
+    unpublished: Vec<Changes>,
     metrics: Option<Receiver<NumbersRequest>>,
     hooks: Option<MutatingHooks>,
     guarded: GuardedUpdates,
@@ -188,9 +188,7 @@ impl ServerLoop {
     pub fn start_again_with<S: Into<Stored>>(&mut self, stored: S) -> Result<(), UpdateError> {
         let Stored { desired, updates } = stored.into();
         self.start(desired, Occasion::Stored)?;
-        if let Some((newest, updates)) = updates {
-            self.restore_updates(newest, &updates);
-        }
+        updates.map(|updates| self.restore_updates(updates));
         Ok(())
     }
 
@@ -240,14 +238,12 @@ impl ServerLoop {
         loop {
             pulse.turn();
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
-            let usage_due = self.usage_until().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
                     Ok(outcome) => ServerEvent::Hooks(outcome),
                     Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
                 },
-                recv(usage_due) -> _ => ServerEvent::UsageDue,
                 recv(events) -> event => match event {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
@@ -295,9 +291,10 @@ impl ServerLoop {
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
             ServerEvent::Metrics(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
-            ServerEvent::UsageDue | ServerEvent::Due => {}
+            ServerEvent::Due => {}
         }
         loop {
+            std::mem::take(&mut self.unpublished).into_iter().for_each(|changes| self.publish(changes));
             self.respond_with_usage();
             // The messages about the end of one peer may fail for the next one; each can fail once only.
             while let Some(peer) = self.peers.take_failed() {

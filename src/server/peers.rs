@@ -72,8 +72,6 @@ impl Agent {
 pub struct Peers {
     /// Streams by their number.
     pub streams: BTreeMap<PeerId, Peer>,
-    /// And by their name, which stands before the ids of requests that are passed on.
-    ids: BTreeMap<Name, PeerId>,
     /// Connected agents by name.
     pub agents: BTreeMap<Name, Agent>,
     /// Streams that did not take a message; closed at the end of the event.
@@ -86,8 +84,9 @@ impl Peers {
         self.streams.get(&id)
     }
 
+    /// The stream with this name, which stands before the ids of requests that are passed on.
     pub fn named(&self, name: &str) -> Option<PeerId> {
-        self.ids.get(name).copied()
+        self.streams.iter().find(|(_, peer)| *peer.name == *name).map(|(id, _)| *id)
     }
 
     /// The stream of a connected agent.
@@ -123,21 +122,6 @@ impl Peers {
             (Stream::Agent(agent), None) => agent.clone(),
             (Stream::Commander(peer), _) => self.get(*peer).map(|peer| peer.source.clone()).unwrap_or_default(),
         }
-    }
-
-    /// A stream was opened.
-    pub fn add(&mut self, id: PeerId, peer: Peer) {
-        self.ids.insert(peer.name.clone(), id);
-        self.streams.insert(id, peer);
-    }
-
-    /// Removes a stream. Dropping its outbox ends it with status OK.
-    pub fn remove(&mut self, id: PeerId) -> Option<Peer> {
-        let peer = self.streams.remove(&id)?;
-        if self.ids.get(&peer.name) == Some(&id) {
-            self.ids.remove(&peer.name);
-        }
-        Some(peer)
     }
 
     /// A stream that did not take a message, once for each.

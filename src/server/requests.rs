@@ -3,7 +3,6 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
-use super::events::Changes;
 use super::lasting::Kind;
 use super::mutating_hooks::HookOutcome;
 use super::prepare::{Occasion, PreparedUpdate};
@@ -246,13 +245,10 @@ impl ServerLoop {
         self.room.0.wake_by_ref(); // For what waited for that.
     }
 
-    fn update_done(&mut self, key: &RequestKey, result: Result<(ResponseContent, Changes), UpdateError>) {
+    fn update_done(&mut self, key: &RequestKey, result: Result<ResponseContent, UpdateError>) {
         self.updates.add(result.is_ok());
         match result {
-            Ok((success, unpublished)) => {
-                self.peers.respond(key, success);
-                self.publish(unpublished);
-            }
+            Ok(success) => self.peers.respond(key, success),
             Err(error) => {
                 let text = error.answer();
                 log::warn!("Refusing an update: {}", excerpt(&text));

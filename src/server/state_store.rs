@@ -11,12 +11,12 @@
 use crate::limits::STACK_LARGE;
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
 use crate::model::names::hash_id;
-use crate::model::node::Node;
+use crate::model::node::{Node, StateError};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::folder_lock;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -52,20 +52,29 @@ const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 /// The key of guarded updates in the file; earlier servers ignore it.
 const UPDATES: &str = "updates";
 
-/// The keys below it.
-const NEWEST_UPDATE: &str = "newest";
-const UPDATE_LIST: &str = "list";
+/// The guarded updates as they are stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredUpdates {
+    /// The newest number that was given.
+    pub newest: u64,
+    /// In the order in which they have ended, the open ones first.
+    pub list: Vec<StoredUpdate>,
+}
 
-/// A guarded update as it is stored, with its number.
-pub type StoredUpdate = (u64, Arc<Node>);
+/// One of them, with its number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredUpdate {
+    pub number: u64,
+    pub update: Arc<Node>,
+}
 
 /// What is kept over restarts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stored {
     /// What users asked for.
     pub desired: DesiredState,
-    /// The newest number of a guarded update, and those that are known, with their numbers; `None` when there was none.
-    pub updates: Option<(u64, Vec<StoredUpdate>)>,
+    /// `None` when there was none.
+    pub updates: Option<StoredUpdates>,
 }
 
 impl From<DesiredState> for Stored {
@@ -263,7 +272,8 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
     let node = node.map_err(|error| error.to_string())?;
     let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
-    Ok(Stored { desired, updates: node.get(UPDATES).map(updates_from_node) })
+    let updates = node.get(UPDATES).map(|updates| updates.read(UPDATES)).transpose();
+    Ok(Stored { desired, updates: updates.map_err(|error: StateError| error.to_string())? })
 }
 
 /// How deep maps and lists are nested in a text of JSON.
@@ -286,32 +296,14 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// The updates as a part of the stored state.
-fn updates_node(newest: u64, updates: &[StoredUpdate]) -> Node {
-    // In the order in which they have ended, the open ones first.
-    let one = |(number, update): &(u64, Arc<Node>)| {
-        let number = ("number", Node::Number(*number));
-        Node::object([number, ("update", Node::clone(update))])
-    };
-    Node::object([(NEWEST_UPDATE, Node::Number(newest)), (UPDATE_LIST, Node::List(updates.iter().map(one).collect()))])
-}
-
-/// Reads what [`updates_node`] has made; what is not that is left out.
-fn updates_from_node(node: &Node) -> (u64, Vec<(u64, Arc<Node>)>) {
-    let newest = node.get(NEWEST_UPDATE).and_then(Node::as_number).unwrap_or_default();
-    let one = |item: &Node| Some((item.get("number")?.as_number()?, Arc::new(item.get("update")?.clone())));
-    let list = node.get(UPDATE_LIST).and_then(Node::as_list).unwrap_or_default();
-    (newest, list.iter().filter_map(one).collect())
-}
-
 /// What is stored of a state.
 ///
 /// # Errors
 /// None in practice: a state has nothing that JSON could not hold.
 pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     let mut node = state.desired.node(Rendering::Sparse);
-    if let (Some((newest, updates)), Some(entries)) = (&state.updates, node.as_map_mut()) {
-        entries.insert(UPDATES, updates_node(*newest, updates));
+    if let (Some(updates), Some(entries)) = (&state.updates, node.as_map_mut()) {
+        entries.insert(UPDATES, serde_json::to_value(updates).and_then(Node::deserialize)?);
     }
     let body = serde_json::to_string(&node)?;
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))

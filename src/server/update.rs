@@ -169,8 +169,8 @@ pub fn requested_change(
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
             omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.
-            let change = Patch::new(current, masks, may_forget).apply(&new, masks)?;
-            Ok(StateChange { forgotten_updates: forgotten_updates(&new, masks), ..change })
+            let forgotten_updates = forgotten_updates(&new, masks);
+            Ok(StateChange { forgotten_updates, ..Patch::new(current, masks, may_forget).apply(new, masks)? })
         }
     }
 }
@@ -319,8 +319,9 @@ impl<'s> Patch<'s> {
         Self { desired, tree, workloads, configs }
     }
 
-    fn apply(mut self, new: &Node, masks: &[String]) -> Result<StateChange, UpdateError> {
-        field_path::apply(&mut self.tree, new, masks.iter().map(String::as_str))?;
+    fn apply(mut self, new: Node, masks: &[String]) -> Result<StateChange, UpdateError> {
+        field_path::apply(&mut self.tree, &new, masks.iter().map(String::as_str))?;
+        drop(new); // What is large is not kept beside what becomes of it.
         let changed = match self.tree.get("desiredState") {
             Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
             None => DesiredState::default(),

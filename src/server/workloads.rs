@@ -232,51 +232,48 @@ impl<T: Ord + Clone> Users<T> {
 /// what it really has, and each forgotten state would have to be sent to everybody.
 #[derive(Debug, Default)]
 pub struct UnwantedInstances {
-    never_wanted: BTreeMap<Name, BTreeSet<InstanceName>>,
-    never_wanted_bytes: usize,
-    deleted: BTreeMap<Name, Deleted>,
+    never_wanted: BTreeMap<Name, Instances>,
+    /// Those that were wanted and whose end is not reported.
+    deleted: BTreeMap<Name, Instances>,
 }
 
-/// Instances that were wanted and whose end is not reported, with what the state of each takes at most.
+/// Instances of an agent, with what the state of each takes at most, in bytes.
 #[derive(Debug, Default)]
-struct Deleted {
-    instances: BTreeMap<InstanceName, usize>,
+struct Instances {
+    all: BTreeMap<InstanceName, usize>,
     bytes: usize,
 }
 
-/// Whether there is another place among those of the same workload; `sorted` begins with the first that may be one.
-fn has_place<'i>(sorted: impl Iterator<Item = &'i InstanceName>, instance: &InstanceName, most: usize) -> bool {
-    sorted.take_while(|other| other.workload == instance.workload).take(most).count() < most
-}
-
-fn never_wanted_bytes(instance: &InstanceName) -> usize {
-    instance.bytes() + UNWANTED_INFO_MAX
-}
-
-fn first_of_workload(instance: &InstanceName) -> InstanceName {
-    InstanceName::with_id(&instance.workload, "", "")
+impl Instances {
+    /// Adds one, unless there are `most` of the same workload.
+    fn add(&mut self, instance: &InstanceName, bytes: usize, most: usize) -> bool {
+        let sorted = self.all.range(InstanceName::with_id(&instance.workload, "", "")..);
+        let has_place = sorted.take_while(|(other, _)| other.workload == instance.workload).take(most).count() < most;
+        if has_place {
+            self.bytes += bytes;
+            self.bytes -= self.all.insert(instance.clone(), bytes).unwrap_or_default();
+        }
+        has_place
+    }
 }
 
 impl UnwantedInstances {
     /// A connected agent reports a state of an instance that is not wanted, with a text of at most [`UNWANTED_INFO_MAX`]
     /// bytes. Returns `false` when it cannot be kept: there are too many.
     pub fn report(&mut self, instance: &InstanceName) -> bool {
-        if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.instances.contains_key(instance)) {
+        if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.all.contains_key(instance)) {
             return true;
         }
-        let in_all: usize = self.never_wanted.values().map(BTreeSet::len).sum();
-        let bytes = self.never_wanted_bytes + never_wanted_bytes(instance);
+        let in_all: usize = self.never_wanted.values().map(|own| own.all.len()).sum();
+        let bytes = instance.bytes() + UNWANTED_INFO_MAX;
+        let sum = bytes + self.never_wanted.values().map(|own| own.bytes).sum::<usize>();
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
-        let is_known = own.contains(instance);
-        let has_room = own.len() < NEVER_WANTED
-            && in_all < NEVER_WANTED_IN_ALL
-            && bytes <= NEVER_WANTED_BYTES
-            && instance.bytes() <= NAME_BYTES_MAX
-            && has_place(own.range(first_of_workload(instance)..), instance, NEVER_WANTED_OF_WORKLOAD);
-        if has_room && own.insert(instance.clone()) {
-            self.never_wanted_bytes = bytes;
-        }
-        is_known || has_room
+        own.all.contains_key(instance)
+            || own.all.len() < NEVER_WANTED
+                && in_all < NEVER_WANTED_IN_ALL
+                && sum <= NEVER_WANTED_BYTES
+                && instance.bytes() <= NAME_BYTES_MAX
+                && own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)
     }
 
     /// An instance that has a state with a text of `info` bytes is not wanted any more. Returns `false` when its state
@@ -284,31 +281,19 @@ impl UnwantedInstances {
     pub fn delete(&mut self, instance: &InstanceName, info: usize) -> bool {
         let bytes = instance.bytes() + info.max(UNWANTED_INFO_MAX) + STATE_BYTES;
         let own = self.deleted.entry(instance.agent.clone()).or_default();
-        let others = own.instances.range(first_of_workload(instance)..).map(|(other, _)| other);
-        let has_room = own.bytes + bytes <= DELETED_BYTES && has_place(others, instance, DELETED_OF_WORKLOAD);
-        if has_room {
-            own.bytes += bytes;
-            own.bytes -= own.instances.insert(instance.clone(), bytes).unwrap_or_default();
-        }
-        has_room
+        own.bytes + bytes <= DELETED_BYTES && own.add(instance, bytes, DELETED_OF_WORKLOAD)
     }
 
     /// The instance has no state any more, or is wanted now. Returns whether it was counted.
     pub fn remove(&mut self, instance: &InstanceName) -> bool {
         let mut was_known = false;
-        if let Some(own) = self.never_wanted.get_mut(&instance.agent) {
-            was_known = own.remove(instance);
-            self.never_wanted_bytes -= if was_known { never_wanted_bytes(instance) } else { 0 };
-            if own.is_empty() {
-                self.never_wanted.remove(&instance.agent);
-            }
-        }
-        if let Some(own) = self.deleted.get_mut(&instance.agent) {
-            let bytes = own.instances.remove(instance);
+        for agents in [&mut self.never_wanted, &mut self.deleted] {
+            let Some(own) = agents.get_mut(&instance.agent) else { continue };
+            let bytes = own.all.remove(instance);
             was_known |= bytes.is_some();
             own.bytes -= bytes.unwrap_or_default();
-            if own.instances.is_empty() {
-                self.deleted.remove(&instance.agent);
+            if own.all.is_empty() {
+                agents.remove(&instance.agent);
             }
         }
         was_known
@@ -317,9 +302,7 @@ impl UnwantedInstances {
     /// An agent is gone. Returns its instances that were never wanted: nothing is kept of them, and it reports them again
     /// when it comes back.
     pub fn agent_gone(&mut self, name: &Name) -> BTreeSet<InstanceName> {
-        let gone = self.never_wanted.remove(name).unwrap_or_default();
-        self.never_wanted_bytes -= gone.iter().map(never_wanted_bytes).sum::<usize>();
-        gone
+        self.never_wanted.remove(name).unwrap_or_default().all.into_keys().collect()
     }
 }
 
@@ -336,13 +319,11 @@ mod tests {
     impl UnwantedInstances {
         /// All of them; sums that do not agree with the entries end the test.
         pub fn instances(&self) -> BTreeSet<&InstanceName> {
-            for (name, own) in &self.deleted {
-                assert_eq!(own.bytes, own.instances.values().sum::<usize>(), "{name}");
+            let all = || self.deleted.iter().chain(&self.never_wanted);
+            for (name, own) in all() {
+                assert_eq!(own.bytes, own.all.values().sum::<usize>(), "{name}");
             }
-            let never_wanted = self.never_wanted.values().flatten().map(never_wanted_bytes);
-            assert_eq!(self.never_wanted_bytes, never_wanted.sum::<usize>());
-            let deleted = self.deleted.values().flat_map(|own| own.instances.keys());
-            self.never_wanted.values().flatten().chain(deleted).collect()
+            all().flat_map(|(_, own)| own.all.keys()).collect()
         }
     }
 }

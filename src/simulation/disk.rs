@@ -104,6 +104,6 @@ impl Disk {
 
 /// Guarded updates and how far they are.
 fn phases(stored: &Stored) -> Vec<(u64, Option<Node>)> {
-    let updates = stored.updates.iter().flat_map(|(_, updates)| updates);
-    updates.map(|(number, update)| (*number, update.get("phase").cloned())).collect()
+    let updates = stored.updates.iter().flat_map(|updates| &updates.list);
+    updates.map(|stored| (stored.number, stored.update.get("phase").cloned())).collect()
 }

@@ -6,7 +6,6 @@
 
 pub use super::convert::ConvertError;
 use super::convert::messages;
-use crate::model::messages::{FromWorkload, ToWorkload};
 use protobuf::CodedInputStream;
 
 /// A varint of 64 bits has at most this many bytes.
@@ -119,36 +118,11 @@ impl FrameBuffer {
     }
 }
 
-/// Reads one message of a workload. A request that would take too much memory is not decoded, only its id is.
-///
-/// # Errors
-/// The bytes are no such message.
-pub fn read_message(bytes: &[u8]) -> Result<FromWorkload, ConvertError> {
-    messages::read_from_workload(bytes)
-}
-
-/// The bytes of a message to a workload, with its length.
-pub fn frame(message: ToWorkload) -> Vec<u8> {
-    messages::write_to_workload(&message)
-}
+pub use messages::{read_from_workload as read_message, write_to_workload as frame};
 
 /// The end of a workload.
 pub mod workload_side {
-    use super::{ConvertError, messages};
-    use crate::model::messages::{FromWorkload, ToWorkload};
-
-    /// The bytes of a message to the agent, with its length.
-    pub fn frame(message: FromWorkload) -> Vec<u8> {
-        messages::write_from_workload(&message)
-    }
-
-    /// Reads one message of the agent.
-    ///
-    /// # Errors
-    /// The bytes are no such message.
-    pub fn read_message(bytes: &[u8]) -> Result<ToWorkload, ConvertError> {
-        messages::read_to_workload(bytes)
-    }
+    pub use super::messages::{read_to_workload as read_message, write_from_workload as frame};
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::model::names::Name;
 use crate::model::workload::RestartPolicy;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
-use crate::server::events::Changes;
 use crate::server::modes::Modes;
 use crate::server::plan::{Difference, Form};
 use crate::server::prepare::PreparedUpdate;
@@ -34,7 +33,7 @@ impl ServerLoop {
         &mut self,
         prepared: PreparedUpdate,
         requester: &Requester,
-    ) -> Result<(ResponseContent, Changes), UpdateError> {
+    ) -> Result<ResponseContent, UpdateError> {
         let for_agents = self.workloads.difference(&prepared.forms);
         let asks_for_guard = self.asks_for_guard(&for_agents);
         if self.guarded.is_idle() && !asks_for_guard {
@@ -84,7 +83,7 @@ impl ServerLoop {
         left.keys().for_each(|name| open.trial.remove(name));
         self.ask_agents(&mut open);
         let (number, waiting) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
-        let (mut response, changes) = self.carry_out_update(open, prepared, left);
+        let mut response = self.carry_out_update(open, prepared, left);
         let is_staging = self.guarded.open.get(&number).is_some_and(Open::is_staging);
         if let ResponseContent::UpdateStateSuccess { added, deleted } = &mut response
             && is_staging
@@ -96,7 +95,7 @@ impl ServerLoop {
                 names.dedup();
             }
         }
-        Ok((response, changes))
+        Ok(response)
     }
 
     /// Whether `requester` may write all that `unit` is about.
@@ -208,7 +207,7 @@ impl ServerLoop {
         mut open: Open,
         prepared: PreparedUpdate,
         mut forms: BTreeMap<Name, Form>,
-    ) -> (ResponseContent, Changes) {
+    ) -> ResponseContent {
         let (number, was_staging) = (open.record.number, open.is_staging());
         let is_ready =
             open.cannot_be_staged().is_none() && open.awaited(&self.guarded.away, self.now()).next().is_none();
@@ -331,8 +330,7 @@ impl ServerLoop {
         let api_version = self.workloads.desired.api_version.clone();
         let change = StateChange { api_version, ..StateChange::default() };
         let prepared = PreparedUpdate { change, ..PreparedUpdate::default() };
-        let (_, changes) = self.carry_out_update(open, prepared, BTreeMap::new());
-        self.publish(changes);
+        self.carry_out_update(open, prepared, BTreeMap::new());
     }
 }
 

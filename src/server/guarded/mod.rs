@@ -22,7 +22,7 @@ use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
 use crate::server::plan::Form;
-use crate::server::state_store::Stored;
+use crate::server::state_store::{Stored, StoredUpdate, StoredUpdates};
 use crate::server::state_view::entries;
 use crate::server::update::UpdateError;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub struct Record {
     #[serde(flatten)]
     unit: Unit,
     /// Workloads that it does not touch and that need one which it touches, with what follows when they fail.
-    #[serde(default, with = "unit::by_name")]
+    #[serde(default)]
     dependents: BTreeMap<Name, OnFailure>,
     /// Whether something of it was carried out.
     #[serde(rename = "switched", default, with = "unit::flag", skip_serializing_if = "Not::not")]
@@ -339,7 +339,8 @@ impl ServerLoop {
         let guarded = &self.guarded;
         let open = guarded.open.values().map(|open| (open.record.number, Arc::new(open.record.node())));
         let ended = guarded.ended.iter().map(|ended| (ended.record.number, ended.stored.clone()));
-        let updates = (guarded.newest > 0).then(|| (guarded.newest, open.chain(ended).collect()));
+        let list = open.chain(ended).map(|(number, update)| StoredUpdate { number, update }).collect();
+        let updates = (guarded.newest > 0).then_some(StoredUpdates { newest: guarded.newest, list });
         Stored { desired: self.workloads.desired.clone(), updates }
     }
 
@@ -350,13 +351,13 @@ impl ServerLoop {
 
     /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
     // [impl->swdd~server-keeps-guarded-updates~1]
-    pub(in crate::server) fn restore_updates(&mut self, newest: u64, updates: &[(u64, Arc<Node>)]) {
+    pub(in crate::server) fn restore_updates(&mut self, StoredUpdates { newest, list }: StoredUpdates) {
         // Ours never comes near that; numbers given from now on are new in any case.
-        let known = updates.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let known = list.iter().map(|stored| stored.number).max().unwrap_or_default();
         self.guarded.newest = newest.max(known).min(u64::MAX / 2);
-        for (number, node) in updates {
-            let record = serde_json::to_value(&**node).and_then(Record::deserialize);
-            match record.map(|record| Record { number: *number, ..record }) {
+        for StoredUpdate { number, update } in list {
+            let record = serde_json::to_value(&*update).and_then(Record::deserialize);
+            match record.map(|record| Record { number, ..record }) {
                 Ok(record) if !record.phase.is_open() => self.guarded.keep(record),
                 Ok(record) if self.guarded.open.len() < UPDATES_OPEN => self.restore(record),
                 Ok(_) => log::error!("Forgetting update {number}: more than {UPDATES_OPEN} are open."),

@@ -90,7 +90,7 @@ impl Touched {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TouchedConfig {
     /// The way back; may be gone of an update that has ended.
-    #[serde(default, with = "config", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ConfigItem>,
     /// The hash of what is desired; `None` when the update deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub struct TouchedConfig {
 pub struct Unit {
     /// Workloads by name. Of a request also those that stay as they are although a config of an open update that they use
     /// has changed.
-    #[serde(default, with = "by_name")]
+    #[serde(default)]
     pub workloads: BTreeMap<Name, Touched>,
     /// Configs by key.
     #[serde(default)]
@@ -235,38 +235,5 @@ pub mod flag {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|_| true)
-    }
-}
-
-/// A map by names.
-pub mod by_name {
-    use crate::model::names::Name;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::collections::BTreeMap;
-
-    pub fn serialize<V: Serialize, S: Serializer>(map: &BTreeMap<Name, V>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(map.iter().map(|(name, value)| (&**name, value)))
-    }
-
-    pub fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<Name, V>, D::Error> {
-        let map: BTreeMap<String, V> = Deserialize::deserialize(deserializer)?;
-        Ok(map.into_iter().map(|(name, value)| (name.into(), value)).collect())
-    }
-}
-
-/// A config as its tree.
-pub mod config {
-    use crate::model::complete_state::config_node;
-    use crate::model::workload::ConfigItem;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(config: &Option<ConfigItem>, serializer: S) -> Result<S::Ok, S::Error> {
-        config.as_ref().map(config_node).serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ConfigItem>, D::Error> {
-        ConfigItem::deserialize(deserializer).map(Some)
     }
 }

@@ -94,7 +94,7 @@ impl ServerLoop {
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let GuardedUpdates { open, show_at, .. } = &self.guarded;
-        open.values().filter_map(|open| open.trial.due()).chain(*show_at).min()
+        open.values().filter_map(|open| open.trial.due()).chain(*show_at).chain(self.usage_until()).min()
     }
 
     /// An agent has reported these states.
@@ -224,8 +224,7 @@ impl ServerLoop {
         self.peers.broadcast_to_clis(&ends);
         self.show(true);
         let forms = unit.workloads.into_iter().map(|(name, touched)| (name, touched.before)).collect();
-        let (_, changes) = self.commit(PreparedUpdate { change, forms, ..PreparedUpdate::default() });
-        self.publish(changes);
+        self.commit(PreparedUpdate { change, forms, ..PreparedUpdate::default() });
         self.send_lists();
     }
 

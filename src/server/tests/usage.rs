@@ -60,7 +60,7 @@ impl Rig {
     fn pass(&mut self, time: Duration) {
         self.clock.advance(time);
         if self.cluster.server.usage_until().is_some_and(|at| at <= crate::platform::clock::Clock::now(&self.clock)) {
-            self.cluster.server.on_event(ServerEvent::UsageDue);
+            self.cluster.server.on_event(ServerEvent::Due);
         }
     }
 }
@@ -312,7 +312,7 @@ fn sixteen_reads_of_a_stream_wait_and_they_end_with_it() {
     assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [1, 1]);
     rig.cluster.close(other);
     assert_eq!(rig.cluster.server.usage_until(), None);
-    rig.cluster.server.on_event(ServerEvent::UsageDue);
+    rig.cluster.server.on_event(ServerEvent::Due);
     assert_eq!(rig.cluster.server.samples.sizes(&rig.cluster.server.lasting), [0, 0]);
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Thread: none, plain functions.
 
+use super::{ConvertError, Decoded, MALFORMED};
 use protobuf::CodedInputStream;
 use protobuf::rt::WireType;
 
@@ -24,10 +25,6 @@ pub enum Value<'b> {
     /// What no field of the schema has: numbers of fixed length, and groups.
     Other,
 }
-
-/// Bytes that are no message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
 
 /// Iterates over the fields; what is malformed is the last item.
 pub struct Fields<'b> {
@@ -62,7 +59,7 @@ impl<'b> Fields<'b> {
 }
 
 impl<'b> Iterator for Fields<'b> {
-    type Item = Result<Field<'b>, Malformed>;
+    type Item = Decoded<Field<'b>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.stream.eof().is_ok_and(|is_end| is_end) {
@@ -72,6 +69,6 @@ impl<'b> Iterator for Fields<'b> {
         if field.is_none() {
             *self = Self::of(&[]);
         }
-        Some(field.ok_or(Malformed))
+        Some(field.ok_or_else(|| ConvertError(MALFORMED.to_owned())))
     }
 }

@@ -649,7 +649,7 @@ pub fn read_from_workload(bytes: &[u8]) -> Decoded<FromWorkload> {
 }
 
 /// With its length.
-pub fn write_from_workload(message: &FromWorkload) -> Vec<u8> {
+pub fn write_from_workload(message: FromWorkload) -> Vec<u8> {
     delimited(&control::ToAnkaios { ToAnkaiosEnum: message.write(), ..Default::default() })
 }
 
@@ -662,6 +662,6 @@ pub fn read_to_workload(bytes: &[u8]) -> Decoded<ToWorkload> {
 }
 
 /// With its length.
-pub fn write_to_workload(message: &ToWorkload) -> Vec<u8> {
+pub fn write_to_workload(message: ToWorkload) -> Vec<u8> {
     delimited(&control::FromAnkaios { FromAnkaiosEnum: message.write(), ..Default::default() })
 }

@@ -14,7 +14,7 @@ pub mod messages;
 mod schema;
 mod tree;
 
-use fields::{Fields, Malformed, Value};
+use fields::{Fields, Value};
 
 /// What becomes of bytes.
 type Decoded<T> = Result<T, ConvertError>;
@@ -41,12 +41,6 @@ impl ConvertError {
     fn unknown_enum(number: u64) -> Self {
         let number = number.cast_signed();
         Self(format!("unknown enumeration value {number}"))
-    }
-}
-
-impl From<Malformed> for ConvertError {
-    fn from(_: Malformed) -> Self {
-        Self(MALFORMED.to_owned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of framing and of the bytes that workloads and agents exchange.
 
 use super::*;
+use crate::model::messages::{FromWorkload, ToWorkload};
 use crate::model::messages::{LogsRequest, ReadState, Request, RequestContent, Response, ResponseContent};
 use crate::model::names::InstanceName;
 

@@ -91,13 +91,14 @@ fn updates_that_others_took_over_hold_nothing_and_displace_no_other() {
     rig.report(&db_instance("2"), Phase::PendingStartingFailed);
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     rig.apply(&many).unwrap();
-    let size = |rig: &Rig| serde_json::to_string(&*rig.cluster.server.stored().updates.unwrap().1[0].1).unwrap().len();
+    let size =
+        |rig: &Rig| serde_json::to_string(&*rig.cluster.server.stored().updates.unwrap().list[0].update).unwrap().len();
     let before = size(&rig);
     for image in 2..2 * UPDATES_ENDED {
         rig.apply(&[&workload("m0", &image.to_string(), "{}", "")]).unwrap();
     }
-    let updates = rig.cluster.server.stored().updates.unwrap().1;
-    let stored: usize = updates.iter().map(|(_, node)| serde_json::to_string(&**node).unwrap().len()).sum();
+    let updates = rig.cluster.server.stored().updates.unwrap().list;
+    let stored: usize = updates.iter().map(|stored| serde_json::to_string(&*stored.update).unwrap().len()).sum();
     assert!(stored < before + before / 2, "{stored} bytes, of which the open one has {before}");
     assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1"), "this one is still known");
 }
@@ -115,9 +116,9 @@ fn what_is_kept_of_ended_updates_is_bounded_with_names_and_all() {
         new.iter().for_each(|instance| rig.report(instance, Phase::Removed));
         new.iter().for_each(|instance| rig.report(instance, Phase::Running));
     }
-    let updates = rig.cluster.server.stored().updates.unwrap().1;
+    let updates = rig.cluster.server.stored().updates.unwrap().list;
     assert_eq!(updates.len(), UPDATES_ENDED);
-    let stored: usize = updates.iter().map(|(_, node)| serde_json::to_string(&**node).unwrap().len()).sum();
+    let stored: usize = updates.iter().map(|stored| serde_json::to_string(&*stored.update).unwrap().len()).sum();
     assert!(stored < UPDATES_ENDED_BYTES + UPDATES_ENDED * 1024, "{stored} bytes");
 }
 

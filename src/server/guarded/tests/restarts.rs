@@ -150,14 +150,13 @@ fn an_earlier_server_reads_the_state_and_ignores_the_updates() {
 }
 
 /// As an earlier version has stored it, which did not note who had requested an update.
-fn of_earlier_version(Stored { desired, updates }: Stored) -> Stored {
-    let update = |(number, mut node): (u64, Arc<Node>)| {
-        let entries = Arc::make_mut(&mut node).as_map_mut().unwrap();
+fn of_earlier_version(mut stored: Stored) -> Stored {
+    for update in stored.updates.iter_mut().flat_map(|updates| &mut updates.list) {
+        let entries = Arc::make_mut(&mut update.update).as_map_mut().unwrap();
         assert!(entries.remove("source").is_some());
         entries.remove("ofWorkload");
-        (number, node)
-    };
-    Stored { desired, updates: updates.map(|(newest, all)| (newest, all.into_iter().map(update).collect())) }
+    }
+    stored
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn repeated(kind: Kind, number: u32, bytes: &[u8], depth: usize, left: &mut Left
             }
         }
         Ok(_) => None,
-        Err(malformed) => Some(Err(ConvertError::from(malformed))),
+        Err(malformed) => Some(Err(malformed)),
     });
     match kind {
         Map(kind) => {
