@@ -11,8 +11,8 @@ use ankaios_lite::agent::probes::{Outcome, sockets, table};
 use ankaios_lite::agent::workload_files::write_files;
 use ankaios_lite::cli::args::Arguments;
 use ankaios_lite::cli::output::Output;
+use ankaios_lite::cli::set;
 use ankaios_lite::cli::settings::{CliSettings, known_contexts};
-use ankaios_lite::cli::state_input;
 use ankaios_lite::limits::LOG_MESSAGE_MAX;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::lifecycle;
@@ -318,7 +318,7 @@ pub fn texts(bytes: &[u8]) {
         assert!(!text.contains(['/', '.', ' ', '\n']) && !text.is_empty(), "{text:?} becomes part of a path");
     }
     let _ = (ServerUrl::parse(text), check_compatible(text));
-    match state_input::read("-", text) {
+    match set::read("-", text) {
         Ok(input) => assert!(input.unknown.iter().all(|key| !key.path.is_empty())),
         Err(error) => assert!(!error.to_string().ends_with(": ''") && !error.hint().is_empty()),
     }
