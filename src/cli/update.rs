@@ -17,6 +17,7 @@ use crate::model::names::is_name;
 use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::Workload;
+use crate::platform::settings::read_limited;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -176,12 +177,7 @@ pub fn check_name(kind: &str, name: &str) -> Result<()> {
 /// default; `-` is standard input.
 pub fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
-    let mut text = String::new();
-    source.take(MESSAGE_MAX as u64 + 1).read_to_string(&mut text)?;
-    if text.len() > MESSAGE_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MESSAGE_MAX} bytes")));
-    }
-    Ok(text)
+    read_limited(source, MESSAGE_MAX)
 }
 
 /// The update that deletes workloads by name.

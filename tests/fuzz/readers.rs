@@ -26,7 +26,6 @@ use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload
 use ankaios_lite::runtime::container_config::config_of;
 use ankaios_lite::runtime::engine_children::EngineChildren;
 use ankaios_lite::runtime::log_reader::Lines;
-use ankaios_lite::runtime::pod_states;
 use ankaios_lite::runtime::{ListedContainer, NewContainer};
 use ankaios_lite::runtime::{container_list, containerd, kube_manifest, podman_kube};
 use ankaios_lite::server::{self, ServerLoop, state_store};
@@ -79,7 +78,7 @@ pub fn engines(bytes: &[u8]) {
             let _ = (container.name(), container.is_infra(), container.ended_at(), container.execution_state());
         }
         let pods = Ok(Some(podman_kube::parse_pods(second)));
-        let listed = pod_states::listed(instance(), &pods, &containers);
+        let listed = podman_kube::listed(instance(), &pods, &containers);
         assert_eq!(listed.instance, instance());
         assert!(listed.ended_at.is_none() || listed.processes.is_empty(), "it has ended and runs: {listed:?}");
     }
