@@ -12,7 +12,7 @@ use ankaios_lite::platform::memory;
 use ankaios_lite::platform::metrics_file;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
-use ankaios_lite::platform::settings::{MissingPems, SettingsError};
+use ankaios_lite::platform::settings::{MissingPems, SettingsError, read_limited};
 use ankaios_lite::platform::threads::{self, Thread};
 use ankaios_lite::platform::vital::VitalThreads;
 use ankaios_lite::server::ServerLoop;
@@ -27,7 +27,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -253,15 +253,9 @@ fn start_with_stored(server: &mut ServerLoop, folder: Option<&Path>) -> Result<b
 
 /// Reads and parses the startup manifest; keys that mean nothing are reported and ignored.
 fn read_manifest(path: &Path) -> Result<DesiredState, Failure> {
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Failure("Could not read the startup config", format!("{}: {error}", path.display()))
-    };
-    let mut text = String::new();
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    file.take(MESSAGE_MAX as u64 + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
-    if text.len() > MESSAGE_MAX {
-        return Err(unreadable(&format!("larger than {MESSAGE_MAX} bytes")));
-    }
+    let unreadable =
+        |error: io::Error| Failure("Could not read the startup config", format!("{}: {error}", path.display()));
+    let text = File::open(path).and_then(|file| read_limited(file, MESSAGE_MAX)).map_err(unreadable)?;
     let manifest = Manifest::parse_and_warn(&text, |key| log::warn!("{}: {key}", path.display()));
     let manifest = manifest.map_err(|error| manifest_failed(path, &error))?;
     manifest.into_desired_state().map_err(|error| manifest_failed(path, &error))

@@ -1,23 +1,28 @@
-//! `ank apply` and `ank diff`: manifests to one update.
+//! `ank apply` and `ank diff`: manifests to one update. `ank validate`: the checks of manifests that need no server, which
+//! renders templates; so what they lead to is not checked.
 //!
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
-use super::args::ManifestArguments;
-use super::error::{CliError, Result, meant_or};
+use super::args::{ManifestArguments, ValidateArguments};
+use super::error::{CliError, Result, counted, meant_or};
 use super::output::Output;
 use super::session::Update;
-use super::state_input::{hint_of_unread, hint_of_unreadable};
+use super::set::{hint_of_unread, hint_of_unreadable};
 use super::update::read_file;
 use crate::model::complete_state::{DesiredState, Rendering};
+use crate::model::cycles::{cycle_text, find_cycle};
 use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Problem, Reading, Rules, UnknownKey};
 use crate::model::fields::table::STATE;
 use crate::model::lifecycle::{self, place_in_manifest};
 use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{RUNTIMES, has_name_characters};
-use crate::model::nearest::nearest;
+use crate::model::nearest::{meant, nearest};
 use crate::model::node::Node;
-use crate::model::validation::check_mount_points;
+use crate::model::validation::{
+    check_config_keys, check_config_references, check_mount_points, check_workload, check_workload_name,
+};
 use crate::model::version::API_VERSION_DEPRECATED;
+use crate::model::workload::Workload;
 use crate::model::yaml::{self, Content, Location, Origin, Plain, Yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -298,6 +303,71 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
         Content::List(items) => items.iter().find_map(wrong_key),
         Content::Text(_) | Content::Plain(..) => None,
     }
+}
+
+// ------------------------------------------------------------ `ank validate`
+
+/// Checks the manifests as one update of an empty cluster.
+///
+/// # Errors
+/// Everything that a server or an agent would refuse.
+pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
+    let ValidateArguments { agent, manifests } = arguments.clone();
+    let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true };
+    let state = desired_state(&input, output)?;
+    for warning in unknown(&state) {
+        output.warn(warning);
+    }
+    let errors = errors(&state);
+    if !errors.is_empty() {
+        let text = format!("Invalid manifest data provided:\n{}", errors.join("\n"));
+        return Err(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
+    }
+    let (workloads, configs) = (counted(state.workloads.len(), "workload"), counted(state.configs.len(), "config"));
+    output.status(&format!("Valid: {workloads}, {configs}."))?;
+    Ok(())
+}
+
+fn errors(state: &DesiredState) -> Vec<String> {
+    let mut errors: Vec<String> =
+        check_config_keys(&state.configs).err().map(|error| error.to_string()).into_iter().collect();
+    for (name, workload) in &state.workloads {
+        let is_template = |text: &str| !workload.configs.is_empty() && text.contains("{{");
+        let named =
+            if is_template(&workload.agent) { check_workload_name(name) } else { check_workload(name, workload) };
+        let rules = named.and_then(|()| check_config_references(workload)).err().map(|error| error.to_string());
+        let runs = !is_template(&workload.runtime_config) && RUNTIMES.contains(&&*workload.runtime);
+        let engine = if runs { workload.config().engine.as_ref().err().cloned() } else { None };
+        errors.extend(rules.into_iter().chain(engine).map(|error| format!("workload '{name}': {error}")));
+    }
+    let workload = |name: &str| state.workloads.get(name).map(|workload| &**workload);
+    errors.extend(find_cycle(workload, state.workloads.keys()).map(|cycle| cycle_text(&cycle)));
+    errors
+}
+
+/// What the manifests refer to and do not have: it may be in the cluster, or a typing error.
+fn unknown(state: &DesiredState) -> Vec<String> {
+    let workloads = || state.workloads.keys().map(|name| &**name);
+    let configs = || state.configs.keys().map(String::as_str);
+    let mut unknown = Vec::new();
+    for (name, Workload { runtime, dependencies, configs: used, .. }) in
+        state.workloads.iter().map(|(name, workload)| (name, &**workload))
+    {
+        if !RUNTIMES.contains(&&**runtime) {
+            let known = format!("agents have '{}'", RUNTIMES.join("', '"));
+            let meant = meant_or(runtime, RUNTIMES, &known);
+            unknown.push(format!("workload '{name}': unknown runtime '{runtime}', {meant}"));
+        }
+        for needed in dependencies.keys().filter(|needed| !state.workloads.contains_key(needed.as_str())) {
+            let meant = meant(needed, workloads().filter(|other| *other != &**name));
+            unknown.push(format!("workload '{name}' needs '{needed}', which is in no manifest{meant}"));
+        }
+        for config in used.values().filter(|config| !state.configs.contains_key(config.as_str())) {
+            let meant = meant(config, configs());
+            unknown.push(format!("workload '{name}' uses the config '{config}', which is in no manifest{meant}"));
+        }
+    }
+    unknown
 }
 
 #[cfg(test)]

@@ -5,11 +5,9 @@
 
 use super::args::Format;
 use super::error::{ExitCode, Result, counted};
-use super::output::Output;
+use super::output::{Ordered, Output, all_lines, document, object, one_line, value};
 use super::rows::entries;
 use super::session::{ServerLink, Update};
-use super::state_output::{Ordered, all_lines, document, object, value};
-use super::table::one_line;
 use crate::model::field_path::parts;
 use crate::model::fields::table::WORKLOAD;
 use crate::model::fields::{Kind, omit_empty};

@@ -5,9 +5,9 @@
 use super::args::{EventsArguments, Until};
 use super::error::{ExitCode, Result, shown};
 use super::get::warn_of_unknown_parts;
+use super::output::event_text;
 use super::rows::entries;
 use super::session::{Context, Incoming};
-use super::state_output::event_text;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::messages::AlteredFields;
 use crate::model::node::Node;

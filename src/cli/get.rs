@@ -4,11 +4,9 @@
 
 use super::args::{Filter, Format, WorkloadArguments};
 use super::error::Result;
-use super::output::Output;
+use super::output::{Field, LiveFrames, Output, TooWide, View, one_line, state_text, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
-use super::state_output::{state_text, value};
-use super::table::{Field, LiveFrames, TooWide, View, one_line};
 use crate::model::execution_state::Phase;
 use crate::model::field_path::{WILDCARD, parts};
 use crate::model::fields::table::{COMPLETE_STATE, PARTS_ON_REQUEST, selects_nothing};

@@ -3,14 +3,12 @@
 //! Thread: `main`, plain functions.
 
 use super::args::{Format, GraphArguments};
+use super::blame::{self, Starts, seconds};
 use super::error::{CliError, Result, meant_or};
 use super::modes::named;
-use super::output::Output;
+use super::output::{Field, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use super::state_output::{object, value};
-use super::table::{Field, TooWide, View, one_line};
-use super::timings::{self, Starts, seconds};
 use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
@@ -28,7 +26,7 @@ pub fn print(
     output: &mut Output,
 ) -> Result<()> {
     let of_mode = if mode.is_some() { &TAG_MASKS[..] } else { &[] };
-    let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(timings::PART)).collect();
+    let masks: Vec<&str> = MASKS.iter().chain(of_mode).copied().chain(timing.then_some(blame::PART)).collect();
     let state = link.complete_state(&masks)?;
     let mut graph = Graph::of(&state);
     if let Some(mode) = mode {
@@ -291,8 +289,8 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::blame::tests::assert_documented;
     use crate::cli::tests::{Step, let_need, play, state};
-    use crate::cli::timings::tests::assert_documented;
     use crate::model::execution_state::Phase;
 
     /// The cluster of the demo: `logger` needs `storage`, which needs `init`; `handler` waits for its failure.
@@ -358,7 +356,7 @@ storage                           A       Running(Ok)
 
     #[test]
     fn the_documentation_shows_timings_as_they_are_printed() {
-        let example = timings::tests::example();
+        let example = blame::tests::example();
         let instances = [
             ("settings", "1", "rear", Phase::Succeeded),
             ("storage", "1", "rear", Phase::Running),
@@ -381,7 +379,7 @@ storage                           A       Running(Ok)
 
     #[test]
     fn timings_show_when_each_was_ready_and_mark_the_chain_that_was_last() {
-        let mut state = timings::tests::chain();
+        let mut state = blame::tests::chain();
         for part in ["db", "disk", "late", "lone", "setup", "web"] {
             let place = state.at_mut(&["desiredState", "workloads"]).unwrap().as_map_mut().unwrap();
             let workload = place.child(part.to_owned()).as_map_mut().unwrap();

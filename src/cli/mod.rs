@@ -18,16 +18,11 @@ pub mod rows;
 pub mod session;
 pub mod set;
 pub mod settings;
-pub mod state_input;
-pub mod state_output;
-pub mod table;
 #[cfg(test)]
 mod tests;
-pub mod timings;
 pub mod top;
 pub mod update;
 pub mod updates;
-pub mod validate;
 pub mod wait;
 
 use args::{ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, Verb};
@@ -68,7 +63,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError> {
     let verb = &arguments.command;
     match verb {
-        Verb::Validate(arguments) => return validate::check(arguments, output).map(|()| ExitCode::Success),
+        Verb::Validate(arguments) => return apply::validate(arguments, output).map(|()| ExitCode::Success),
         Verb::Completion { shell } => {
             output.result(&completion::script(shell)?)?;
             return Ok(ExitCode::Success);

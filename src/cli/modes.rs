@@ -5,10 +5,9 @@
 
 use super::args::Format;
 use super::error::{CliError, Result, meant_or};
-use super::output::Output;
+use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
-use super::table::{self, Table, TooWide, one_line};
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::names::is_name;
 use crate::model::nearest::meant;
@@ -57,7 +56,7 @@ pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> R
         vec![one_line(mode), is_current.to_owned(), count(mode).to_string()]
     };
     let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: known.iter().map(row).collect() };
-    table::show(format, &data, &table, TooWide::Drop, None, output)
+    output::show(format, &data, &table, TooWide::Drop, None, output)
 }
 
 /// The update that switches to a mode.

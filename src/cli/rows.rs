@@ -4,7 +4,7 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::table::{Field, View, one_line};
+use super::output::{Field, View, one_line};
 use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;

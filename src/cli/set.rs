@@ -1,16 +1,20 @@
 //! `ank set state`: parts of the state from a file.
 //!
-//! Thread: `main`. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
+//! Thread: `main`. The file has the form that `get state` prints; all of it is checked here, since the wire format would
+//! silently drop what it has no place for. A typing error must not delete anything: a mask whose value the file lacks is refused unless an
 //! option asks for the deletion.
 
 use super::error::{CliError, Result};
 use super::output::Output;
 use super::session::Update;
-use super::state_input;
 use super::update::read_file;
 use crate::model::field_path::{parts, value_at};
-use crate::model::fields::reader::{MANIFEST_WARNINGS_MAX, Reading};
+use crate::model::fields::reader::{self, MANIFEST_WARNINGS_MAX, Reading, Rules};
+use crate::model::fields::table::COMPLETE_STATE;
+use crate::model::manifest::ManifestError;
 use crate::model::node::Node;
+use crate::model::yaml::{self, Origin, YamlError};
+use std::io::{self, ErrorKind};
 
 /// Reads the file of `ank set state`, the last of `masks_and_file`, and makes the update of it.
 ///
@@ -21,7 +25,7 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
     let text = read_file(file).map_err(|error| {
         let text = format!("Could not read the state object file '{file}'.\nError: '{error}'");
         let general = "the last argument is the file with the new state; '-' reads from standard input";
-        CliError::input(text, state_input::hint_of_unread(&error, general))
+        CliError::input(text, hint_of_unread(&error, general))
     })?;
     update_from(masks, file, &text, delete_missing, output)
 }
@@ -29,7 +33,7 @@ pub fn update(masks_and_file: &[String], delete_missing: bool, output: &mut Outp
 /// The update that takes `masks` from `text`, the content of `file`.
 fn update_from(masks: &[String], file: &str, text: &str, delete_missing: bool, output: &mut Output) -> Result<Update> {
     let name = if file == "-" { "standard input".to_owned() } else { format!("'{file}'") };
-    let Reading { tree: state, unknown, .. } = state_input::read(&name, text)?;
+    let Reading { tree: state, unknown, .. } = read(&name, text)?;
     unknown.iter().take(MANIFEST_WARNINGS_MAX).for_each(|key| output.warn(key));
     for mask in masks {
         // Parts of the state that can be changed.
@@ -52,6 +56,48 @@ fn is_given(state: &Node, mask: &str) -> bool {
     let parent = &path[..path.len() - 1];
     let emptied = !parent.is_empty() && state.at(parent).is_some_and(|node| node.is_empty_container());
     emptied || value_at(state, &path).is_some()
+}
+
+/// Reads the complete state of a file called `name`; an empty one is an empty state. Its unknown keys mean nothing.
+///
+/// # Errors
+/// Not YAML, another structure, or a key at the top that no complete state has.
+pub fn read(name: &str, text: &str) -> Result<Reading> {
+    let wrong = |text: &str, hint: &str| CliError::input(format!("Invalid state in {name}: {text}"), hint);
+    let document = yaml::read(text, Origin::Own).map_err(|error| {
+        wrong(&error.message, &hint_of_unreadable(text, &error, "the file must be one YAML or JSON document"))
+    })?;
+    let root = &document.root;
+    let read = if root.is_null() { Reading::default() } else { reader::read(root, &COMPLETE_STATE, Rules::State) };
+    if let Some(problem) = read.problems.first() {
+        let hint = "the file holds a complete state as 'ank get state' prints it; manifests are for 'ank apply'";
+        return Err(wrong(&ManifestError::invalid(problem.clone()).to_string(), hint));
+    }
+    if read.tree.get("desiredState").is_some_and(|desired| desired.get("apiVersion").is_none()) {
+        return Err(wrong("missing field `apiVersion`", "write 'apiVersion: v1' below 'desiredState'"));
+    }
+    Ok(read)
+}
+
+/// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
+pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
+    let Some(at) = error.location else { return general.to_owned() };
+    let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
+    if line.trim_start_matches(' ').starts_with('\t') {
+        return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
+    }
+    format!("check line {} and those before it: indentation, quotes and brackets", at.line)
+}
+
+/// What to do about a file that cannot be read because of `error`: `general`, unless it is something else than a file, or
+/// may not be read.
+pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
+    match error.kind() {
+        ErrorKind::IsADirectory => "it is a folder; name the files in it",
+        ErrorKind::PermissionDenied => "check the permissions of the file and of the folders that it is in",
+        ErrorKind::InvalidData => "the file must be text in UTF-8",
+        _ => general,
+    }
 }
 
 #[cfg(test)]
@@ -107,5 +153,96 @@ mod tests {
             let error = update_from(&["desiredState".to_owned()], file, text, true, &mut output).unwrap_err();
             assert!(error.to_string().starts_with(expected), "{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod reading_tests {
+    use super::*;
+    use crate::model::complete_state::Rendering;
+    use crate::model::manifest::Manifest;
+    use crate::model::node::Node;
+
+    #[test]
+    fn what_get_state_prints_is_read_back() {
+        let manifest = "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: r\n    runtimeConfig: c\n    \
+                        tags: {a: b}\n    dependencies: {d: ADD_COND_FAILED}\n    configs: {x: y}\n    files:\n    \
+                        - {mountPoint: /m, data: d}\n    controlInterfaceAccess:\n      allowRules:\n      \
+                        - {type: StateRule, operation: Read, filterMasks: [a]}\n      \
+                        denyRules:\n      - {type: LogRule, workloadNames: ['*']}\nconfigs: {y: [t, {u: v}]}\n";
+        let desired = Manifest::parse(manifest).unwrap().into_desired_state().unwrap();
+        let load = Node::map([("cpuUsage", Node::Number(3)), ("freeMemory", Node::Number(4))]);
+        let agent = Node::map([("status", load), ("tags", Node::map([("k", Node::text("v"))]))]);
+        let state =
+            Node::map([("desiredState", desired.node(Rendering::Sparse)), ("agents", Node::map([("A", agent)]))]);
+        for format in [crate::cli::args::Format::Yaml, crate::cli::args::Format::Json] {
+            let text = crate::cli::output::state_text(&state, format);
+            let read = read("-", &text).unwrap();
+            assert_eq!((read.tree, read.unknown.len()), (state.clone(), 0), "{text}");
+        }
+    }
+
+    #[test]
+    fn tabs_are_named_only_where_they_are_what_is_wrong() {
+        for (text, tabs) in [("a:\n\tb: c\n", true), ("a: |\n  x\n  \ty\nb: [\n", false), ("a: [", false)] {
+            let hint = read("-", text).unwrap_err().hint();
+            assert_eq!(hint.starts_with("tabs cannot indent in YAML; line 2"), tabs, "{text:?}: {hint}");
+        }
+    }
+
+    #[test]
+    fn parts_and_empty_files_are_states_too() {
+        for (text, expected) in [
+            ("", Node::empty()),
+            ("{}", Node::empty()),
+            ("agents: {A: {tags: {n: 1.0}}}", {
+                let tags = Node::map([("n", Node::text("1.0"))]);
+                Node::map([("agents", Node::map([("A", Node::map([("tags", tags)]))]))])
+            }),
+            ("desiredState: {apiVersion: v1, workloads: ~}", {
+                Node::map([("desiredState", Node::map([("apiVersion", Node::text("v1"))]))])
+            }),
+        ] {
+            assert_eq!(read("-", text).unwrap().tree, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_complete_state_is_refused() {
+        let workload = |text: &str| format!("desiredState: {{apiVersion: v1, workloads: {{w: {{{text}}}}}}}");
+        for (text, message) in [
+            ("a: [".to_owned(), "did not find expected"),
+            ("[1]".to_owned(), "a list found, expected a mapping at line 1 column 1"),
+            ("desiredState: {workloads: {}}".to_owned(), "missing field `apiVersion`"),
+            (
+                "desiredSate: {apiVersion: v1}".to_owned(),
+                "desiredSate: unknown key (did you mean 'desiredState'?) at line 1 column 14",
+            ),
+            ("apiVersion: v1\nworkloads: {}".to_owned(), "apiVersion: unknown key at line 1 column 13"),
+            (workload("restartPolicy: never"), "restartPolicy: unknown value 'never', expected NEVER, ON_FAILURE"),
+            (workload("dependencies: {a: b}"), "expected ADD_COND_RUNNING"),
+            (workload("tags: [a]"), "tags: a list found, expected a mapping"),
+            (workload("files: [{data: x}]"), "files[0]: missing field `mountPoint`"),
+            (workload("files: [{mountPoint: x}]"), "files[0]: missing field `data`"),
+            (workload("controlInterfaceAccess: {allowRules: [{}]}"), "allowRules[0]: missing field `type`"),
+            (
+                workload("controlInterfaceAccess: {allowRules: [{type: StateRule, operation: Read}]}"),
+                "allowRules[0]: missing field `filterMasks`",
+            ),
+            ("agents: {A: {status: {cpuUsage: -1}}}".to_owned(), "number -1 found, expected a whole number"),
+            ("desiredState: {apiVersion: v1, configs: {a: 1}}".to_owned(), "number 1 found, expected text (put it"),
+        ] {
+            let error = read("-", &text).unwrap_err().to_string();
+            assert!(error.contains(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_below_the_top_are_warned_about() {
+        let text = "desiredState:\n  apiVersion: v1\n  workloads:\n    w:\n      agnet: A\n";
+        let input = read("-", text).unwrap();
+        let expected =
+            "unknown key 'desiredState.workloads.w.agnet' is ignored at line 5 column 7, did you mean 'agent'?";
+        assert_eq!(input.unknown.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
     }
 }

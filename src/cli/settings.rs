@@ -4,8 +4,7 @@
 
 use super::args::Common;
 use super::error::{CliError, Result, meant_or};
-use super::output::Output;
-use super::table::one_line;
+use super::output::{Output, one_line};
 use crate::platform::settings::{
     self, ConfigError, ConfigFile, MessageSize, NUMBER_MAX, Number, PemKeys, Pems, VERSION_LINE,
 };

@@ -4,11 +4,9 @@
 
 use super::args::{Filter, TopArguments};
 use super::error::{CliError, Result};
-use super::output::Output;
+use super::output::{Field, LiveFrames, Output, TooWide, View, object, timestamp, value};
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
-use super::state_output::{object, timestamp, value};
-use super::table::{Field, LiveFrames, TooWide, View};
 use crate::limits::TOP_INTERVAL_FIRST;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;

@@ -5,9 +5,10 @@
 use super::args::RunArguments;
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
+use super::output::{TooWide, one_line};
 use super::rows;
 use super::session::{Context, ServerLink, Update};
-use super::table::{TooWide, one_line};
+use super::updates::{self, Guarded};
 use super::wait::{self, WaitState, settled};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
@@ -16,13 +17,10 @@ use crate::model::names::is_name;
 use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::Workload;
-use guarded::Guarded;
+use crate::platform::settings::read_limited;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
-
-pub mod guarded;
-mod undo;
 
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
@@ -37,7 +35,7 @@ impl Context<'_> {
         }
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let old = if rollback { Some(self.read(&masks)?) } else { None };
-        let forgotten = if force { guarded::masks_to_forget(self.link, &masks)? } else { Vec::new() };
+        let forgotten = if force { updates::masks_to_forget(self.link, &masks)? } else { Vec::new() };
         let sent = masks.iter().cloned().chain(forgotten).collect();
         let send = |link: &mut dyn ServerLink, masks| match rollback_of {
             Some(update) => link.roll_back(update),
@@ -47,10 +45,10 @@ impl Context<'_> {
             send(self.link, sent)?;
             return Ok(ExitCode::Success);
         }
-        let state_masks = [&rows::MASKS[..], &guarded::MASKS].concat();
+        let state_masks = [&rows::MASKS[..], &updates::MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
-        let open = guarded::about(&before, &masks, UpdatePhase::is_open);
+        let open = updates::about(&before, &masks, UpdatePhase::is_open);
         let accepted = send(self.link, sent)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
@@ -90,12 +88,12 @@ impl Context<'_> {
     }
 
     /// Reads the parts of the complete state that `masks` select.
-    fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
+    pub fn read<M: AsRef<str>>(&mut self, masks: &[M]) -> Result<Node> {
         self.link.complete_state(&masks.iter().map(AsRef::as_ref).collect::<Vec<_>>())
     }
 
     /// Reports what did not reach its state and decides the exit code.
-    fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
+    pub fn conclude(&mut self, state: &WaitState, reached: bool) -> ExitCode {
         for (agent, workloads) in state.absent_agents() {
             let workloads = workloads.join("', '");
             let meant = meant(agent, state.connected_agents());
@@ -122,7 +120,7 @@ impl Context<'_> {
     }
 
     /// Reports the workloads that did not reach their states. Returns how many of them failed, and how many are outstanding.
-    fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
+    pub fn warn_of_missed(&mut self, state: &WaitState, reached: bool) -> (usize, usize) {
         let failures = state.failures();
         let outstanding = if reached { Vec::new() } else { state.outstanding() };
         let missed = failures.iter().chain(&outstanding).copied().collect::<BTreeSet<_>>();
@@ -179,12 +177,7 @@ pub fn check_name(kind: &str, name: &str) -> Result<()> {
 /// default; `-` is standard input.
 pub fn read_file(name: &str) -> io::Result<String> {
     let source: Box<dyn Read> = if name == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(name)?) };
-    let mut text = String::new();
-    source.take(MESSAGE_MAX as u64 + 1).read_to_string(&mut text)?;
-    if text.len() > MESSAGE_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MESSAGE_MAX} bytes")));
-    }
-    Ok(text)
+    read_limited(source, MESSAGE_MAX)
 }
 
 /// The update that deletes workloads by name.

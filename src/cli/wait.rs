@@ -5,9 +5,9 @@
 
 use super::args::Format;
 use super::error::Result;
+use super::output::{LiveFrames, Table, TooWide, shortened};
 use super::rows::{self, Reasons, Row};
 use super::session::{Accepted, Context, ServerLink};
-use super::table::{LiveFrames, Table, TooWide, shortened};
 use crate::limits::SPINNER_INTERVAL;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::names::{InstanceName, Name};

@@ -6,9 +6,6 @@
 //! Thread: the caller's, which waits in one `poll` for output, exit, cancellation and deadlines.
 //! Owns: the child until it is reaped. Takes: [`ChildCall`], [`Cancel`]. Gives: [`ChildEnd`].
 
-#[cfg(feature = "agent")]
-pub mod followed;
-
 use crate::limits::{CHILD_POLL_INTERVAL, KERNEL_KILL_GRACE, PIPE_CAPACITY, PIPE_CONTENT_MAX, STACK_SMALL};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory;
@@ -16,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
 use std::ffi::OsStr;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -404,6 +401,91 @@ pub fn reap_later(mut child: Child, held: impl Send + 'static) {
     });
     if let Err(error) = reaper {
         log::warn!("no thread to wait for a killed process: {error}");
+    }
+}
+
+// ------------------------------------------ programs whose output is followed
+//
+// Both outputs share one pipe, so that their lines stay in the order in which they were written; what the program writes
+// without a line end is followed by what it writes next, whatever the output. Nothing is kept here: while nobody reads,
+// the program waits at the full pipe.
+
+/// A running program.
+#[derive(Debug)]
+pub struct FollowedChild {
+    child: Option<Child>,
+    pid: Pid,
+    pidfd: Option<OwnedFd>,
+    output: PipeReader,
+}
+
+/// What a read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// This many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    NotYet,
+    /// Nothing any more.
+    End,
+}
+
+impl FollowedChild {
+    /// Starts `program`, a path or a name that is looked up in `PATH`, without input.
+    pub fn start(program: &OsStr, arguments: &[String], variables: &[(&str, String)]) -> io::Result<Self> {
+        let (output, writer) = io::pipe()?;
+        fcntl_setfl(&output, OFlags::NONBLOCK)?;
+        let mut command = command(program, arguments);
+        command.stdout(writer.try_clone()?).stderr(writer);
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        let child = command.spawn()?;
+        drop(command); // It holds the writing end; the pipe ends only when all of these are closed.
+        let pid = Pid::from_child(&child);
+        // The child is not reaped yet, so its pid cannot mean another process.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
+        Ok(Self { child: Some(child), pid, pidfd, output })
+    }
+
+    /// Descriptors of which one is readable when [`Self::read`] has something.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [Some(self.output.as_fd()), self.pidfd.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+    }
+
+    /// How long to wait for the descriptors at most; `None` for ever.
+    pub fn wait_max(&self) -> Option<Duration> {
+        self.pidfd.is_none().then_some(CHILD_POLL_INTERVAL)
+    }
+
+    /// Reads what is there into `buffer`; never waits. A helper that keeps the pipe open does not delay the end.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Output {
+        // Checked before reading: what it wrote until its end is in the pipe then.
+        let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        loop {
+            match self.output.read(buffer) {
+                Ok(0) => return Output::End,
+                Ok(count) => return Output::Bytes(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !ended => return Output::NotYet,
+                Err(_) => return Output::End,
+            }
+        }
+    }
+}
+
+impl Drop for FollowedChild {
+    /// It only reads, so nothing is lost when it is killed.
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let mut descriptors: Vec<PollFd<'_>> = self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let wait = self.wait_max().unwrap_or(KERNEL_KILL_GRACE);
+        let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // It ends at once, as a rule.
+        if matches!(child.try_wait(), Ok(None)) {
+            reap_later(child, ());
+        }
     }
 }
 

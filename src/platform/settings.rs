@@ -19,7 +19,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Longest config or PEM file, in bytes: a CA bundle of a whole distribution is about 250 KB.
-const FILE_MAX: u64 = 1024 * 1024;
+const FILE_MAX: usize = 1024 * 1024;
 /// The highest value of `max_message_size`, in bytes: sizes are counted in 32 bits with a sign in some places.
 const MESSAGE_MAX_HIGHEST: usize = 1024 * 1024 * 1024;
 
@@ -174,7 +174,7 @@ impl ConfigFile {
     /// Reads `path`.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
-        let text = read_limited(File::open(path).map_err(failed)?).map_err(failed)?;
+        let text = read_limited(File::open(path).map_err(failed)?, FILE_MAX).map_err(failed)?;
         Ok(Self { path: path.to_owned(), text })
     }
 
@@ -297,11 +297,12 @@ fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     nearest(path, known.iter().filter_map(same_depth))
 }
 
-fn read_limited(mut file: File) -> io::Result<String> {
+/// Reads all of a text of at most `max` bytes.
+pub fn read_limited(source: impl Read, max: usize) -> io::Result<String> {
     let mut text = String::new();
-    (&mut file).take(FILE_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_MAX {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {FILE_MAX} bytes")));
+    source.take(max as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes")));
     }
     Ok(text)
 }
@@ -359,7 +360,7 @@ pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
     if !is_allowed {
         return Err(PemError::Mode { path: path.to_owned(), what, rule, mode });
     }
-    read_limited(file).map_err(failed)
+    read_limited(file, FILE_MAX).map_err(failed)
 }
 
 /// The key of the path of a private key.

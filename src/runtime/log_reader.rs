@@ -6,7 +6,7 @@
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
-use crate::platform::child::followed::{FollowedChild, Output};
+use crate::platform::child::{FollowedChild, Output};
 use std::ffi::OsStr;
 use std::io;
 

@@ -15,7 +15,6 @@ pub mod images;
 pub mod kube_manifest;
 pub mod log_reader;
 pub mod masking;
-pub mod pod_states;
 pub mod podman;
 pub mod podman_kube;
 #[cfg(test)]

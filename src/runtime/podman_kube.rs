@@ -18,9 +18,11 @@ use super::images::pull_missing;
 use super::kube_manifest::{first_container, images, pod_documents, with_control_interface};
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
-use super::pod_states::{Pods, is_in, listed};
-use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
+use super::{
+    Cancel, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+};
 use crate::limits::LISTING_MAX;
+use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
@@ -486,6 +488,84 @@ pub fn parse_pods(output: &str) -> Vec<String> {
         }
     }
     pods
+}
+
+// ----------- what the containers of pods mean for the workload that the pods belong to
+
+/// Ids of the pods of a workload: `None` when nothing was noted, so that nothing was played to its end; an error when they
+/// could not be read now.
+pub type Pods = Result<Option<Vec<String>>, RuntimeError>;
+
+/// The workload as a listing shows it.
+pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer]) -> ListedContainer {
+    let ids: &[String] = if let Ok(Some(ids)) = pods { ids } else { &[] };
+    let ours: Vec<&EngineContainer> = containers.iter().filter(|container| is_in(container, ids)).collect();
+    let state = match pods {
+        Ok(Some(pods)) => combined_state(pods, containers),
+        Ok(None) => ExecutionState::plain(Phase::Succeeded),
+        Err(_) => ExecutionState::with_info(Phase::FailedUnknown, "Could not load workload metadata"),
+    };
+    let processes: Vec<MainProcess> = ours.iter().filter_map(|container| container.process()).collect();
+    // One that failed while others go on has not ended.
+    let ended = processes.is_empty() && matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+    let ended_at = ours.iter().filter_map(|container| container.ended_at()).max().filter(|_| ended);
+    ListedContainer {
+        id: ContainerId(instance.to_string().into()),
+        instance,
+        state,
+        processes,
+        ended_at,
+        in_pod: false,
+    }
+}
+
+/// Whether the container belongs to one of these pods.
+fn is_in(container: &EngineContainer, pods: &[String]) -> bool {
+    container.pod().is_some_and(|pod| pods.iter().any(|ours| ours == pod))
+}
+
+/// The state of a workload: of all containers of its pods the one that matters most.
+// [impl->swdd~podman-kube-state-getter-combines-states~2]
+fn combined_state(pods: &[String], containers: &[EngineContainer]) -> ExecutionState {
+    let states = pods.iter().flat_map(|pod| {
+        let mut states: Vec<ExecutionState> =
+            containers.iter().filter(|container| container.pod() == Some(pod)).map(pod_container_state).collect();
+        // [impl->swdd~podman-kube-state-getter-treats-missing-pods-as-unknown~1]
+        if states.is_empty() {
+            states.push(unknown());
+        }
+        states
+    });
+    // [impl->swdd~podman-kube-state-getter-removed-if-no-container~1]
+    states.min_by_key(|state| priority(state.phase)).unwrap_or_else(|| ExecutionState::plain(Phase::FailedLost))
+}
+
+fn unknown() -> ExecutionState {
+    ExecutionState::with_info(Phase::FailedUnknown, "unknown container state")
+}
+
+// [impl->swdd~podman-kube-state-getter-maps-state~2]
+fn pod_container_state(container: &EngineContainer) -> ExecutionState {
+    let state = container.execution_state();
+    match state.phase {
+        Phase::PendingStarting => ExecutionState::with_info(Phase::PendingStarting, "starting container"),
+        Phase::Stopping => ExecutionState::with_info(Phase::Stopping, "stopping container"),
+        Phase::FailedUnknown => unknown(),
+        _ => state,
+    }
+}
+
+/// Lower matters more.
+fn priority(phase: Phase) -> u8 {
+    match phase {
+        Phase::FailedExecFailed => 0,
+        Phase::PendingStarting => 1,
+        Phase::FailedUnknown => 2,
+        Phase::Running => 3,
+        Phase::Stopping => 4,
+        Phase::Succeeded => 5,
+        _ => 6,
+    }
 }
 
 #[cfg(test)]

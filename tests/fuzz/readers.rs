@@ -11,8 +11,8 @@ use ankaios_lite::agent::probes::{Outcome, sockets, table};
 use ankaios_lite::agent::workload_files::write_files;
 use ankaios_lite::cli::args::Arguments;
 use ankaios_lite::cli::output::Output;
+use ankaios_lite::cli::set;
 use ankaios_lite::cli::settings::{CliSettings, known_contexts};
-use ankaios_lite::cli::state_input;
 use ankaios_lite::limits::LOG_MESSAGE_MAX;
 use ankaios_lite::model::complete_state::DesiredState;
 use ankaios_lite::model::lifecycle;
@@ -26,7 +26,6 @@ use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload
 use ankaios_lite::runtime::container_config::config_of;
 use ankaios_lite::runtime::engine_children::EngineChildren;
 use ankaios_lite::runtime::log_reader::Lines;
-use ankaios_lite::runtime::pod_states;
 use ankaios_lite::runtime::{ListedContainer, NewContainer};
 use ankaios_lite::runtime::{container_list, containerd, kube_manifest, podman_kube};
 use ankaios_lite::server::{self, ServerLoop, state_store};
@@ -79,7 +78,7 @@ pub fn engines(bytes: &[u8]) {
             let _ = (container.name(), container.is_infra(), container.ended_at(), container.execution_state());
         }
         let pods = Ok(Some(podman_kube::parse_pods(second)));
-        let listed = pod_states::listed(instance(), &pods, &containers);
+        let listed = podman_kube::listed(instance(), &pods, &containers);
         assert_eq!(listed.instance, instance());
         assert!(listed.ended_at.is_none() || listed.processes.is_empty(), "it has ended and runs: {listed:?}");
     }
@@ -318,7 +317,7 @@ pub fn texts(bytes: &[u8]) {
         assert!(!text.contains(['/', '.', ' ', '\n']) && !text.is_empty(), "{text:?} becomes part of a path");
     }
     let _ = (ServerUrl::parse(text), check_compatible(text));
-    match state_input::read("-", text) {
+    match set::read("-", text) {
         Ok(input) => assert!(input.unknown.iter().all(|key| !key.path.is_empty())),
         Err(error) => assert!(!error.to_string().ends_with(": ''") && !error.hint().is_empty()),
     }

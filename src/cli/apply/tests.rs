@@ -1,5 +1,7 @@
 //! The updates of manifests, and the texts of their errors.
 
+mod validate;
+
 use super::*;
 use crate::cli::tests::play;
 

@@ -1,8 +1,8 @@
 //! Differences as text and JSON, against a scripted server.
 
 use super::*;
-use crate::cli::state_input;
-use crate::cli::state_output::yaml_lines;
+use crate::cli::output::yaml_lines;
+use crate::cli::set;
 use crate::cli::tests::{Played, Step, play};
 use crate::model::shown_text::acts_on_terminal;
 use serde_yaml::Value;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// The state whose desired state is `text`.
 fn desired(text: &str) -> Node {
-    state_input::read("-", &format!("desiredState:\n  apiVersion: v1\n{text}")).unwrap().tree
+    set::read("-", &format!("desiredState:\n  apiVersion: v1\n{text}")).unwrap().tree
 }
 
 /// Compares the objects `names` of two desired states.

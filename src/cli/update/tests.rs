@@ -49,7 +49,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    let masks = [&rows::MASKS[..], &guarded::MASKS].concat();
+    let masks = [&rows::MASKS[..], &updates::MASKS].concat();
     assert_eq!(ran.server.reads, [masks.clone(), masks]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }

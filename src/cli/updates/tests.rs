@@ -1,5 +1,7 @@
 //! The table of updates and what `ank rollback` sends, against a scripted server.
 
+mod following;
+
 use super::*;
 use crate::cli::settings::Waiting;
 use crate::cli::tests::{Played, Step, accepted, play};

@@ -1,5 +1,7 @@
 //! What the callers of the engines do not use: outputs that end the call, input that nobody reads, old kernels.
 
+mod followed;
+
 use super::*;
 
 /// Far more than any of these calls needs; a test that reaches it has failed.

@@ -1,5 +1,7 @@
 //! The connector against a scripted podman: which calls it makes, and what it makes of the answers.
 
+mod states;
+
 use super::*;
 use crate::model::execution_state::Phase;
 use crate::runtime::MainProcess;

@@ -1,5 +1,7 @@
 //! When an update is good and when it has failed, with reports at given times.
 
+mod undo;
+
 use super::*;
 use crate::cli::tests::{ScriptedServer, Step, accepted, instance, let_need, reported, state};
 use crate::model::complete_state::execution_state_node;

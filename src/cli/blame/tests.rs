@@ -1,5 +1,8 @@
 //! What follows from start times, and the states with start times that other tests use.
 
+mod chart;
+mod printed;
+
 use super::*;
 use crate::cli::tests::let_need;
 

@@ -1,0 +1,51 @@
+//! What `ank validate` finds in manifests.
+
+use super::*;
+use crate::model::manifest::Manifest;
+
+fn state(workloads: &str) -> DesiredState {
+    Manifest::parse(&format!("apiVersion: v1\n{workloads}")).unwrap().state
+}
+
+fn workload(further: &str) -> String {
+    format!("{{ runtime: podman, agent: A, runtimeConfig: 'image: x'{further} }}")
+}
+
+#[test]
+fn what_a_server_or_an_agent_refuses_is_an_error_and_all_of_it_is_named() {
+    let (good, long) = (workload(""), "w".repeat(64));
+    let text = format!(
+        "workloads: {{ a: {}, b: {}, {long}: {good}, noimage: {{ runtime: podman, agent: A, runtimeConfig: 'imag: x' }} }}",
+        workload(", dependencies: { b: ADD_COND_RUNNING }"),
+        workload(", dependencies: { a: ADD_COND_SUCCEEDED }"),
+    );
+    let errors = errors(&state(&text));
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors[0].starts_with("workload 'noimage': ") && errors[0].contains("image"), "{errors:?}");
+    assert!(errors[1].starts_with(&format!("workload '{long}': ")), "{errors:?}");
+    assert_eq!(errors[2], "workload dependency 'a' is part of a cycle. It is: a -> b -> a");
+}
+
+#[test]
+fn what_templates_lead_to_is_left_to_the_server() {
+    let text = "workloads: { a: { runtime: podman, agent: '{{c.agent}}', runtimeConfig: '{{c.all}}', configs: { c: c } } }\n\
+                configs: { c: { agent: A, all: 'image: x' } }";
+    assert_eq!((errors(&state(text)), unknown(&state(text))), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
+    let text = format!(
+        "workloads: {{ storage: {}, web: {}, x: {{ runtime: podmn, agent: A, runtimeConfig: '' }} }}\nconfigs: {{ ports: '1' }}",
+        workload(""),
+        workload(", dependencies: { storag: ADD_COND_RUNNING, other: ADD_COND_RUNNING }, configs: { p: port }"),
+    );
+    let expected = [
+        "workload 'web' needs 'other', which is in no manifest",
+        "workload 'web' needs 'storag', which is in no manifest, did you mean 'storage'?",
+        "workload 'web' uses the config 'port', which is in no manifest, did you mean 'ports'?",
+        "workload 'x': unknown runtime 'podmn', did you mean 'podman'?",
+    ];
+    assert_eq!(unknown(&state(&text)), expected);
+    assert_eq!(errors(&state(&text)), [""; 0]);
+}
