@@ -84,6 +84,7 @@ impl<C: Clock> AgentManager<C> {
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+        status: StatusBoard,
     ) -> Self {
         let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
         Self {
@@ -101,16 +102,11 @@ impl<C: Clock> AgentManager<C> {
             removed: BTreeSet::new(),
             earlier_calls,
             earlier_calls_due: None,
-            status: StatusBoard::default(),
+            status,
         }
     }
 
     /// Reports to the service manager how many workloads there are in which state.
-    #[must_use]
-    pub fn with_status(self, status: StatusBoard) -> Self {
-        Self { status, ..self }
-    }
-
     fn report_status(&self) {
         self.status.workloads(|| self.runtime.store.summary());
     }
