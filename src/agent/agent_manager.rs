@@ -7,6 +7,7 @@
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
+use super::folder_removal::remove_left;
 use super::log_stream::LogStreams;
 use super::resources::LoadSampler;
 use super::runtime_manager::{Existing, RuntimeManager};
@@ -66,6 +67,8 @@ pub struct AgentManager<C: Clock> {
     connected: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
+    /// The folders that an earlier agent has left are removed.
+    is_swept: bool,
     /// Instances of which a removal was the last state reported on this connection; some at least.
     removed: BTreeSet<InstanceName>,
     /// `None` when no such call runs any more.
@@ -84,6 +87,7 @@ impl<C: Clock> AgentManager<C> {
         uplink: UplinkOutbox,
         load: LoadSampler,
         earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
+        status: StatusBoard,
     ) -> Self {
         let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
         Self {
@@ -98,19 +102,15 @@ impl<C: Clock> AgentManager<C> {
             greeted: false,
             connected: false,
             all_reported: true,
+            is_swept: false,
             removed: BTreeSet::new(),
             earlier_calls,
             earlier_calls_due: None,
-            status: StatusBoard::default(),
+            status,
         }
     }
 
     /// Reports to the service manager how many workloads there are in which state.
-    #[must_use]
-    pub fn with_status(self, status: StatusBoard) -> Self {
-        Self { status, ..self }
-    }
-
     fn report_status(&self) {
         self.status.workloads(|| self.runtime.store.summary());
     }
@@ -363,6 +363,11 @@ impl<C: Clock> AgentManager<C> {
     fn report_all(&mut self) {
         self.all_reported = self.runtime.listings.are_known();
         self.uplink.resynchronise(self.runtime.store.own(), self.all_reported);
+        if self.all_reported && !std::mem::replace(&mut self.is_swept, true) {
+            let instance = |folder: &str| InstanceName::parse(&format!("{folder}.{}", self.runtime.store.agent));
+            let keeps = |folder: &str| instance(folder).is_none_or(|instance| self.runtime.keeps(&instance));
+            remove_left(&self.runtime.context.calls.folder, keeps); // An agent that was killed has left them.
+        }
     }
 
     // ------------------------------------------------------- plans and states

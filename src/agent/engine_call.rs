@@ -203,7 +203,7 @@ impl EngineCall {
 /// Writes the files that the container mounts.
 fn write(context: &CallContext, new: &NewContainer) -> Result<(), RuntimeError> {
     let (folder, files) = (context.folder.join(new.instance.folder()).join("files"), &new.workload.files);
-    write_files(&folder, files).map(drop).map_err(|error| {
+    write_files(&folder, files).map_err(|error| {
         error!("Failed to create workload files for workload '{}': '{error}'", new.instance);
         let cause = format!("Failed to create workload file: '{error}'");
         if error.is_final(files) { RuntimeError::Unsupported(cause) } else { RuntimeError::NotStarted(cause) }

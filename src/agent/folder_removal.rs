@@ -58,6 +58,16 @@ pub fn remove_set_aside(folder: &Path) {
     }
 }
 
+/// Removes what is in the agent's `folder` and not kept, as [`remove_set_aside`].
+pub fn remove_left(folder: &Path, keeps: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| !name.starts_with(REMOVING) && !keeps(name)) {
+            let _ = fs::rename(entry.path(), folder.join(new_name())); // Else it stays until the next start.
+        }
+    }
+    remove_set_aside(folder);
+}
+
 /// A name that is free, unless an attacker watches.
 fn new_name() -> String {
     format!("{REMOVING}{:016x}", fastrand::u64(..))

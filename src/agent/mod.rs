@@ -127,8 +127,7 @@ impl Agent {
         let start_loop = runtime_manager::on_threads();
         let runtime = RuntimeManager::new(name, context, random, start_loop, settings.rerun, settings.prepare, facts);
         let load = LoadSampler::new(Path::new("/proc"));
-        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)))
-            .with_status(status.clone());
+        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)), status.clone());
         let (scheduler_stop, pulse) = (stop.clone(), vital.add("scheduler"));
         threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &pulse))?);
         let uplink = Uplink {
@@ -195,27 +194,25 @@ fn start_engines(
     vital: &mut VitalThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
-    let mut start = |engine, unknown_info, lister, connect| -> io::Result<()> {
+    for &engine in &settings.runtimes {
+        let (agent, children) = (settings.name.clone(), children.clone());
+        let unknown_info = match engine {
+            podman_kube::RUNTIME_NAME => "Error getting state from pods.",
+            podman::RUNTIME_NAME => "Error getting state from Podman.",
+            _ => "Error getting state from Nerdctl.",
+        };
+        let kube = PodmanKubeConnector::new(&agent, children.clone());
+        let connect = move || -> Connector {
+            match engine {
+                podman_kube::RUNTIME_NAME => Box::new(kube.clone()),
+                podman::RUNTIME_NAME => Box::new(ContainerConnector::new(&podman::ENGINE, &agent, children.clone())),
+                _ => Box::new(ContainerConnector::new(&containerd::ENGINE, &agent, children.clone())),
+            }
+        };
         let checker = CheckerSettings { engine, unknown_info, repair_interval: settings.listing_interval };
         let (watch, commands) = bounded(WATCH_INBOX);
-        threads.push(state_checker::start(checker, lister, commands, vital.add(format!("watch:{engine}")))?);
-        engines.insert(engine.into(), EngineSource { connect, watch });
-        Ok(())
-    };
-    for engine in &settings.runtimes {
-        let (agent, children) = (settings.name.clone(), children.clone());
-        if *engine == podman_kube::RUNTIME_NAME {
-            let connector = PodmanKubeConnector::new(&agent, children);
-            let connect = move || Box::new(connector.clone()) as Connector;
-            start(engine, "Error getting state from pods.", connect(), Box::new(connect))?;
-            continue;
-        }
-        let (calls, unknown_info) = match *engine {
-            podman::RUNTIME_NAME => (&podman::ENGINE, "Error getting state from Podman."),
-            _ => (&containerd::ENGINE, "Error getting state from Nerdctl."),
-        };
-        let connect = move || Box::new(ContainerConnector::new(calls, &agent, children.clone())) as Connector;
-        start(engine, unknown_info, connect(), Box::new(connect))?;
+        threads.push(state_checker::start(checker, connect(), commands, vital.add(format!("watch:{engine}")))?);
+        engines.insert(engine.into(), EngineSource { connect: Box::new(connect), watch });
     }
     Ok(engines)
 }

@@ -236,19 +236,24 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
     // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
     pub fn changes(plan: WorkloadPlan) -> Vec<Change> {
-        let mut added: BTreeMap<Name, AddedWorkload> = BTreeMap::new();
-        let order: Vec<Name> = plan.added.iter().map(|added| added.instance.workload.clone()).collect();
-        added.extend(order.iter().cloned().zip(plan.added));
-        // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
         // [impl->swdd~agent-deletes-workload~1]
-        let deleted = plan.deleted.into_iter().map(|deleted| (deleted.instance.workload.clone(), Some(deleted)));
-        // [impl->swdd~agent-added-creates-workload~1]
-        let all = deleted.collect::<Vec<_>>().into_iter().chain(order.into_iter().map(|name| (name, None)));
-        let change = |(name, deleted): (Name, Option<DeletedWorkload>)| {
-            let new = added.remove(&name);
-            (new.is_some() || deleted.is_some()).then_some(Change { name, new, deleted })
+        let delete = |deleted: DeletedWorkload| {
+            let name = deleted.instance.workload.clone();
+            Change { name, new: None, deleted: Some(deleted) }
         };
-        all.filter_map(change).collect()
+        let mut changes: Vec<Change> = plan.deleted.into_iter().map(delete).collect();
+        let deletes: BTreeMap<Name, usize> =
+            changes.iter().enumerate().map(|(index, change)| (change.name.clone(), index)).collect();
+        for added in plan.added {
+            let name = added.instance.workload.clone();
+            match deletes.get(&name) {
+                // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
+                Some(index) => changes[*index].new = Some(added),
+                // [impl->swdd~agent-added-creates-workload~1]
+                None => changes.push(Change { name, new: Some(added), deleted: None }),
+            }
+        }
+        changes
     }
 
     /// Takes in what is wanted now; [`Self::settle`] does what may be done of it.

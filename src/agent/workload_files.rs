@@ -57,12 +57,11 @@ fn one_is_folder_of_another(files: &[File]) -> bool {
 }
 
 /// Writes all files below `folder`, existing ones in place, since a container may have them mounted.
-/// Returns host path and mount point of each.
-pub fn write_files(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
-    files.iter().map(|file| write_file(folder, file)).collect()
+pub fn write_files(folder: &Path, files: &[File]) -> Result<(), WorkloadFileError> {
+    files.iter().try_for_each(|file| write_file(folder, file))
 }
 
-/// What [`write_files`] returns, without writing anything.
+/// Host path and mount point of each file.
 pub fn file_paths(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)>, WorkloadFileError> {
     let path = |file: &File| {
         let inside = relative(&file.mount_point);
@@ -72,7 +71,7 @@ pub fn file_paths(folder: &Path, files: &[File]) -> Result<Vec<(PathBuf, String)
     files.iter().map(path).collect()
 }
 
-fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadFileError> {
+fn write_file(folder: &Path, file: &File) -> Result<(), WorkloadFileError> {
     let inside = relative(&file.mount_point)
         .map_err(|reason| WorkloadFileError::invalid("invalid mount point", file, reason))?;
     let decoded = match &file.content {
@@ -88,8 +87,7 @@ fn write_file(folder: &Path, file: &File) -> Result<(PathBuf, String), WorkloadF
     place
         .write_anew(Path::new(inside.file_name().unwrap_or_default()), FILE_MODE)
         .and_then(|mut written| written.write_all(&decoded))
-        .map_err(|error| WorkloadFileError::io("write failed for", file, error))?;
-    Ok((folder.join(&inside), file.mount_point.clone()))
+        .map_err(|error| WorkloadFileError::io("write failed for", file, error))
 }
 
 /// The folder of the file `inside` of `folder`. Each one on the way is ours alone, from that of the workload on.
@@ -178,7 +176,8 @@ mod tests {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
         let files = [data("/etc/x.conf", " a\n"), binary("/bin/y", "  AAEC\n  /w== \n")];
-        let written = write_files(&folder, &files).unwrap();
+        write_files(&folder, &files).unwrap();
+        let written = file_paths(&folder, &files).unwrap();
         let expected = [("etc/x.conf", "/etc/x.conf"), ("bin/y", "/bin/y")];
         assert_eq!(written, expected.map(|(host, inside)| (folder.join(host), inside.to_owned())));
         assert_eq!(fs::read(&written[0].0).unwrap(), b" a\n");
@@ -194,7 +193,9 @@ mod tests {
     fn files_are_for_any_user_in_the_container_and_their_folders_for_nobody_else() {
         let workload = tempfile::tempdir().unwrap();
         let folder = workload.path().join("files");
-        let written = write_files(&folder, &[data("/etc/app/x.conf", "a")]).unwrap();
+        let files = [data("/etc/app/x.conf", "a")];
+        write_files(&folder, &files).unwrap();
+        let written = file_paths(&folder, &files).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode(&written[0].0), 0o644);
         for place in ["", "etc", "etc/app"] {

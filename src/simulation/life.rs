@@ -23,6 +23,7 @@ use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH
 use crate::model::names::Name;
 use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
+use crate::platform::service_manager::StatusBoard;
 use crate::runtime::MainProcess;
 use crate::runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -250,7 +251,7 @@ impl Life {
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.
-        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(orphans));
+        let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(orphans), StatusBoard::default());
         let clock = clock.clone();
         Self { number, manager, tasks, events, inbox, said, uplink, control, requests, clock, checkers, probes }
     }

@@ -24,6 +24,7 @@ use crate::model::names::InstanceName;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
+use crate::platform::service_manager::StatusBoard;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -309,7 +310,7 @@ impl SteppedAgent {
         let (rerun, level, facts) = (options.rerun, prepare.level, options.facts);
         let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
-        let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls);
+        let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls, StatusBoard::default());
         uplink.connected();
         Self { manager, loops, uplink, probes, answers, clock: clock.clone(), events, checkers }
     }

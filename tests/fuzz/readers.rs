@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ankaios_lite::agent;
 use ankaios_lite::agent::probes::{Outcome, sockets, table};
-use ankaios_lite::agent::workload_files::write_files;
+use ankaios_lite::agent::workload_files::{file_paths, write_files};
 use ankaios_lite::cli::args::Arguments;
 use ankaios_lite::cli::output::Output;
 use ankaios_lite::cli::set;
@@ -355,7 +355,7 @@ pub fn files(bytes: &[u8]) {
     let files: Vec<File> = lines.chunks(2).enumerate().map(file).collect();
     let scratch = Scratch::new("files");
     let folder = scratch.0.join("workload");
-    let written = write_files(&folder, &files).unwrap_or_default();
+    let written = write_files(&folder, &files).and_then(|()| file_paths(&folder, &files)).unwrap_or_default();
     for (path, _) in &written {
         let below = path.strip_prefix(&folder).expect("it lies in the folder");
         assert!(below.components().all(|part| matches!(part, Component::Normal(_))), "{below:?}");

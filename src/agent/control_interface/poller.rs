@@ -182,10 +182,7 @@ impl<C: Clock> Poller<C> {
                 owners.push((index, 1));
             }
         }
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
-        });
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         poll(&mut waits, timeout.as_ref())?;
         if !waits[0].revents().is_empty() {
             self.shared.wake.reset();

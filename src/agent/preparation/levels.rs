@@ -2,21 +2,19 @@
 //!
 //! Thread: none, plain functions; used by `scheduler`.
 
-use crate::model::names::InstanceName;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::{ContainerConfig, EngineConfig};
 use crate::model::workload::Workload;
 use crate::runtime::containerd;
 
-/// Where a workload stands that waits.
-#[derive(Debug, Clone, Copy)]
-pub struct Situation<'a> {
-    /// What waits.
-    pub instance: &'a InstanceName,
-    /// What is there of the workload and goes before it starts.
-    pub old: Option<&'a InstanceName>,
-    /// An earlier container of the same instance is being removed.
-    pub old_shares: bool,
+/// What there is of a workload that waits, and goes before it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old {
+    Nothing,
+    /// An earlier instance.
+    Instance,
+    /// A container of the same instance.
+    Same,
 }
 
 /// Options of a container that another one may need first: ports and addresses are held from `INIT` on.
@@ -39,8 +37,8 @@ const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 /// How far a workload is prepared of which so much is requested, by what it says and where it stands. The bound on
 /// initialised containers is not considered.
 #[must_use]
-pub fn allowed(workload: &Workload, requested: PrepareLevel, situation: Situation<'_>) -> PrepareLevel {
-    let level = requested.min(most(workload, situation));
+pub fn allowed(workload: &Workload, requested: PrepareLevel, old: Old) -> PrepareLevel {
+    let level = requested.min(most(workload, old));
     match &workload.config().engine {
         Ok(EngineConfig::Container(container)) if level == PrepareLevel::Image && !has_image(container) => {
             PrepareLevel::None
@@ -55,7 +53,7 @@ fn has_image(container: &ContainerConfig) -> bool {
 }
 
 // [impl->swdd~agent-prepares-starts~1]
-fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
+fn most(workload: &Workload, old: Old) -> PrepareLevel {
     let config = workload.config();
     let Ok(EngineConfig::Container(container)) = &config.engine else {
         return PrepareLevel::Image; // A play of pods knows no steps.
@@ -64,8 +62,7 @@ fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     if !matches!(container.option("--pull"), None | Some("missing" | "never")) {
         return PrepareLevel::None; // The image as of the start is wanted.
     }
-    let Situation { instance, old, old_shares } = situation;
-    let shares_with_old = old.is_some_and(|old| old == instance || old_shares || options.has("--name"));
+    let shares_with_old = old == Old::Same || old == Old::Instance && options.has("--name");
     let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
     // `create` takes a range of user ids of its own, of which there are few.
     let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));
@@ -85,7 +82,7 @@ fn most(workload: &Workload, situation: Situation<'_>) -> PrepareLevel {
     }
     let held =
         options.has_any(&HELD) || options.has_part(&HELD_VALUES) || options.has_short('p') || options.has_short('P');
-    if old.is_some() || *workload.runtime == *containerd::RUNTIME_NAME || held {
+    if old == Old::Instance || *workload.runtime == *containerd::RUNTIME_NAME || held {
         return PrepareLevel::Create;
     }
     PrepareLevel::Init

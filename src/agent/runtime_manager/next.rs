@@ -15,7 +15,7 @@ use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
-use crate::model::names::Name;
+use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
@@ -151,6 +151,11 @@ impl<C: Clock> RuntimeManager<C> {
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
         PreparedInstance { instance, level, reason, tries, is_final, unmet }
+    }
+
+    /// Whether this instance is wanted, staged or there.
+    pub fn keeps(&self, instance: &InstanceName) -> bool {
+        self.has(instance) || self.staged_of(&instance.workload).is_some_and(|staged| staged.instance == *instance)
     }
 
     fn staged_of(&self, name: &Name) -> Option<&AddedWorkload> {

@@ -10,7 +10,7 @@ use super::WorkloadControlLoop;
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
-use crate::agent::preparation::levels::{self, Situation};
+use crate::agent::preparation::levels::{self, Old};
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{SlotRequest, Use};
@@ -182,8 +182,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let old = (!self.is_empty).then_some(&self.instance);
-        levels::allowed(workload, *level, Situation { instance, old, old_shares: self.removal.has(instance) })
+        let old = match self.instance == *instance || self.removal.has(instance) {
+            _ if self.is_empty => Old::Nothing,
+            true => Old::Same,
+            false => Old::Instance,
+        };
+        levels::allowed(workload, *level, old)
     }
 
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {

@@ -3,25 +3,16 @@
 use super::*;
 use crate::model::names::RUNTIMES;
 
-fn instance(config: &str) -> InstanceName {
-    InstanceName::with_id("w", config, "A")
-}
-
-/// A new instance that waits for others only.
-fn waiting(new: &InstanceName) -> Situation<'_> {
-    Situation { instance: new, old: None, old_shares: false }
-}
-
-fn most_of(runtime: &str, options: &str, image: &str, situation: Situation<'_>) -> PrepareLevel {
+fn most_of(runtime: &str, options: &str, image: &str, old: Old) -> PrepareLevel {
     let config = match runtime {
         "podman-kube" => "manifest: 'kind: Pod'".to_owned(),
         _ => format!("image: {image}\ncommandOptions: [{options}]"),
     };
-    allowed(&Workload::new("A", runtime, &config), PrepareLevel::Init, situation)
+    allowed(&Workload::new("A", runtime, &config), PrepareLevel::Init, old)
 }
 
 fn with(options: &str) -> PrepareLevel {
-    most_of("podman", options, "x", waiting(&instance("new")))
+    most_of("podman", options, "x", Old::Nothing)
 }
 
 // [utest->swdd~agent-prepares-starts~1]
@@ -77,26 +68,22 @@ fn options_decide_how_far_a_start_may_be_prepared() {
 
 #[test]
 fn what_is_there_and_what_does_not_hold_decide_as_well() {
-    let (old, new) = (instance("old"), instance("new"));
-    let beside = |old| Situation { old: Some(old), ..waiting(&new) };
-    let most = |options: &str, situation| most_of("podman", options, "x", situation);
-    assert_eq!(most("", beside(&old)), PrepareLevel::Create);
-    assert_eq!(most("", beside(&new)), PrepareLevel::Image);
-    assert_eq!(most("--name=x", beside(&old)), PrepareLevel::Image);
-    assert_eq!(most("", Situation { old_shares: true, ..beside(&old) }), PrepareLevel::Image);
+    let most = |options: &str, old| most_of("podman", options, "x", old);
+    assert_eq!(most("", Old::Instance), PrepareLevel::Create);
+    assert_eq!(most("", Old::Same), PrepareLevel::Image);
+    assert_eq!(most("--name=x", Old::Instance), PrepareLevel::Image);
 }
 
 #[test]
 fn engines_and_images_differ_in_what_they_can() {
-    let new = instance("new");
-    let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", waiting(&new))));
+    let levels = RUNTIMES.map(|runtime| (runtime, most_of(runtime, "", "x", Old::Nothing)));
     assert_eq!(
         levels,
         [("podman", PrepareLevel::Init), ("containerd", PrepareLevel::Create), ("podman-kube", PrepareLevel::Image),]
     );
     for image in ["'oci-archive:/a.tar'", "'docker-archive:/a.tar'", "'dir:/a'"] {
-        assert_eq!(most_of("podman", "", image, waiting(&new)), PrepareLevel::Init, "{image}");
-        assert_eq!(most_of("podman", "--pod=p", image, waiting(&new)), PrepareLevel::None, "{image}");
+        assert_eq!(most_of("podman", "", image, Old::Nothing), PrepareLevel::Init, "{image}");
+        assert_eq!(most_of("podman", "--pod=p", image, Old::Nothing), PrepareLevel::None, "{image}");
     }
     for (config, level) in [
         ("image: x", PrepareLevel::Image),
@@ -104,7 +91,7 @@ fn engines_and_images_differ_in_what_they_can() {
         ("{image: /a, commandOptions: [--rootfs]}", PrepareLevel::None),
     ] {
         let workload = Workload::new("A", "podman", config);
-        assert_eq!(allowed(&workload, PrepareLevel::Image, waiting(&new)), level, "{config}");
-        assert_eq!(allowed(&workload, PrepareLevel::Create, waiting(&new)), PrepareLevel::Create, "{config}");
+        assert_eq!(allowed(&workload, PrepareLevel::Image, Old::Nothing), level, "{config}");
+        assert_eq!(allowed(&workload, PrepareLevel::Create, Old::Nothing), PrepareLevel::Create, "{config}");
     }
 }

@@ -593,6 +593,24 @@ fn a_silent_engine_delayed_the_watch_of_what_runs_in_another_one() {
     }
 }
 
+/// An agent that was killed left the folders of instances whose containers were gone already.
+#[test]
+fn folders_of_instances_that_are_neither_wanted_nor_there_go_when_all_engines_have_listed() {
+    let mut rig = found(&[("unwanted", "a", plain(Phase::Running))]);
+    let folder = |name, config| rig.folder.path().join(instance(name, config).folder());
+    let [left, wanted_one, there] = [folder("w", "b"), folder("w", "a"), folder("unwanted", "a")];
+    let others = ["notify", "engine-children"].map(|name| rig.folder.path().join(name));
+    for path in [&left, &wanted_one, &there].into_iter().chain(&others) {
+        std::fs::create_dir(path).unwrap();
+    }
+    rig.engine.inject(Call::List, [Fault::Fails]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    rig.agent.hello(&[wanted("w", "a")]);
+    assert!(left.exists(), "it may be in use as long as the engine has not listed");
+    rig.agent.pass(BACKOFF_FIRST);
+    assert!(!left.exists() && wanted_one.exists() && there.exists() && others.iter().all(|path| path.exists()));
+}
+
 #[test]
 fn a_reconnect_waits_for_no_engine() {
     let (mut rig, kube) = with_kube();
