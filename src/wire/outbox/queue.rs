@@ -82,7 +82,7 @@ impl Kind {
 }
 
 /// What waits for one peer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Queue {
     /// By number, which increases.
     entries: BTreeMap<u64, Entry>,
@@ -128,23 +128,7 @@ struct Entry {
 impl Queue {
     /// With nothing in it; `answers` is shared by all peers.
     pub fn new(answers: Arc<Budget>) -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            next: 0,
-            newest: BTreeMap::new(),
-            states: 0,
-            states_max: STATES_MESSAGE_BYTES,
-            answers,
-            bytes: 0,
-            has_large: false,
-            log_bytes: 0,
-            answer_bytes: 0,
-            sending: Share::default(),
-            wants_room: None,
-            dropped: BTreeMap::new(),
-            outbox_gone: false,
-            reader_gone: false,
-        }
+        Self { states_max: STATES_MESSAGE_BYTES, answers, ..Self::default() }
     }
 
     /// Whether hardly any response waits or is being sent.
