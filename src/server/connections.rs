@@ -63,7 +63,9 @@ impl ServerLoop {
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
         let unwanted: BTreeSet<InstanceName> = states.filter(|one| self.workloads.is_unwanted(one)).collect();
-        self.peers.agents.insert(name.clone(), Agent::new(id, attributes, capabilities, unwanted));
+        let resent = Some(BTreeSet::new());
+        let agent = Agent { peer: id, attributes, capabilities, unconfirmed: unwanted, resent };
+        self.peers.agents.insert(name.clone(), agent);
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
     }
@@ -185,7 +187,7 @@ impl ServerLoop {
     /// else could ever report that.
     fn all_states_reported(&mut self, id: PeerId, name: &Name) {
         let Some(agent) = self.peers.agent_on(id, name) else { return };
-        agent.first_report_ended();
+        agent.resent = None;
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.workloads.states.get(instance).is_some());
         self.states_reported(id, name, gone.into_iter().map(removed).collect());

@@ -69,13 +69,6 @@ pub struct LogCollection {
     pub providers: BTreeMap<Name, BTreeSet<InstanceName>>,
 }
 
-impl LogCollection {
-    /// About what it takes; an entry takes some 32 bytes beside the text.
-    pub fn bytes(&self) -> usize {
-        self.full_id.len() + self.providers.values().flatten().map(|name| name.bytes() + 32).sum::<usize>()
-    }
-}
-
 /// A read that waits.
 #[derive(Debug)]
 pub struct UsageRead {
@@ -90,12 +83,6 @@ pub struct UsageRead {
     pub usage: BTreeMap<Name, Arc<AgentUsage>>,
 }
 
-impl UsageRead {
-    pub fn bytes(&self) -> usize {
-        self.masks.bytes() + self.content.memory_bytes()
-    }
-}
-
 #[derive(Debug)]
 pub enum Content {
     /// The masks; `None` stands for everything. Equal masks are shared.
@@ -105,11 +92,15 @@ pub enum Content {
 }
 
 impl Content {
+    /// About what it takes.
     fn bytes(&self) -> usize {
         match self {
             Self::Events(masks) => masks.as_ref().map_or(0, |masks| masks.bytes()),
-            Self::Logs(collection) => collection.bytes(),
-            Self::Usage(read) => read.bytes(),
+            Self::Logs(LogCollection { full_id, providers }) => {
+                // An entry takes some 32 bytes beside the text.
+                full_id.len() + providers.values().flatten().map(|name| name.bytes() + 32).sum::<usize>()
+            }
+            Self::Usage(read) => read.masks.bytes() + read.content.memory_bytes(),
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 const MODES_OF_WORKLOAD: usize = 64;
 
 /// The modes of a server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Modes {
     settings: ModeSettings,
     /// The text of the config item; none without one.
@@ -56,15 +56,7 @@ fn text(item: Option<&ConfigItem>) -> Option<&str> {
 impl Modes {
     /// No workloads and no mode.
     pub fn new(settings: ModeSettings) -> Self {
-        Self {
-            settings,
-            current: None,
-            info: "".into(),
-            workloads: BTreeMap::new(),
-            failed: BTreeSet::new(),
-            cause: None,
-            switches: SwitchCounts::default(),
-        }
+        Self { settings, ..Self::default() }
     }
 
     /// Key of the config item with the current mode.

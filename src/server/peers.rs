@@ -42,28 +42,13 @@ pub struct Agent {
     pub unconfirmed: BTreeSet<InstanceName>,
     /// Wanted instances that wait as an earlier server or connection has ordered, and whose update was sent again. `None`
     /// after the first report: what waits then was ordered on this connection.
-    resent: Option<BTreeSet<InstanceName>>,
+    pub resent: Option<BTreeSet<InstanceName>>,
 }
 
 impl Agent {
-    /// An agent with the stream `peer`; `unconfirmed` are its instances with a state that are not wanted.
-    pub fn new(
-        peer: PeerId,
-        attributes: AgentAttributes,
-        capabilities: AgentCapabilities,
-        unconfirmed: BTreeSet<InstanceName>,
-    ) -> Self {
-        Self { peer, attributes, capabilities, unconfirmed, resent: Some(BTreeSet::new()) }
-    }
-
     /// Whether the update of a wanted instance that waits has to be sent again; only once for each.
     pub fn must_resend(&mut self, instance: &InstanceName) -> bool {
         self.resent.as_mut().is_some_and(|resent| resent.insert(instance.clone()))
-    }
-
-    /// It has reported all states that it has.
-    pub fn first_report_ended(&mut self) {
-        self.resent = None;
     }
 }
 

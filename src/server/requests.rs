@@ -12,7 +12,8 @@ use super::waiting_requests::WithHooks;
 use crate::limits::{MASKS_PARTS_MAX, REQUEST_ID_MAX};
 use crate::model::execution_state::Phase;
 use crate::model::field_path;
-use crate::model::mask_tree::{MaskTree, Wanted};
+use crate::model::fields::table::PARTS_ON_REQUEST;
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{AddedWorkload, NO_STATE, ReadState, Request, RequestContent, ResponseContent};
 use crate::model::names::{Name, excerpt};
 use crate::model::node::Node;
@@ -261,54 +262,30 @@ impl ServerLoop {
 
 // ---------------------------------------------------------- parts on request
 
-/// A part of the complete state that exists only where a mask of a read begins with its name: not in a read without masks, not
-/// for `*`, not in subscriptions and events, and updates do not know it. So clients of other implementations never receive
-/// fields that they did not request, and parts that cost something cost nothing unread.
-///
-/// What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
-struct PartOnRequest {
-    /// What a mask has to begin with.
-    name: &'static str,
-    /// Whether workloads may read it as far as their rules allow; otherwise their masks for it select nothing.
-    for_workloads: bool,
-    /// What is wanted of it; `None` where the part does not exist or nothing of it is selected.
-    read: fn(&ServerLoop, &Wanted<'_>) -> Option<Node>,
-}
-
-/// Their names are also those of [`crate::model::fields::table::PARTS_ON_REQUEST`], by which `ank` knows them.
-const PARTS: &[PartOnRequest] = &[
-    PartOnRequest {
-        name: "modes",
-        for_workloads: true,
-        read: |server, wanted| wanted.take(server.workloads.modes.as_ref()?.node()),
-    },
-    PartOnRequest {
-        name: "timings",
-        for_workloads: false,
-        read: |server, wanted| server.timings.read(server.now(), wanted),
-    },
-    PartOnRequest {
-        name: "updates",
-        for_workloads: false, // What was before would pass their deny rules.
-        read: |server, wanted| Some(server.read_updates(wanted)),
-    },
-    PartOnRequest {
-        name: "warning",
-        for_workloads: false,
-        read: |server, wanted| wanted.take(Node::text(server.warning.as_ref()?)),
-    },
-];
-
 impl ServerLoop {
-    /// Adds to `state`, the response to a read with `masks`, the parts that these request by name.
+    /// Adds to `state`, the response to a read with `masks`, the parts that these request by name. Such a part exists only
+    /// where a mask of a read begins with its name: not in a read without masks, not for `*`, not in subscriptions and
+    /// events, and updates do not know it. So clients of other implementations never receive fields that they did not
+    /// request, and parts that cost something cost nothing unread.
+    ///
+    /// What workloads use is such a part, too; its reads wait for the agents, see usage.rs.
     // [impl->swdd~server-sends-parts-on-request~1]
     pub(super) fn add_parts_on_request(&self, requester: &Requester, masks: &MaskTree, state: &mut Node) {
         let Node::Map(entries) = state else { return };
-        for part in PARTS.iter().filter(|part| part.for_workloads || requester.agent().is_none()) {
-            let wanted = masks.named(part.name);
-            if !wanted.is_nothing() {
-                entries.extend((part.read)(self, &wanted).map(|node| (part.name.to_owned(), node)));
+        for name in PARTS_ON_REQUEST {
+            let wanted = masks.named(name);
+            // What was before updates would pass the deny rules of workloads, and the others are not for them either.
+            if wanted.is_nothing() || *name != "modes" && requester.agent().is_some() {
+                continue;
             }
+            let part = match *name {
+                "modes" => self.workloads.modes.as_ref().and_then(|modes| wanted.take(modes.node())),
+                "timings" => self.timings.read(self.now(), &wanted),
+                "updates" => Some(self.read_updates(&wanted)),
+                "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(warning))),
+                _ => None,
+            };
+            entries.extend(part.map(|part| ((*name).to_owned(), part)));
         }
     }
 }
@@ -316,9 +293,7 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::fields::table::PARTS_ON_REQUEST;
     use crate::server::tests::{Cluster, read};
-    use crate::server::usage::USAGE;
 
     const MANIFEST: &str = "
 apiVersion: v1
@@ -330,13 +305,6 @@ workloads:
     controlInterfaceAccess:
       allowRules: [{type: StateRule, operation: Read, filterMasks: ['*', timings]}]
 ";
-
-    #[test]
-    fn the_names_are_those_that_ank_knows() {
-        let mut names: Vec<&str> = PARTS.iter().map(|part| part.name).chain([USAGE]).collect();
-        names.sort_unstable();
-        assert_eq!(names, PARTS_ON_REQUEST);
-    }
 
     // [utest->swdd~server-sends-parts-on-request~1]
     #[test]

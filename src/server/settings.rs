@@ -152,7 +152,7 @@ pub struct HookEntry {
 }
 
 /// Which config item holds the mode of the vehicle.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModeSettings {
     /// Key of the config item, 1 to 63 bytes of `[a-zA-Z0-9_-]`.
     pub config_item: String,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// An amount that is shared.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Budget {
     max: usize,
     state: Mutex<State>,
@@ -54,7 +54,7 @@ pub struct Share {
 impl Budget {
     /// With room for `max`; a single share may be larger.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, state: Mutex::default(), freed: Condvar::default(), turn: Mutex::default() })
+        Arc::new(Self { max, ..Self::default() })
     }
 
     /// How much is taken.

@@ -235,38 +235,33 @@ impl GuardedUpdates {
         self.keep(record);
     }
 
-    /// Keeps an update that has ended, and forgets what is too much: the oldest one of whoever has most.
+    /// Keeps an update that has ended, and forgets what is too much: of whoever has most updates the oldest one, and of
+    /// whoever has most bytes the largest.
     fn keep(&mut self, record: Record) {
         // Of those that others have taken over there may be many in a short time, which must not displace the rest; nor
         // must those of workloads displace those of commanders.
-        let kind = |ended: &Ended| (ended.record.phase.is_moot(), ended.record.is_of_workload);
+        let kind = |record: &Record| (record.phase.is_moot(), record.is_of_workload);
+        let newest = kind(&record);
         self.ended.push_back(Ended::new(record));
-        let newest = self.ended.back().map(kind);
-        let same = || self.ended.iter().enumerate().filter(|(_, ended)| Some(kind(ended)) == newest);
-        if same().count() > UPDATES_ENDED {
-            let has = |source: &str| same().filter(|(_, ended)| ended.record.source == *source).count();
-            let most = same().max_by_key(|(index, ended)| (has(&ended.record.source), Reverse(*index)));
-            most.map(|(index, _)| index).and_then(|index| self.ended.remove(index));
-        }
-        [true, false].into_iter().for_each(|of_workloads| self.fit(of_workloads));
-    }
-
-    /// Makes those of workloads, or of commanders, fit into their room: whoever has most forgets the largest first.
-    fn fit(&mut self, of_workloads: bool) {
         loop {
-            let all = || self.ended.iter().enumerate().filter(|(_, ended)| ended.record.is_of_workload == of_workloads);
-            let bytes_of = |source: Option<&str>| {
-                let of_source = all().filter(|(_, ended)| source.is_none_or(|source| ended.record.source == source));
-                of_source.map(|(_, ended)| ended.bytes).sum::<usize>()
+            let same: Vec<(usize, &Ended)> =
+                self.ended.iter().enumerate().filter(|(_, ended)| kind(&ended.record) == newest).collect();
+            let of_source = |one: &Ended| {
+                let of_source = same.iter().filter(|(_, ended)| ended.record.source == one.record.source);
+                of_source.fold((0, 0), |(count, bytes), (_, ended)| (count + 1, bytes + ended.bytes))
             };
-            if bytes_of(None) <= UPDATES_ENDED_BYTES {
+            if same.len() > UPDATES_ENDED {
+                let most = same.iter().max_by_key(|(index, ended)| (of_source(ended).0, Reverse(*index)));
+                most.map(|(index, _)| *index).and_then(|index| self.ended.remove(index));
+            } else if same.iter().map(|(_, ended)| ended.bytes).sum::<usize>() > UPDATES_ENDED_BYTES {
+                let large = same.iter().filter(|(_, ended)| !ended.record.unit.is_empty());
+                let key = |(index, ended): &&(usize, &Ended)| (of_source(ended).1, ended.bytes, Reverse(*index));
+                let Some((index, _)) = large.max_by_key(key) else { return };
+                let index = *index;
+                self.ended[index].shrink();
+            } else {
                 return;
             }
-            let large = all().filter(|(_, ended)| !ended.record.unit.is_empty());
-            let key =
-                |(index, ended): &(usize, &Ended)| (bytes_of(Some(&ended.record.source)), ended.bytes, Reverse(*index));
-            let Some((index, _)) = large.max_by_key(key) else { return };
-            self.ended[index].shrink();
         }
     }
 

@@ -323,7 +323,7 @@ impl Wire<MessageField<base::AlteredFields>> for Option<AlteredFields> {
     }
 
     fn read(message: MessageField<base::AlteredFields>) -> Decoded<Self> {
-        message.into_option().map(|altered| Wire::read(altered)).transpose()
+        message.into_option().map(Wire::read).transpose()
     }
 }
 

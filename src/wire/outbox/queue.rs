@@ -87,7 +87,7 @@ impl Kind {
 }
 
 /// What waits for one peer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Queue {
     /// By number, which increases.
     entries: BTreeMap<u64, Entry>,
@@ -133,23 +133,7 @@ struct Entry {
 impl Queue {
     /// With nothing in it; `answers` is shared by all peers.
     pub fn new(answers: Arc<Budget>) -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            next: 0,
-            newest: BTreeMap::new(),
-            states: 0,
-            states_max: STATES_MESSAGE_BYTES,
-            answers,
-            bytes: 0,
-            has_large: false,
-            log_bytes: 0,
-            answer_bytes: 0,
-            sending: Share::default(),
-            wants_room: None,
-            dropped: BTreeMap::new(),
-            outbox_gone: false,
-            reader_gone: false,
-        }
+        Self { states_max: STATES_MESSAGE_BYTES, answers, ..Self::default() }
     }
 
     /// Whether hardly any response waits or is being sent.
@@ -176,7 +160,7 @@ impl Queue {
     pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
         let older = kind.instance().filter(|_| is_behind).and_then(|instance| self.newest.get(instance).copied());
-        older.map(|number| self.remove(number));
+        older.into_iter().for_each(|number| _ = self.remove(number));
         let counts = if kind == Kind::States(None) { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
         let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
