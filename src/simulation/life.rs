@@ -14,7 +14,6 @@ use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::RuntimeManager;
-use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
@@ -246,8 +245,7 @@ impl Life {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };
-        let rerun = RerunFinished::Always;
-        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, rerun, level, facts);
+        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, None, level, facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.

@@ -12,7 +12,6 @@ use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{RuntimeManager, StartLoop};
-use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
@@ -193,8 +192,8 @@ pub struct AgentOptions {
     pub folder: std::path::PathBuf,
     /// Decides all delays.
     pub seed: u64,
-    /// What to do with finished workloads.
-    pub rerun: RerunFinished,
+    /// Which finished workloads stay as they are.
+    pub keep_ended_since: Option<u64>,
     /// Calls of an earlier agent.
     pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
@@ -230,7 +229,7 @@ impl AgentOptions {
             name: "agent_A",
             folder: folder.to_owned(),
             seed: 1,
-            rerun: RerunFinished::Always,
+            keep_ended_since: None,
             earlier_calls: None,
             parallel_starts: 100,
             facts: NodeFacts::default(),
@@ -307,7 +306,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let (rerun, level, facts) = (options.rerun, prepare.level, options.facts);
+        let (rerun, level, facts) = (options.keep_ended_since, prepare.level, options.facts);
         let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls, StatusBoard::default());
