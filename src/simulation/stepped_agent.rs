@@ -5,7 +5,7 @@
 use super::fake_connector::FakeEngine;
 use super::fake_probes::{FakeProbes, ProbeAnswers};
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::agent_manager::AgentManager;
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
@@ -24,6 +24,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
+use crate::runtime::engine_children::EarlierCalls;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

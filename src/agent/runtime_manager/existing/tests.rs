@@ -1,12 +1,12 @@
 //! What an agent does with containers of an earlier life, and with its own when the server says hello again.
 
-use crate::agent::agent_manager::EarlierCalls;
 use crate::agent::events::SchedulerEvent;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
+use crate::runtime::engine_children::EarlierCalls;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
 use std::sync::{Arc, Mutex};
