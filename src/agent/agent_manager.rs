@@ -21,7 +21,7 @@ use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::vital::Pulse;
-use crate::runtime::engine_children::PreviousChildren;
+use crate::runtime::engine_children::EarlierCalls;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
 use std::collections::BTreeSet;
@@ -31,25 +31,6 @@ use std::time::Instant;
 
 /// Removals that are remembered for the case that the server wants the instance again before it has read of them.
 const REMOVED: usize = 1024;
-
-/// Calls of an earlier agent of the same name that may still create or delete something.
-pub trait EarlierCalls {
-    /// How many still run.
-    fn still_running(&mut self) -> usize;
-
-    /// Ends those that still run, politely or by force.
-    fn end(&mut self, by_force: bool);
-}
-
-impl EarlierCalls for PreviousChildren {
-    fn still_running(&mut self) -> usize {
-        PreviousChildren::still_running(self)
-    }
-
-    fn end(&mut self, by_force: bool) {
-        PreviousChildren::end(self, by_force);
-    }
-}
 
 /// All decisions of an agent.
 pub struct AgentManager<C: Clock> {

@@ -10,7 +10,6 @@ use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
 use super::events::{PreparationReport, SchedulerEvent};
 use super::probes::short_info;
-use super::settings::RerunFinished;
 use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, WorkloadOrder, wish_slot};
 use super::workload_control_loop::{Connector, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
@@ -164,7 +163,7 @@ pub struct RuntimeManager<C: Clock> {
     gates_due: Option<Instant>,
     random: fastrand::Rng,
     start: StartLoop<C>,
-    rerun: RerunFinished,
+    keep_ended_since: Option<u64>,
     records: BTreeMap<Name, Record>,
     /// The workloads that wait for another one, by the name of that one.
     waiters: BTreeMap<String, BTreeSet<Name>>,
@@ -197,7 +196,7 @@ impl<C: Clock> RuntimeManager<C> {
         context: LoopContext<C>,
         random: fastrand::Rng,
         start: StartLoop<C>,
-        rerun: RerunFinished,
+        keep_ended_since: Option<u64>,
         prepare_level: PrepareLevel,
         facts: NodeFacts,
     ) -> Self {
@@ -219,7 +218,7 @@ impl<C: Clock> RuntimeManager<C> {
             gates_due: None,
             random,
             start,
-            rerun,
+            keep_ended_since,
             records: BTreeMap::new(),
             waiters: BTreeMap::new(),
         }

@@ -152,15 +152,6 @@ const KNOWN_KEYS: [&str; 19] = [
     "metrics_interval",
 ];
 
-/// What to do after an agent restart with workloads that have ended and are unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RerunFinished {
-    /// Run them again.
-    Always,
-    /// Leave those that ended at or after this time, in seconds since 1970.
-    EndedBefore(u64),
-}
-
 /// The settings of one run.
 #[derive(Debug)]
 pub struct AgentSettings {
@@ -182,8 +173,9 @@ pub struct AgentSettings {
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub restart_backoff: bool,
-    /// What to do with finished workloads after a restart of the agent.
-    pub rerun: RerunFinished,
+    /// After a restart of the agent, finished workloads run again, but for those that ended at or after this time, in
+    /// seconds since 1970.
+    pub keep_ended_since: Option<u64>,
     /// Creates at the same time.
     pub parallel_starts: usize,
     /// How far starts of workloads that wait are prepared when they do not say it themselves.
@@ -292,10 +284,7 @@ fn combine(
     };
     let url = protected(parsed, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
-    let rerun = match (keys.rerun_finished.unwrap_or_default(), machine.boot_time) {
-        (Rerun::Boot, Some(boot)) => RerunFinished::EndedBefore(boot),
-        _ => RerunFinished::Always,
-    };
+    let only_boot = keys.rerun_finished == Some(Rerun::Boot);
     let parallel_starts =
         // Creates at the same time are this many at least, and twice the number of cores otherwise.
         keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
@@ -309,7 +298,7 @@ fn combine(
         create_timeout: Some(Duration::from_secs(keys.create_timeout.0)).filter(|limit| !limit.is_zero()),
         retry_limit: Some(keys.retry_limit.0 as u32).filter(|limit| *limit > 0),
         restart_backoff: keys.restart_backoff.unwrap_or(true),
-        rerun,
+        keep_ended_since: machine.boot_time.filter(|_| only_boot),
         parallel_starts,
         prepare: keys.prepare,
         prepare_max: keys.prepare_max.0 as usize,

@@ -121,20 +121,29 @@ impl Drop for ChildRecord {
     }
 }
 
-impl PreviousChildren {
-    /// How many calls of the earlier agent still run. Ended ones are forgotten.
-    pub fn still_running(&mut self) -> usize {
+/// Calls of an earlier agent of the same name that may still create or delete something.
+pub trait EarlierCalls {
+    /// How many still run. Ended ones are forgotten.
+    fn still_running(&mut self) -> usize;
+
+    /// Ends those that still run, politely or by force. What they were about to create is cleaned up by the next create of
+    /// the same workload, or adopted.
+    fn end(&mut self, by_force: bool);
+}
+
+impl EarlierCalls for PreviousChildren {
+    fn still_running(&mut self) -> usize {
         self.find_processes();
         self.records.retain(|one| one.process.is_some());
         self.records.len()
     }
 
-    /// Ends the calls that still run, with SIGTERM or by force. What they were about to create is cleaned up by the
-    /// next create of the same workload, or adopted.
-    pub fn end(&mut self, by_force: bool) {
+    fn end(&mut self, by_force: bool) {
         self.signal(if by_force { Signal::KILL } else { Signal::TERM }, |_| true);
     }
+}
 
+impl PreviousChildren {
     fn signal(&mut self, signal: Signal, is_wanted: impl Fn(&str) -> bool) {
         self.find_processes();
         for process in self.records.iter().filter(|one| is_wanted(&one.record.token)).filter_map(|one| one.process) {

@@ -7,14 +7,13 @@ use super::engine::{Action, Answer, Caller, SimEngine, WatchGuard};
 use super::fake_probes::FakeProbes;
 use super::manual_clock::ManualClock;
 use super::sim_connector::SimConnector;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::agent_manager::AgentManager;
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::RuntimeManager;
-use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
@@ -25,6 +24,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
 use crate::runtime::MainProcess;
+use crate::runtime::engine_children::EarlierCalls;
 use crate::runtime::exit_watch::NotWatched;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::cell::Cell;
@@ -246,8 +246,7 @@ impl Life {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };
-        let rerun = RerunFinished::Always;
-        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, rerun, level, facts);
+        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, None, level, facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.

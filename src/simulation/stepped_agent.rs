@@ -5,14 +5,13 @@
 use super::fake_connector::FakeEngine;
 use super::fake_probes::{FakeProbes, ProbeAnswers};
 use super::manual_clock::ManualClock;
-use crate::agent::agent_manager::{AgentManager, EarlierCalls};
+use crate::agent::agent_manager::AgentManager;
 use crate::agent::conditions::NodeFacts;
 use crate::agent::control_interface::ControlHub;
 use crate::agent::engine_call::{CallContext, EngineCall};
 use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{RuntimeManager, StartLoop};
-use crate::agent::settings::RerunFinished;
 use crate::agent::start_slots::StartSlots;
 use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
@@ -25,6 +24,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
+use crate::runtime::engine_children::EarlierCalls;
 use crate::runtime::{ContainerId, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -193,8 +193,8 @@ pub struct AgentOptions {
     pub folder: std::path::PathBuf,
     /// Decides all delays.
     pub seed: u64,
-    /// What to do with finished workloads.
-    pub rerun: RerunFinished,
+    /// Which finished workloads stay as they are.
+    pub keep_ended_since: Option<u64>,
     /// Calls of an earlier agent.
     pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
@@ -230,7 +230,7 @@ impl AgentOptions {
             name: "agent_A",
             folder: folder.to_owned(),
             seed: 1,
-            rerun: RerunFinished::Always,
+            keep_ended_since: None,
             earlier_calls: None,
             parallel_starts: 100,
             facts: NodeFacts::default(),
@@ -307,7 +307,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let (rerun, level, facts) = (options.rerun, prepare.level, options.facts);
+        let (rerun, level, facts) = (options.keep_ended_since, prepare.level, options.facts);
         let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls, StatusBoard::default());

@@ -7,7 +7,6 @@ use super::next::{is_prepared, surplus_of};
 use super::{Change, Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
-use crate::agent::settings::RerunFinished;
 use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
@@ -125,10 +124,8 @@ impl<C: Clock> RuntimeManager<C> {
     /// Whether a container is left as it is when this is wanted.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
         let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
-        let stays_ended = match self.rerun {
-            RerunFinished::Always => false,
-            RerunFinished::EndedBefore(boot) => ended && container.ended_at.is_some_and(|at| at >= boot),
-        };
+        let is_kept = |since: u64| ended && container.ended_at.is_some_and(|at| at >= since);
+        let stays_ended = self.keep_ended_since.is_some_and(is_kept);
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
 

@@ -9,9 +9,10 @@ use super::{Existing, Record, RuntimeManager, Waits};
 use crate::agent::conditions::Gate;
 use crate::agent::events::PreparationReport;
 use crate::agent::preparation::record::Record as PreparedRecord;
+use crate::agent::probes::short_info;
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::wish_slot::{Preparation, Surplus};
-use crate::limits::{CONDITION_INFO_MAX, ENGINE_REASON_MAX};
+use crate::limits::ENGINE_REASON_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
@@ -147,7 +148,7 @@ impl<C: Clock> RuntimeManager<C> {
         }
         let gate = self.records.get(name).and_then(Record::staged_gate);
         let unmet = gate.and_then(Gate::staged_unmet).filter(|_| level.is_some() || is_final);
-        let unmet = unmet.map(|unmet| unmet[..unmet.floor_char_boundary(CONDITION_INFO_MAX)].to_owned());
+        let unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
         PreparedInstance { instance, level, reason, tries, is_final, unmet }

@@ -1,13 +1,12 @@
 //! What an agent does with containers of an earlier life, and with its own when the server says hello again.
 
-use crate::agent::agent_manager::EarlierCalls;
 use crate::agent::events::SchedulerEvent;
-use crate::agent::settings::RerunFinished;
 use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST_LISTING_MAX, REPAIR_INTERVAL};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
 use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
+use crate::runtime::engine_children::EarlierCalls;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentOptions, AgentRig as Rig, deleted_after, wanted_with};
 use std::sync::{Arc, Mutex};
@@ -234,13 +233,13 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
 fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_otherwise() {
     let boot = 1000;
     for (rerun, ended_at, state, rerun_expected) in [
-        (RerunFinished::Always, Some(boot), ExecutionState::exited(0), true),
-        (RerunFinished::EndedBefore(boot), Some(boot), ExecutionState::exited(0), false),
-        (RerunFinished::EndedBefore(boot), Some(boot + 5), ExecutionState::exited(1), false),
-        (RerunFinished::EndedBefore(boot), Some(boot - 1), ExecutionState::exited(0), true),
-        (RerunFinished::EndedBefore(boot), None, ExecutionState::exited(0), true),
+        (None, Some(boot), ExecutionState::exited(0), true),
+        (Some(boot), Some(boot), ExecutionState::exited(0), false),
+        (Some(boot), Some(boot + 5), ExecutionState::exited(1), false),
+        (Some(boot), Some(boot - 1), ExecutionState::exited(0), true),
+        (Some(boot), None, ExecutionState::exited(0), true),
     ] {
-        let mut rig = silent_with(|options| options.rerun = rerun);
+        let mut rig = silent_with(|options| options.keep_ended_since = rerun);
         let id = rig.engine.add(&instance("w", "a"), state.clone());
         if let Some(at) = ended_at {
             rig.engine.set_ended_at(&id, at);
