@@ -188,7 +188,9 @@ impl ServerLoop {
     pub fn start_again_with<S: Into<Stored>>(&mut self, stored: S) -> Result<(), UpdateError> {
         let Stored { desired, updates } = stored.into();
         self.start(desired, Occasion::Stored)?;
-        updates.map(|updates| self.restore_updates(updates));
+        if let Some(updates) = updates {
+            self.restore_updates(updates);
+        }
         Ok(())
     }
 

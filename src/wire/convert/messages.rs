@@ -160,7 +160,7 @@ macro_rules! choices {
     )* };
 }
 
-same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<u64>, Option<String>);
+same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<String>);
 
 messages! {
     InstanceName as base::WorkloadInstanceName { workload: workloadName, agent: agentName, id: id }
@@ -323,7 +323,7 @@ impl Wire<MessageField<base::AlteredFields>> for Option<AlteredFields> {
     }
 
     fn read(message: MessageField<base::AlteredFields>) -> Decoded<Self> {
-        message.into_option().map(|altered| Wire::read(altered)).transpose()
+        message.into_option().map(Wire::read).transpose()
     }
 }
 

@@ -155,7 +155,7 @@ impl Queue {
     pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
         let older = kind.instance().filter(|_| is_behind).and_then(|instance| self.newest.get(instance).copied());
-        older.map(|number| self.remove(number));
+        older.into_iter().for_each(|number| _ = self.remove(number));
         let counts = if kind == Kind::States(None) { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
         let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
