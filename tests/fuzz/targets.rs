@@ -167,7 +167,7 @@ fn to_server_and_back(message: &ToServer) {
     if matches!(message, ToServer::WorkloadStates(states) if states.is_empty()) {
         return; // All entries were incomplete; a list sent empty is another message, the end of a report.
     }
-    let written = raw::write_to_server(&message);
+    let written = raw::write_to_server(message);
     assert_eq!(read_to_server(&written).as_ref(), Some(message));
 }
 
@@ -440,7 +440,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
         (2, ToServer::CommanderHello { version: "1.1.0".to_owned() }),
     ];
     let framed = |(who, message): &(u8, ToServer)| {
-        let bytes = raw::write_to_server(&message);
+        let bytes = raw::write_to_server(message);
         let length = u16::try_from(bytes.len()).expect("it is short").to_le_bytes();
         [vec![*who], length.to_vec(), bytes].concat()
     };

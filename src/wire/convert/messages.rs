@@ -160,7 +160,7 @@ macro_rules! choices {
     )* };
 }
 
-same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<u64>, Option<String>);
+same!(String, bool, u32, u64, Option<bool>, Option<i32>, Option<String>);
 
 messages! {
     InstanceName as base::WorkloadInstanceName { workload: workloadName, agent: agentName, id: id }
