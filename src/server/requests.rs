@@ -311,7 +311,7 @@ impl ServerLoop {
         for part in PARTS.iter().filter(|part| part.for_workloads || requester.agent().is_none()) {
             let wanted = masks.named(part.name);
             if !wanted.is_nothing() {
-                entries.extend((part.read)(self, &wanted).map(|node| (part.name.to_owned(), node)));
+                entries.extend((part.read)(self, &wanted).map(|node| (part.name.into(), node)));
             }
         }
     }
