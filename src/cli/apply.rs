@@ -132,7 +132,7 @@ fn set_agents(input: &Input, manifest: &mut Manifest, agent: Option<&str>) -> Re
         manifest.state.workloads.values_mut().for_each(|workload| Arc::make_mut(workload).agent = agent.into());
         return Ok(());
     }
-    manifest.without_agent.first().map_or(Ok(()), |name| {
+    manifest.without_agent.as_ref().map_or(Ok(()), |(name, _)| {
         let hint = format!("workload '{name}' in '{}' has no key 'agent'", input.name);
         Err(CliError::input("No agent name specified -> use '--agent' option to specify!", hint))
     })
@@ -219,8 +219,7 @@ fn check_configs(
             return Err(refused(input, name, &error, place(input, begins("files"))));
         }
         let config = &workload.runtime_config;
-        let is_template = !workload.configs.is_empty() && config.contains("{{");
-        if is_template || !RUNTIMES.contains(&&*workload.runtime) {
+        if is_template(workload, config) || !RUNTIMES.contains(&&*workload.runtime) {
             continue;
         }
         let read = workload.config();
@@ -244,6 +243,11 @@ fn check_configs(
         output.warn(format_args!("{}: and {more} more of these", input.name));
     }
     Ok(())
+}
+
+/// Whether the server renders a text of a workload.
+fn is_template(workload: &Workload, text: &str) -> bool {
+    !workload.configs.is_empty() && text.contains("{{")
 }
 
 fn place(input: &Input, location: Option<Location>) -> String {
@@ -332,11 +336,13 @@ fn errors(state: &DesiredState) -> Vec<String> {
     let mut errors: Vec<String> =
         check_config_keys(&state.configs).err().map(|error| error.to_string()).into_iter().collect();
     for (name, workload) in &state.workloads {
-        let is_template = |text: &str| !workload.configs.is_empty() && text.contains("{{");
-        let named =
-            if is_template(&workload.agent) { check_workload_name(name) } else { check_workload(name, workload) };
+        let named = if is_template(workload, &workload.agent) {
+            check_workload_name(name)
+        } else {
+            check_workload(name, workload)
+        };
         let rules = named.and_then(|()| check_config_references(workload)).err().map(|error| error.to_string());
-        let runs = !is_template(&workload.runtime_config) && RUNTIMES.contains(&&*workload.runtime);
+        let runs = !is_template(workload, &workload.runtime_config) && RUNTIMES.contains(&&*workload.runtime);
         let engine = if runs { workload.config().engine.as_ref().err().cloned() } else { None };
         errors.extend(rules.into_iter().chain(engine).map(|error| format!("workload '{name}': {error}")));
     }

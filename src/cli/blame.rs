@@ -5,10 +5,11 @@
 use super::args::{BlameArguments, Format};
 use super::error::{CliError, Result};
 use super::output::{Field, Output, TooWide, View, one_line, shortened, value};
-use super::rows::{Needs, instances, needs, text};
+use super::rows::{Needs, instances, needs};
 use super::session::ServerLink;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use serde::{Deserialize, Deserializer};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,7 +28,7 @@ pub fn print(
     if *format == Format::Svg {
         return output.result(&svg(&starts, &wanted));
     }
-    let blank = Start::of(InstanceName::with_id("", "", ""), &Node::empty());
+    let blank = Start::default();
     let rows = wanted.iter().map(|start| fields(start, starts.now));
     let mut view = View::new(*format, &fields(&blank, starts.now), rows);
     view.align(&["WAITED", "START", "READY", "TOTAL"]);
@@ -90,27 +91,36 @@ pub struct Starts {
 }
 
 /// The latest start of one instance; what did not happen, or was not reported, is missing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Start {
     /// Which instance.
+    #[serde(skip)]
     pub instance: InstanceName,
     /// Accepted as a part of the desired state.
+    #[serde(deserialize_with = "time")]
     pub desired: Option<u64>,
     /// First reported as waiting for others.
+    #[serde(deserialize_with = "time")]
     pub waiting: Option<u64>,
     /// First reported as starting.
+    #[serde(deserialize_with = "time")]
     pub starting: Option<u64>,
     /// First reported as started and not ready.
+    #[serde(deserialize_with = "time")]
     pub started: Option<u64>,
     /// First reported as running, which is ready.
+    #[serde(deserialize_with = "time")]
     pub running: Option<u64>,
     /// First reported as ended.
+    #[serde(deserialize_with = "time")]
     pub ended: Option<u64>,
     /// How many starts of it were reported.
     pub starts: u64,
     /// How far its start was prepared; empty when it was not.
     pub prepared: String,
     /// The dependency that was met last while it waited; empty when there is none.
+    #[serde(skip)]
     pub waited_for: String,
 }
 
@@ -122,9 +132,11 @@ impl Starts {
             let hint = "an ank-server of Ankaios lite keeps them, if it is not older than this ank";
             return Err(CliError::start("the server keeps no start times", hint));
         };
-        let number = |key: &str| time(timings, key).unwrap_or_default();
+        let number = |key: &str| timings.get(key).and_then(Node::as_number).unwrap_or_default().min(1 << 50);
         let parts = instances(timings.get("instances"));
-        let mut all: Vec<Start> = parts.map(|(instance, times)| Start::of(instance, times)).collect();
+        let start =
+            |(instance, times): (InstanceName, &Node)| Start { instance, ..times.read(PART).unwrap_or_default() };
+        let mut all: Vec<Start> = parts.map(start).collect();
         let needs = needs(state);
         let mut by_name: HashMap<&str, Vec<&Start>> = HashMap::new();
         all.iter().for_each(|start| by_name.entry(&start.instance.workload).or_default().push(start));
@@ -153,9 +165,9 @@ impl Starts {
     }
 }
 
-fn time(node: &Node, key: &str) -> Option<u64> {
+fn time<'de, D: Deserializer<'de>>(time: D) -> Result<Option<u64>, D::Error> {
     // Later start times are taken for this one, in milliseconds (35,000 years): nothing that a server sends overflows.
-    Some(node.get(key)?.as_number()?.min(1 << 50))
+    Option::<u64>::deserialize(time).map(|time| time.map(|time| time.min(1 << 50)))
 }
 
 /// The dependency of `start` that was met last while it waited.
@@ -176,22 +188,6 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
 }
 
 impl Start {
-    pub fn of(instance: InstanceName, times: &Node) -> Self {
-        let at = |key: &str| time(times, key);
-        Self {
-            instance,
-            desired: at("desired"),
-            waiting: at("waiting"),
-            starting: at("starting"),
-            started: at("started"),
-            running: at("running"),
-            ended: at("ended"),
-            starts: times.get("starts").and_then(Node::as_number).unwrap_or_default(),
-            prepared: one_line(text(times, &["prepared"])),
-            waited_for: String::new(),
-        }
-    }
-
     /// When a dependency with `condition` on this instance was met.
     fn met(&self, condition: &str) -> Option<u64> {
         if condition == "ADD_COND_RUNNING" { self.running } else { self.ended }
@@ -406,7 +402,7 @@ fn described(start: &Start) -> String {
         text.extend(duration.map(|duration| format!(", {what} {} s{why}", seconds(duration))));
     }
     if !start.prepared.is_empty() {
-        text.push_str(&format!(", prepared {}", start.prepared));
+        text.push_str(&format!(", prepared {}", one_line(&start.prepared)));
     }
     text
 }

@@ -78,7 +78,7 @@ impl Differences {
         let changed = |part, name| names.contains(&(part, name));
         let mut users = BTreeMap::new();
         for (workload, definition) in entries(state.at(&["desiredState", "workloads"])) {
-            let used = entries(definition.get("configs")).filter_map(|(_, config)| config.as_text());
+            let used = definition.entries("configs").filter_map(|(_, config)| config.as_text());
             let used: BTreeSet<String> = used.filter(|config| changed("configs", config)).map(str::to_owned).collect();
             if !used.is_empty() && !changed("workloads", workload) {
                 users.insert(workload.to_owned(), used);

@@ -30,7 +30,7 @@ impl Filter {
         output.warn_of_unknown_workloads(&self.names, rows.keys().map(|instance| &*instance.workload));
         // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
-            let connected = || rows::entries(state.get("agents")).map(|(name, _)| name);
+            let connected = || state.entries("agents").map(|(name, _)| name);
             let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
             if !known().any(|known| known == agent) {
                 output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));
@@ -155,8 +155,8 @@ pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: 
 /// Prints the agents.
 pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&["agents", "workloadStates"])?;
-    let rows = rows::entries(state.get("agents"))
-        .map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
+    let rows =
+        state.entries("agents").map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
     let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
     view.print(("agents", []), TooWide::Drop, None, output)
 }
@@ -167,7 +167,7 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
         let number = agent.at(&["status", key]).and_then(Node::as_number);
         Field::new(heading, key, number.map_or_else(String::new, |number| format!("{number}{unit}")), value(number))
     };
-    let tags = rows::entries(agent.get("tags")).map(|(key, tag)| format!("{key}={}", text(tag, &[])));
+    let tags = agent.entries("tags").map(|(key, tag)| format!("{key}={}", text(tag, &[])));
     vec![
         Field::text("NAME", "name", name),
         Field::new("WORKLOADS", "workloads", instances.to_string(), instances as u64),

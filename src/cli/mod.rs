@@ -22,8 +22,6 @@ pub mod settings;
 mod tests;
 pub mod top;
 pub mod update;
-pub mod updates;
-pub mod wait;
 
 use args::{ApplyArguments, Arguments, Delete, DiffArguments, EventsArguments, Get, ModeArguments, Run, Set, Verb};
 use error::{CliError, ExitCode};
@@ -111,7 +109,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Get(Get::Workload(filter)) => get::workloads(link, filter, output)?,
         Verb::Get(Get::Agent { output: format }) => get::agents(*format, link, output)?,
         Verb::Get(Get::Config { output: format }) => get::configs(*format, link, output)?,
-        Verb::Get(Get::Update { output: format }) => updates::print(*format, link, output)?,
+        Verb::Get(Get::Update { output: format }) => update::print(*format, link, output)?,
         Verb::Get(Get::Events(arguments)) => return events::follow(arguments, SystemTime::now, context),
         Verb::Set(Set::State { masks_and_file, delete_missing }) => {
             let update = set::update(masks_and_file, *delete_missing, output)?;
@@ -128,7 +126,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             let update = apply::update(input, output)?;
             return context.update_and_wait(Update { rollback: *rollback, force: *force, ..update });
         }
-        Verb::Rollback { id } => return updates::roll_back(*id, context),
+        Verb::Rollback { id } => return update::roll_back(*id, context),
         Verb::Mode(ModeArguments { mode: Some(mode), new, .. }) => {
             let update = modes::switch(link, mode, *new)?;
             return context.update_and_wait(update);

@@ -149,7 +149,7 @@ fn unmet_needs(known: &[&str], state: &Node, sent: &Workloads<'_>) -> Vec<String
     let every: BTreeSet<&str> = known.iter().copied().chain(named).collect();
     let mut warnings = Vec::new();
     for (name, workload) in &all {
-        for (needed, _) in entries(workload.get("dependencies")) {
+        for (needed, _) in workload.entries("dependencies") {
             let Some((needed, other)) = all.get_key_value(needed) else { continue };
             if !sent.contains_key(name) && !sent.contains_key(needed) {
                 continue;

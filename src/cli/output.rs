@@ -530,10 +530,8 @@ impl LiveFrames {
             // A line that is wider than the terminal would take two and spoil the count.
             text.extend([cut(line, columns), "\x1b[K\n"]);
         }
-        let surplus = self.drawn.saturating_sub(lines.len());
-        if surplus > 0 {
-            text.push_str(&"\x1b[K\n".repeat(surplus));
-            text.push_str(&format!("\x1b[{surplus}A"));
+        if self.drawn > lines.len() {
+            text.push_str("\x1b[J"); // The rest of the frame before.
         }
         self.drawn = lines.len();
         text
@@ -1013,7 +1011,7 @@ mod frame_tests {
     fn a_terminal_is_redrawn_in_place() {
         assert_eq!(
             frames(&[&["a", "b"], &["c"], &["d", "e"]], Some(|| (80, 24))),
-            "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[K\n\x1b[1A\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
+            "\x1b[1Ga\x1b[K\nb\x1b[K\n\x1b[1G\x1b[2Ac\x1b[K\n\x1b[J\x1b[1G\x1b[1Ad\x1b[K\ne\x1b[K\n"
         );
         assert_eq!(frames(&[&["abcdef"]], Some(|| (4, 24))), "\x1b[1Gabcd\x1b[K\n");
     }

@@ -245,7 +245,7 @@ pub fn needs(state: &Node) -> Needs {
     let mut all = Needs::new();
     for part in ["desiredState", "effectiveState"] {
         for (name, workload) in entries(state.at(&[part, "workloads"])) {
-            let needs = entries(workload.get("dependencies"));
+            let needs = workload.entries("dependencies");
             let text = |(name, condition): (&str, &Node)| (name.to_owned(), text(condition, &[]).to_owned());
             all.insert(name.to_owned(), needs.map(text).collect());
         }

@@ -215,7 +215,7 @@ impl<'s> Session<'s> {
         };
         self.stream = (String::new(), refused); // Late responses to it are of no use.
         let response_timeout = self.settings.response_timeout;
-        let deadline = deadline_after(response_timeout); // Connecting is part of the wait.
+        let deadline = SystemClock.now() + response_timeout; // Connecting is part of the wait.
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.connect(deadline)?,
@@ -267,7 +267,7 @@ impl<'s> Session<'s> {
     /// what it holds for it, and waits shortly for its end. For all others it holds nothing.
     pub fn close(&mut self, in_order: bool) {
         let Some(Connection { requests, hangup, events, threads }) = self.connection.take() else { return };
-        let deadline = deadline_after(GOODBYE_MAX);
+        let deadline = SystemClock.now() + GOODBYE_MAX;
         if in_order && !self.stream.0.is_empty() && requests.try_send(ToServer::Goodbye).is_ok() {
             while let Ok(Ok(_)) = events.recv_deadline(deadline) {}
         }
@@ -348,7 +348,7 @@ impl ServerLink for Session<'_> {
     fn reconnect(&mut self) -> Result<()> {
         self.close(false);
         // Pause between attempts of `ank get events --reconnect` to reach the server again.
-        let pause = Some(deadline_after(Duration::from_secs(1)));
+        let pause = Some(SystemClock.now() + Duration::from_secs(1));
         self.receive::<()>(&never(), pause).map(drop)
     }
 
@@ -394,12 +394,6 @@ fn receive_all(mut receiver: ClientReceiver, to_main: &Sender<Result<FromServer,
             return;
         }
     }
-}
-
-fn deadline_after(limit: Duration) -> Instant {
-    let now = SystemClock.now();
-    // A timeout that no clock can represent means a very long one.
-    now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
 /// A host that does not respond counts as a slow server only when the whole response timeout has passed.

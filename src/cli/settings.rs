@@ -115,7 +115,8 @@ impl CliSettings {
         Ok(Self {
             url,
             security,
-            response_timeout: Duration::from_millis(response_timeout),
+            // What is longer is as good as no end, and no clock reaches it.
+            response_timeout: Duration::from_millis(response_timeout.min(NUMBER_MAX)),
             message_max: keys.max_message_size.unwrap_or_default(),
             waiting: Waiting {
                 no_wait: flag(common.no_wait, common.wait, keys.no_wait),

@@ -56,7 +56,7 @@ pub fn show(
         if warn_of_missing(filter, &state, &mut warned, output) {
             frames = LiveFrames::default(); // The next frame begins below the warnings.
         }
-        let agents = entries(state.get("usage")).filter(|(agent, _)| filter.accepts_agent(agent));
+        let agents = state.entries("usage").filter(|(agent, _)| filter.accepts_agent(agent));
         let agent = |(name, usage): (&'_ str, &Node)| {
             let values = known(Some(usage)).chain(known(usage.get("node")));
             (name.to_owned(), object(values.chain([percent_of(&of_node(&before, &state, name))])))
@@ -92,9 +92,11 @@ fn warn_of_missing(
     output: &mut Output,
 ) -> bool {
     let before = warned.len();
-    let missing = entries(state.get("usage"))
+    let missing = state
+        .entries("usage")
         .filter_map(|(agent, usage)| Some((agent, usage.get("missing").and_then(Node::as_text)?)));
-    let away = entries(state.get("workloadStates"))
+    let away = state
+        .entries("workloadStates")
         .filter(|(agent, workloads)| !workloads.is_empty_container() && state.at(&["agents", agent]).is_none());
     for (agent, reason) in missing.chain(away.map(|(agent, _)| (agent, DISCONNECTED))) {
         if !agent.is_empty() && filter.accepts_agent(agent) && warned.insert((agent.to_owned(), reason.to_owned())) {
@@ -124,7 +126,7 @@ fn view(arguments: &TopArguments, before: &Node, state: &Node) -> View {
     let blank = fields(&InstanceName::with_id("", "", ""), "", &Values::default(), None);
     let rows = shown.iter().map(|(instance, state, values, usage)| fields(instance, state, values, *usage));
     let mut view = View::new(*format, &blank, rows);
-    let agents = entries(state.get("agents")).map(|(name, _)| name);
+    let agents = state.entries("agents").map(|(name, _)| name);
     for agent in agents.filter(|name| filter.names.is_empty() && filter.accepts_agent(name)) {
         let own = || shown.iter().filter(|(instance, ..)| *instance.agent == *agent).map(|line| &line.2);
         let sum = |at: usize| own().filter_map(|values| values[at]).reduce(|one, other| one + other);

@@ -1,26 +1,34 @@
-//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have in common.
+//! Sends an update and waits for its workloads: what `apply`, `set state`, `delete` and `run` have in common. It waits until
+//! they have reached their states, and shows the states meanwhile.
 //!
-//! Thread: `main`.
+//! `ank get updates` and `ank rollback` are about the guarded updates that the server keeps.
+//!
+//! Thread: `main`. Owns: which instances are outstanding. Takes: broadcast states. Gives: frames, and how it ended.
+//! Without a terminal a frame is written only when a state changed.
 
-use super::args::RunArguments;
+use super::args::{Format, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
-use super::output::{TooWide, one_line};
-use super::rows;
-use super::session::{Context, ServerLink, Update};
-use super::updates::{self, Guarded};
-use super::wait::{self, WaitState, settled};
-use crate::limits::{MESSAGE_MAX, NAME_MAX};
+use super::output::{Field, LiveFrames, Output, Table, TooWide, View, one_line, shortened, value};
+use super::rows::{self, Reasons, Row, text};
+use super::session::{Accepted, Context, ServerLink, Update};
+use crate::limits::{MESSAGE_MAX, NAME_MAX, SPINNER_INTERVAL};
 use crate::model::complete_state::{Rendering, workload_node};
-use crate::model::guarded_update::UpdatePhase;
-use crate::model::names::is_name;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
+use crate::model::names::{InstanceName, Name, is_name};
 use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::Workload;
 use crate::platform::settings::read_limited;
-use std::collections::BTreeSet;
+use serde_yaml::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+pub mod trial;
 
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
@@ -35,7 +43,7 @@ impl Context<'_> {
         }
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let old = if rollback { Some(self.read(&masks)?) } else { None };
-        let forgotten = if force { updates::masks_to_forget(self.link, &masks)? } else { Vec::new() };
+        let forgotten = if force { masks_to_forget(self.link, &masks)? } else { Vec::new() };
         let sent = masks.iter().cloned().chain(forgotten).collect();
         let send = |link: &mut dyn ServerLink, masks| match rollback_of {
             Some(update) => link.roll_back(update),
@@ -45,10 +53,10 @@ impl Context<'_> {
             send(self.link, sent)?;
             return Ok(ExitCode::Success);
         }
-        let state_masks = [&rows::MASKS[..], &updates::MASKS].concat();
+        let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
-        let open = updates::about(&before, &masks, UpdatePhase::is_open);
+        let open = about(&before, &masks, UpdatePhase::is_open);
         let accepted = send(self.link, sent)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
@@ -77,7 +85,7 @@ impl Context<'_> {
         if let Some(update) = guarded {
             return self.follow(update, state);
         }
-        let end = wait::wait(&mut state, settled, self.waiting.limit, self);
+        let end = wait(&mut state, settled, self.waiting.limit, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len(), "workload");
             self.output.warn(format_args!(
@@ -197,6 +205,620 @@ pub fn run_workload(arguments: &RunArguments) -> Result<Update> {
     let state = Node::map([("desiredState", Node::map([("workloads", workloads)]))]);
     let masks = vec![format!("desiredState.workloads.{name}")];
     Ok(Update { new_state: state, masks, checks_modes: !ignore_modes, ..Update::default() })
+}
+
+// ------------------------------------------------------------------ waiting
+
+const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
+
+/// What a wait is for, asked after each report: it is reached, or when it is to be asked again although nothing was
+/// reported. The wait has the reported states already.
+pub type Progress = ControlFlow<(), Option<Instant>>;
+
+/// The goal that nothing is outstanding.
+pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]) -> Result<Progress> {
+    Ok(if wait.is_settled() { Progress::Break(()) } else { Progress::Continue(None) })
+}
+
+/// The instances of one update and their progress.
+#[derive(Debug)]
+pub struct WaitState {
+    watched: BTreeMap<InstanceName, Watched>,
+    /// Agents that were connected after the update was accepted; instances of others are not waited for.
+    connected: BTreeSet<Name>,
+    /// The states of all instances, and what they wait for.
+    reasons: Reasons,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    is_added: bool,
+    /// It is to start.
+    starts: bool,
+    /// It is to end, or an older one of the same name has to, first.
+    ends: bool,
+    /// It has started and must prove that it works.
+    on_trial: bool,
+    /// What was reported last.
+    reported: Option<ExecutionState>,
+}
+
+impl Watched {
+    fn is_outstanding(&self) -> bool {
+        self.starts || self.ends || self.on_trial
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.reported.as_ref().map(|state| state.phase)
+    }
+}
+
+impl WaitState {
+    /// Begins with the complete states before the update and after it was accepted.
+    pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
+        let (remembered, mut reasons) = (rows::rows(before), Reasons::after_update(before, now));
+        let connected = now.entries("agents").map(|(name, _)| name.into()).collect();
+        let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
+        let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::Removed, Phase::AgentDisconnected];
+        let added: BTreeSet<&InstanceName> = accepted.added.iter().collect();
+        let (mut watched, mut gone) = (BTreeMap::new(), Vec::new());
+        for instance in accepted.added.iter().chain(&accepted.deleted) {
+            let before = remembered.get(instance);
+            let is_added = added.contains(instance);
+            // Whether the update replaces it, or an earlier one stops it still: one end is due of an older one of the same
+            // name. One that had not begun to start has nothing to end.
+            let ends = !is_added
+                || match earlier.get(instance) {
+                    Some(phase) => !waiting.contains(phase),
+                    None => before.is_some_and(|row| row.phase.is_none_or(|phase| !waiting.contains(&phase))),
+                };
+            // An instance that the server does not list any more was removed before.
+            if ends && !reasons.rows.contains_key(instance) {
+                gone.push(WorkloadState::new(instance.clone(), ExecutionState::plain(Phase::Removed)));
+            }
+            let row = reasons.rows.entry(instance.clone()).or_insert_with(|| before.cloned().unwrap_or_default());
+            if row.state.is_empty() {
+                row.update(&ExecutionState::plain(Phase::PendingInitial)); // The server's state for new instances.
+            }
+            if row.runtime.is_empty() {
+                row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
+            }
+            watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
+        }
+        let mut state = Self { watched, connected, reasons };
+        state.on_states(&gone);
+        state
+    }
+
+    /// Applies reported states; those of other instances count only as reasons.
+    pub fn on_states(&mut self, states: &[WorkloadState]) {
+        states.iter().for_each(|state| self.on_state(state));
+        self.settle();
+    }
+
+    fn on_state(&mut self, reported: &WorkloadState) {
+        let WorkloadState { instance, state } = reported;
+        let watched = self.watched.get_mut(instance);
+        let is_gone = watched.as_ref().is_some_and(|watched| watched.phase() == Some(Phase::Removed));
+        if is_gone && state.phase.state() == "Stopping" {
+            return; // Reported late: a removed instance cannot stop.
+        }
+        self.reasons.on_state(reported);
+        let Some(watched) = watched else { return };
+        watched.reported = Some(state.clone());
+        watched.ends &= !matches!(state.phase, Phase::Removed | Phase::AgentDisconnected);
+        // Until the older one of the same name has ended, states are about that.
+        watched.starts &= watched.ends || !(ends_start(state.phase) || state.is_inactive());
+    }
+
+    /// Stops waiting for instances that will not get there: those of disconnected agents, and those that need one which
+    /// is not relevant on its node.
+    fn settle(&mut self) {
+        for (instance, watched) in &mut self.watched {
+            let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
+            let is_connected = self.connected.contains(&instance.agent);
+            watched.ends &= is_connected;
+            watched.starts =
+                watched.starts && is_connected && !(waits && self.reasons.waits_for_inactive(&instance.workload));
+        }
+    }
+
+    /// Whether nothing is outstanding.
+    pub fn is_settled(&self) -> bool {
+        self.has_ended() && self.watched.values().all(|watched| !watched.starts)
+    }
+
+    /// Whether all that was to end has ended.
+    pub fn has_ended(&self) -> bool {
+        self.watched.values().all(|watched| !watched.ends)
+    }
+
+    fn is_outstanding(&self, instance: &InstanceName) -> bool {
+        self.watched.get(instance).is_some_and(Watched::is_outstanding)
+    }
+
+    /// The frame as lines, with `spinner` before the states that are not final. At most `lines_max` lines: when there are
+    /// more instances, those that are done are left out first. Infos of outstanding instances that the table had to cut
+    /// are repeated below it as far as there is room.
+    pub fn frame(&self, spinner: char, columns: usize, lines_max: usize) -> Vec<String> {
+        let room = lines_max.saturating_sub(1).max(1); // Below the heading.
+        let mut shown: Vec<&InstanceName> = self.watched.keys().collect();
+        let hidden = if shown.len() > room { shown.len() - (room - 1) } else { 0 };
+        if hidden > 0 {
+            shown.sort_by_key(|instance| !self.is_outstanding(instance)); // Stable: names stay sorted.
+            shown.truncate(room - 1);
+            shown.sort();
+        }
+        let mut table = self.table(&shown);
+        table.headings[3] = "  EXECUTION STATE";
+        for (instance, row) in shown.iter().zip(&mut table.rows) {
+            let symbol = if self.is_outstanding(instance) { spinner } else { ' ' };
+            row[3].insert_str(0, &format!("{symbol} "));
+        }
+        let mut lines = table.lines(columns, TooWide::Shorten);
+        if hidden > 0 {
+            let open = shown.iter().filter(|instance| self.is_outstanding(instance)).count();
+            let waiting = self.outstanding().len() - open;
+            lines.push(format!("and {hidden} more, {waiting} of them not finished"));
+        }
+        let is_cut = |(index, instance): &(usize, &&InstanceName)| {
+            self.is_outstanding(instance) && !lines[index + 1].contains(&table.rows[*index][4])
+        };
+        let cut: Vec<String> = (shown.iter().enumerate())
+            .filter(is_cut)
+            .map(|(index, instance)| shortened(&format!("{}: {}", instance.workload, table.rows[index][4]), columns))
+            .collect();
+        if !cut.is_empty() && lines.len() + 1 + cut.len() <= lines_max {
+            lines.push(String::new());
+            lines.extend(cut);
+        }
+        lines
+    }
+
+    /// Without a terminal: the output grows with the time and not with workloads times changes.
+    fn pause_between_frames(&self) -> Duration {
+        let lines = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
+        // Each change of a table with few lines; a thousand workloads would write their thousand lines thousands of times.
+        Duration::from_millis(10).saturating_mul(lines.saturating_sub(20))
+    }
+
+    /// Marks the added instances of the named workloads as outstanding, and no others but those that were not reported
+    /// to have reached their states.
+    pub fn set_on_trial(&mut self, names: &BTreeSet<&str>) {
+        for (instance, watched) in &mut self.watched {
+            watched.on_trial = watched.is_added && names.contains(&*instance.workload);
+        }
+    }
+
+    fn those(&self, are: impl Fn(&Watched) -> bool) -> Vec<&InstanceName> {
+        self.watched.iter().filter(|(_, watched)| are(watched)).map(|(instance, _)| instance).collect()
+    }
+
+    /// The added instances that failed.
+    pub fn failures(&self) -> Vec<&InstanceName> {
+        let failed = |phase: Phase| phase.state() == "Failed" || phase == Phase::PendingStartingFailed;
+        self.those(|watched| watched.is_added && watched.phase().is_some_and(failed))
+    }
+
+    /// A failed instance that had a container and so may have logs.
+    pub fn failure_with_logs(&self) -> Option<&InstanceName> {
+        self.failures()
+            .into_iter()
+            .find(|instance| self.watched[*instance].phase() != Some(Phase::PendingStartingFailed))
+    }
+
+    /// The instances that are outstanding.
+    pub fn outstanding(&self) -> Vec<&InstanceName> {
+        self.those(Watched::is_outstanding)
+    }
+
+    pub fn connected_agents(&self) -> impl Iterator<Item = &str> {
+        self.connected.iter().map(|name| &**name)
+    }
+
+    /// Agents that are not connected, with the workloads that they should start.
+    pub fn absent_agents(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for InstanceName { agent, workload, .. } in self.those(|watched| watched.is_added) {
+            if !agent.is_empty() && !self.connected.contains(agent) {
+                absent.entry(agent).or_default().push(workload);
+            }
+        }
+        absent
+    }
+
+    /// State and info of an instance. For one that waits until another with its name ends, those of the other.
+    fn described(&self, instance: &InstanceName) -> String {
+        let begun =
+            self.watched.get(instance).and_then(Watched::phase).is_some_and(|phase| phase != Phase::PendingInitial);
+        let ending = self.those(|watched| watched.ends && !begun);
+        let old = ending.into_iter().find(|old| old.workload == instance.workload && *old != instance);
+        let Row { state, info, .. } = self.reasons.explained(old.unwrap_or(instance));
+        if info.is_empty() { state } else { format!("{state}: '{info}'") }
+    }
+
+    /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
+    pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table {
+        let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
+        let is_added = |instance: &InstanceName| self.watched.get(instance).is_some_and(|watched| watched.is_added);
+        instances.sort_by_key(|instance| (&instance.workload, is_added(instance), *instance));
+        self.table(&instances)
+    }
+
+    fn table(&self, instances: &[&InstanceName]) -> Table {
+        rows::view(Format::Table, instances.iter().map(|instance| (*instance, self.reasons.explained(instance)))).table
+    }
+}
+
+/// Whether a phase ends the wait for an instance that should start.
+fn ends_start(phase: Phase) -> bool {
+    matches!(phase.state(), "Running" | "Succeeded" | "Failed")
+        || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
+}
+
+/// Follows the states that `link` broadcasts until `goal` is reached or `limit` has passed, and shows frames. Returns
+/// whether the goal was reached.
+pub fn wait(
+    state: &mut WaitState,
+    mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
+    limit: Option<Duration>,
+    Context { link, output, .. }: &mut Context<'_>,
+) -> Result<bool> {
+    let give_up = limit.and_then(|limit| link.now().checked_add(limit));
+    let animated = output.redraws && !output.quiet;
+    let mut frames = LiveFrames::default();
+    let begin = link.now();
+    let mut next_frame = begin;
+    let mut states = Vec::new();
+    loop {
+        let turn = link.now().saturating_duration_since(begin).div_duration_f64(SPINNER_INTERVAL) as u32;
+        let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
+        let Progress::Continue(again) = goal(state, *link, &states)? else {
+            // The last frame stays on the screen, so it is complete even when it scrolls.
+            state.set_on_trial(&BTreeSet::new());
+            frames.show(state.frame(' ', columns, usize::MAX), output)?;
+            return Ok(true);
+        };
+        let due = animated || link.now() >= next_frame;
+        if due {
+            // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
+            frames
+                .show(state.frame(SPINNER[turn as usize % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
+            next_frame = link.now() + state.pause_between_frames();
+        }
+        let turns = if animated { Some(begin + SPINNER_INTERVAL * (turn + 1)) } else { (!due).then_some(next_frame) };
+        let until = turns.into_iter().chain(give_up).chain(again).min();
+        let next = link.next_states(until)?;
+        if next.is_none() && give_up.is_some_and(|at| link.now() >= at) {
+            return Ok(false);
+        }
+        states = next.unwrap_or_default();
+        state.on_states(&states);
+    }
+}
+
+// --------- guarded updates: the server judges them itself, and undoes them when they fail
+
+/// Names in one cell of the table.
+const NAMES_SHOWN: usize = 3;
+
+/// Prints the updates, the oldest first.
+pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
+    let state = read(link)?;
+    let updates = updates(&state);
+    let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
+    view.print(("updates", []), TooWide::Wrap, None, output)?;
+    // `keptIn` of updates that a restart of the server forgets.
+    if updates.iter().any(|(_, update)| text(update, &["keptIn"]) == "MEMORY") {
+        output.warn("the server keeps updates in memory: a restart forgets them; with 'state_dir' in ank-server.conf it keeps them on disk");
+    }
+    Ok(())
+}
+
+fn fields(id: u64, update: &Node) -> Vec<Field> {
+    let text = |heading, key: &str| Field::text(heading, key, text(update, &[key]));
+    let names = |heading, key: &str| {
+        Field::new(heading, key, some_of(update.entries(key).map(|(name, _)| name)), value(update.get(key)))
+    };
+    let mut fields = vec![
+        Field::new("ID", "id", id.to_string(), id),
+        text("PHASE", "phase"),
+        text("ACCEPTED", "accepted"),
+        names("WORKLOADS", "workloads"),
+        names("CONFIGS", "configs").wide(),
+        text("KEPT IN", "keptIn").wide(),
+        Field::new("INFO", "", info(update), Value::Null),
+    ];
+    fields.extend(["reason", "waitsFor", "replacedBy"].map(|key| Field::data(key, value(update.get(key)))));
+    fields
+}
+
+/// All updates with all their parts.
+fn read(link: &mut dyn ServerLink) -> Result<Node> {
+    let state = link.complete_state(&["updates"])?;
+    if state.get("updates").is_none() {
+        return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
+    }
+    Ok(state)
+}
+
+/// Names; of many the first ones.
+fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<String> = names.map(one_line).collect();
+    let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
+    if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
+}
+
+/// Why it ended, or what it waits for.
+fn info(update: &Node) -> String {
+    let waits = some_of(waits_for(update));
+    match (text(update, &["reason"]), text(update, &["replacedBy"])) {
+        ("", "") if waits.is_empty() => String::new(),
+        ("", "") => format!("waits for {waits}"),
+        ("", successor) => one_line(&format!("part of update {successor}")),
+        (reason, _) => one_line(reason),
+    }
+}
+
+/// Has the server bring back what was there before update `id`, or before the newest that can be rolled back, and waits.
+pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode> {
+    let state = read(context.link)?;
+    let updates = updates(&state);
+    let (id, update) =
+        match id {
+            Some(id) => updates.iter().find(|(found, _)| *found == id).copied().ok_or_else(|| {
+                CliError::input(format!("update {id} does not exist"), "'ank get updates' lists them")
+            })?,
+            None => choose(&updates)?,
+        };
+    context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
+    let masks = ["configs", "workloads"]
+        .into_iter()
+        .flat_map(|part| update.entries(part).map(move |(name, _)| format!("desiredState.{part}.{name}")));
+    context.update_and_wait(Update { masks: masks.collect(), rollback_of: Some(id), ..Update::default() })
+}
+
+/// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
+/// mean that one, and the one before it is none that they expect.
+fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
+    use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
+    let newest = |wanted: fn(UpdatePhase) -> bool| {
+        updates.iter().rev().find(|(_, update)| phase(update).is_some_and(wanted)).copied()
+    };
+    if let Some(open) = newest(UpdatePhase::is_open) {
+        return Ok(open);
+    }
+    let in_force = newest(|phase| matches!(phase, Good | Kept));
+    match newest(|phase| !matches!(phase, Replaced | Withdrawn)).filter(|(_, it)| phase(it) == Some(Undone)) {
+        Some((id, _)) => {
+            let hint = match in_force {
+                Some((earlier, update)) => {
+                    format!(
+                        "'ank rollback {earlier}' sets {} back to what was there before update {earlier}",
+                        objects(update)
+                    )
+                }
+                None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
+            };
+            let text = format!("the newest update, {id}, was undone: what was there before it is in force");
+            Err(CliError::input(text, hint))
+        }
+        None => in_force.ok_or_else(|| {
+            CliError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
+        }),
+    }
+}
+
+/// All workloads and configs that an update changes.
+fn objects(update: &Node) -> String {
+    let kind = |part: &str, kind: &str| {
+        let names: Vec<String> = update.entries(part).map(|(name, _)| format!("'{}'", one_line(name))).collect();
+        let plural = if names.len() == 1 { "" } else { "s" };
+        (!names.is_empty()).then(|| format!("{kind}{plural} {}", names.join(", ")))
+    };
+    let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")].into_iter().flatten().collect();
+    if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") }
+}
+
+// ------------------------------------------------ updates that are followed
+
+/// The parts of the complete state from which one learns that an update is guarded. Servers that guard none have none of
+/// them and do not mind.
+const GUARDED_MASKS: [&str; 2] = ["updates.*.phase", "updates.*.workloads"];
+
+/// The phase of a guarded update; `None` for one of a newer server.
+pub fn phase(update: &Node) -> Option<UpdatePhase> {
+    UpdatePhase::parse(text(update, &["phase"]))
+}
+
+/// The guarded updates of a complete state with their numbers, oldest first.
+pub fn updates(state: &Node) -> Vec<(u64, &Node)> {
+    let mut updates: Vec<(u64, &Node)> =
+        state.entries("updates").filter_map(|(id, update)| Some((id.parse().ok()?, update))).collect();
+    updates.sort_by_key(|(id, _)| *id);
+    updates
+}
+
+/// The texts that an update waits for: names of workloads, and agents after [`AGENT_PREFIX`].
+pub fn waits_for(update: &Node) -> impl Iterator<Item = &str> {
+    update.get("waitsFor").and_then(Node::as_list).into_iter().flatten().filter_map(Node::as_text)
+}
+
+/// The guarded updates in one of these phases that are about workloads and configs that `masks` name as a whole.
+pub fn about(state: &Node, masks: &[String], is_one: fn(UpdatePhase) -> bool) -> Vec<u64> {
+    let masks: BTreeSet<&String> = masks.iter().collect();
+    let is_about = |update: &Node| {
+        ["workloads", "configs"]
+            .iter()
+            .any(|part| update.entries(part).any(|(name, _)| masks.contains(&format!("desiredState.{part}.{name}"))))
+    };
+    let found = updates(state).into_iter().filter(|(_, it)| phase(it).is_some_and(is_one) && is_about(it));
+    found.map(|(id, _)| id).collect()
+}
+
+/// The masks that let the server try again what it has undone, of updates of what `masks` name.
+pub fn masks_to_forget(link: &mut dyn ServerLink, masks: &[String]) -> Result<Vec<String>> {
+    // The parts that say which updates are remembered as undone, and of what.
+    let state = link.complete_state(&["updates.*.phase", "updates.*.workloads", "updates.*.configs"])?;
+    let undone = about(&state, masks, |phase| phase == UpdatePhase::Undone);
+    Ok(undone.iter().map(|id| format!("updates.{id}")).collect())
+}
+
+/// A guarded update that is followed to its end.
+#[derive(Debug)]
+pub struct Guarded {
+    /// Its number, or that of the one that replaced it.
+    id: u64,
+    /// What the server last said of it; empty when it forgot it.
+    update: Node,
+    /// When to read it next.
+    next: Instant,
+}
+
+impl Guarded {
+    /// The update that the server made of a request; `None` when it does not guard it.
+    pub fn of_request(before: &Node, now: &Node, accepted: &Accepted, next: Instant) -> Option<Self> {
+        let known = updates(before).last().map_or(0, |(id, _)| *id);
+        let names = |instances: &[InstanceName]| instances.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let (added, deleted) = (names(&accepted.added), names(&accepted.deleted));
+        let is_one = |workload: &Node, key: &str, names: &BTreeSet<String>| names.contains(text(workload, &[key]));
+        let is_ours = |update: &Node| {
+            // What a request sets back is withdrawn, which is no failure of that request.
+            phase(update) != Some(UpdatePhase::Withdrawn)
+                && update
+                    .entries("workloads")
+                    .any(|(_, workload)| is_one(workload, "new", &added) || is_one(workload, "old", &deleted))
+        };
+        let (id, update) = updates(now).into_iter().rev().find(|(id, update)| *id > known && is_ours(update))?;
+        Some(Self { id, update: update.clone(), next })
+    }
+
+    /// Reads how far it is, or the one that replaced it.
+    fn read(&mut self, link: &mut dyn ServerLink) -> Result<()> {
+        loop {
+            let fields = ["phase", "reason", "waitsFor", "replacedBy"];
+            let masks = fields.map(|field| format!("updates.{}.{field}", self.id));
+            let mut state = link.complete_state(&masks.each_ref().map(String::as_str))?;
+            let update = state.at_mut(&["updates", &self.id.to_string()]).map(std::mem::take);
+            self.update = update.unwrap_or_default();
+            let successor = text(&self.update, &["replacedBy"]).parse().ok();
+            match successor {
+                Some(successor) if phase(&self.update) == Some(UpdatePhase::Replaced) && successor > self.id => {
+                    self.id = successor;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn check(&mut self, wait: &mut WaitState, link: &mut dyn ServerLink) -> Result<Progress> {
+        let now = link.now();
+        if now >= self.next {
+            match self.read(link) {
+                Err(CliError::TimedOut(_)) => {} // A server with much to do; only the end of the connection counts.
+                read => read?,
+            }
+            // How often `ank` reads how far a guarded update is while it waits for the end.
+            self.next = now + Duration::from_secs(1);
+            wait.set_on_trial(&waits_for(&self.update).collect());
+        }
+        // One that is in force for good is done when all that it deletes has gone, too.
+        let is_in_force = matches!(phase(&self.update), Some(UpdatePhase::Good | UpdatePhase::Kept));
+        let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || self.absent_agents().is_some();
+        Ok(if ended { Progress::Break(()) } else { Progress::Continue(Some(self.next)) })
+    }
+
+    fn is_open(&self) -> bool {
+        phase(&self.update).is_some_and(UpdatePhase::is_open)
+    }
+
+    /// The agents that are away, when it waits for nothing else.
+    fn absent_agents(&self) -> Option<Vec<&str>> {
+        let agents: Option<Vec<&str>> = waits_for(&self.update).map(|text| text.strip_prefix(AGENT_PREFIX)).collect();
+        agents.filter(|agents| self.is_open() && !agents.is_empty())
+    }
+}
+
+impl Context<'_> {
+    /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
+    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode> {
+        let first = update.id;
+        self.output.debug(format_args!("the server judges it as update {first}"));
+        let limit = self.waiting.limit;
+        let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
+        let reached = wait(&mut state, goal, limit, self).inspect_err(|_| {
+            self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
+        })?;
+        let id = update.id;
+        if id != first {
+            self.output.warn(format_args!("update {first} became a part of update {id}"));
+        }
+        if !reached {
+            self.warn_of_missed(&state, reached);
+            let text = format!("gave up waiting after '{}': update {id} is open", shown(limit.unwrap_or_default()));
+            self.output.error(text, "the update goes on; follow it with 'ank get updates'");
+            return Ok(ExitCode::GaveUp);
+        }
+        self.conclude_guarded(&update)
+    }
+
+    /// Reports how a guarded update ended and decides the exit code.
+    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode> {
+        let id = update.id;
+        let reason = text(&update.update, &["reason"]);
+        let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
+        let (text, hint, code) = match phase(&update.update) {
+            Some(UpdatePhase::Good) => {
+                self.output.status(&format!("Update {id} is good."))?;
+                return Ok(ExitCode::Success);
+            }
+            Some(UpdatePhase::Kept) => {
+                let text = format!("update {id} is kept, though not all of it is healthy{because}");
+                if !self.waiting.fail_on_error {
+                    self.output.warn(text);
+                    return Ok(ExitCode::Success);
+                }
+                (text, "'ank rollback' puts back what was there before", ExitCode::WorkloadFailed)
+            }
+            Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
+                for agent in update.absent_agents().unwrap_or_default() {
+                    let text = format!(
+                        "agent '{agent}' is not connected; update {id} stays open until its workloads are healthy there"
+                    );
+                    self.output.warn(one_line(&text));
+                }
+                return Ok(ExitCode::Success);
+            }
+            Some(UpdatePhase::Undone) => {
+                let text = format!("update {id} failed and was undone{because}");
+                let hint = if reason.contains(CANNOT_BE_STAGED) {
+                    "nothing was stopped; correct it and send it again"
+                } else {
+                    "correct it and send it again; 'ank apply --force' tries the same again"
+                };
+                (text, hint, ExitCode::Undone)
+            }
+            Some(UpdatePhase::Stuck) => {
+                let text = format!("update {id} failed and cannot be undone{because}");
+                (text, "the update stays in force; see 'ank get workloads'", ExitCode::Failed)
+            }
+            Some(UpdatePhase::Withdrawn) => {
+                let text = format!("update {id} is withdrawn: other requests put back or deleted what it changed");
+                (text, "see 'ank get updates'", ExitCode::Failed)
+            }
+            Some(UpdatePhase::Replaced) | None => {
+                let text = match one_line(text(&update.update, &["phase"])) {
+                    phase if phase.is_empty() => {
+                        format!("how update {id} ended is unknown, the server has no such update any more")
+                    }
+                    phase => format!("how update {id} ended is unknown, its phase is '{phase}'"),
+                };
+                (text, "see 'ank get workloads' and 'ank get updates'", ExitCode::Failed)
+            }
+        };
+        self.output.error(text, hint);
+        Ok(code)
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! Thread: none, plain values. Decides on the model of a request, never on what stood on the wire.
 
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
-use super::field_path;
+use super::field_path::{self, WILDCARD};
 use super::mask_tree::{Branch, MaskTree};
 use super::messages::RequestContent;
 use std::collections::BTreeSet;
@@ -12,9 +12,6 @@ use std::collections::BTreeSet;
 /// Comparisons of one request of a workload with places in its rules. A dozen masks for each of 5,000 workloads need
 /// half a million; each takes some ten nanoseconds while other workloads of the agent wait.
 const STEPS_MAX: usize = 2_000_000;
-
-/// Stands for any text in a log rule, and for any one part in masks.
-const WILDCARD: &str = field_path::WILDCARD;
 
 /// The rules of one workload, split by what they are about. Two are equal when a session need not change.
 #[derive(Debug, Clone, PartialEq, Eq)]

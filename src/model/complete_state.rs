@@ -325,7 +325,7 @@ mod tests {
             let mut node = good.clone();
             let map = node.as_map_mut().unwrap();
             map.remove(field);
-            map.extend(value.map(|value| (field.to_owned(), value)));
+            map.extend(value.map(|value| (field.to_owned().into(), value)));
             assert_eq!(node.read::<Workload>("w").unwrap_err().to_string(), message, "{field}");
         }
     }

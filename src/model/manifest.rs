@@ -8,7 +8,6 @@ use super::fields::table::STATE;
 use super::names::Name;
 use super::node::Node;
 use super::yaml::{self, Location, Origin, Yaml, prefix};
-use std::collections::BTreeSet;
 
 /// The content of a manifest, before names and references are checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,10 +17,9 @@ pub struct Manifest {
     pub state: DesiredState,
     /// Keys that mean nothing.
     pub warnings: Vec<UnknownKey>,
-    /// Workloads without agent, which `ank apply --agent` can give them; in the state it is empty.
-    pub without_agent: BTreeSet<Name>,
-    /// The error for the first of the workloads without agent.
-    agent_error: Option<ManifestError>,
+    /// The first of the workloads without agent, which `ank apply --agent` can give them, and where it is; in the state the
+    /// agent is empty.
+    pub without_agent: Option<(Name, Option<Location>)>,
 }
 
 /// Why a text is no manifest. The variants are its classes.
@@ -97,27 +95,22 @@ impl Manifest {
             return Err(ManifestError::invalid(problem));
         }
         let mut tree = reading.tree;
-        let mut without_agent = BTreeSet::new();
+        let mut without_agent = None;
         let workloads = tree.at_mut(&["workloads"]).and_then(Node::as_map_mut);
         for (name, workload) in workloads.into_iter().flat_map(|workloads| workloads.iter_mut()) {
-            let fields = workload.as_map_mut().filter(|fields| !fields.contains_key("agent"));
-            without_agent.extend(fields.map(|fields| {
+            if let Some(fields) = workload.as_map_mut().filter(|fields| !fields.contains_key("agent")) {
                 fields.insert("agent", Node::text(""));
-                Name::from(&**name)
-            }));
+                let at = || root.entry_at(&["workloads", name]).map(|(_, workload)| workload.at);
+                without_agent.get_or_insert_with(|| (Name::from(&**name), at()));
+            }
         }
-        let agent_error = without_agent.first().map(|name| ManifestError::Invalid {
-            path: format!("workloads.{name}"),
-            message: "missing field `agent`".to_owned(),
-            location: root.entry_at(&["workloads", name]).map(|(_, workload)| workload.at),
-        });
         // The table has checked all that this could complain about.
         let state = desired_state_from_node(&tree).map_err(|error| ManifestError::Invalid {
             path: String::new(),
             message: error.to_string(),
             location: None,
         })?;
-        Ok(Self { state, without_agent, warnings: reading.unknown, agent_error })
+        Ok(Self { state, without_agent, warnings: reading.unknown })
     }
 
     /// The desired state of this manifest.
@@ -125,7 +118,10 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError::Invalid`] when a workload has no agent. Version and names are not checked here.
     pub fn into_desired_state(self) -> Result<DesiredState, ManifestError> {
-        self.agent_error.map_or(Ok(self.state), Err)
+        self.without_agent.map_or(Ok(self.state), |(name, location)| {
+            let (path, message) = (format!("workloads.{name}"), "missing field `agent`".to_owned());
+            Err(ManifestError::Invalid { path, message, location })
+        })
     }
 }
 

@@ -2,17 +2,17 @@
 //!
 //! Thread: none, plain values.
 
-mod entries;
-
 use super::names::alternatives;
-pub use entries::{Entries, Key};
+use litemap::LiteMap;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{
     self, Deserialize, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
 };
 use serde::ser::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt::{self, Display};
-use std::iter;
+use std::ops::{Deref, DerefMut};
+use std::{iter, slice, vec};
 
 /// One node of the tree. Maps are sorted, so two outputs of one state are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// The entries of the map that is the entry `key`; none when that is no map.
-    pub fn entries(&self, key: &str) -> impl Iterator<Item = (&str, &Self)> {
+    pub fn entries(&self, key: &str) -> impl Iterator<Item = (&str, &Self)> + Clone {
         self.get(key).and_then(Self::as_map).into_iter().flatten()
     }
 
@@ -273,3 +273,83 @@ impl Serialize for Node {
         }
     }
 }
+
+// ------------------------------------------------------------------ entries
+//
+// The entries of a map are a sorted list, where a `BTreeMap` would take memory for eleven. To insert one moves all behind it,
+// so many are collected: that takes the time of sorting, whatever their order.
+
+/// The name of an entry. Names of fields are literals and take no memory of their own.
+pub type Key = Cow<'static, str>;
+
+/// Nodes by key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entries(LiteMap<Key, Node>);
+
+impl Entries {
+    /// The node of `key`; an empty map when there was none.
+    pub fn child(&mut self, key: impl Into<Key>) -> &mut Node {
+        self.entry(key.into()).or_default()
+    }
+
+    /// Sets the node of `key`. Returns the one that it had.
+    pub fn insert(&mut self, key: impl Into<Key>, node: Node) -> Option<Node> {
+        self.0.insert(key.into(), node)
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        self.into_iter()
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.iter_mut().map(|(_, node)| node)
+    }
+}
+
+impl Deref for Entries {
+    type Target = LiteMap<Key, Node>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Entries {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// Of entries with the same key the last one counts.
+impl<K: Into<Key>> FromIterator<(K, Node)> for Entries {
+    fn from_iter<I: IntoIterator<Item = (K, Node)>>(entries: I) -> Self {
+        Self(entries.into_iter().map(|(key, node)| (key.into(), node)).collect())
+    }
+}
+
+impl IntoIterator for Entries {
+    type Item = (Key, Node);
+    type IntoIter = vec::IntoIter<(Key, Node)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+type Iter<'n> = std::iter::Map<slice::Iter<'n, (Key, Node)>, fn(&'n (Key, Node)) -> (&'n str, &'n Node)>;
+
+impl<'n> IntoIterator for &'n Entries {
+    type Item = (&'n str, &'n Node);
+    type IntoIter = Iter<'n>;
+
+    fn into_iter(self) -> Iter<'n> {
+        self.as_slice().iter().map(|(key, node)| (key, node))
+    }
+}
+
+#[cfg(test)]
+mod tests;

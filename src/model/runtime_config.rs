@@ -11,7 +11,6 @@ use super::shown_text::without_passwords;
 use super::yaml::{self, Origin, Yaml, YamlError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -47,7 +46,7 @@ const fn texts(name: &'static str) -> Field {
 }
 
 /// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RuntimeConfig {
     text: Arc<str>,
     read: OnceLock<Arc<ReadConfig>>,
@@ -238,12 +237,6 @@ impl PartialEq for RuntimeConfig {
 }
 
 impl Eq for RuntimeConfig {}
-
-impl fmt::Debug for RuntimeConfig {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.text, formatter)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -257,13 +257,12 @@ impl Trial {
         self.due = judged.alarm().into_iter().chain(self.due).min();
     }
 
-    /// Changes those for which `change` returns true, and sets what follows from what is known of them then.
-    fn change(&mut self, now: Instant, mut change: impl FnMut(&mut Judged) -> bool) {
-        for judged in self.judged.values_mut() {
-            if change(judged) {
-                self.has_improved |= judged.refresh(now);
-                self.due = judged.alarm().into_iter().chain(self.due).min();
-            }
+    /// Changes those that are one, and sets what follows from what is known of them then.
+    fn change(&mut self, now: Instant, is_one: impl Fn(&Judged) -> bool, mut change: impl FnMut(&mut Judged)) {
+        for judged in self.judged.values_mut().filter(|judged| is_one(judged)) {
+            change(judged);
+            self.has_improved |= judged.refresh(now);
+            self.due = judged.alarm().into_iter().chain(self.due).min();
         }
     }
 
@@ -288,41 +287,38 @@ impl Trial {
     /// them is judged.
     pub fn agent_came(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_judged = false;
-        self.change(now, |judged| {
-            let is_its = judged.is_of(agent);
-            if is_its {
+        self.change(
+            now,
+            |judged| judged.is_of(agent),
+            |judged| {
                 (judged.counts, judged.candidate.is_present) = (true, true);
-            }
-            is_judged |= is_its;
-            is_its
-        });
+                is_judged = true;
+            },
+        );
         is_judged
     }
 
     /// An agent is lost. Returns whether a judged instance of it had been started.
     pub fn agent_left(&mut self, agent: &str, now: Instant) -> bool {
         let mut is_loss = false;
-        self.change(now, |judged| {
-            let is_its = judged.is_of(agent);
-            if is_its {
+        self.change(
+            now,
+            |judged| judged.is_of(agent),
+            |judged| {
                 is_loss |= judged.is_started;
                 judged.candidate.is_present = false;
                 judged.state = ExecutionState::plain(Phase::AgentDisconnected);
                 judged.healthy_since = None;
-            }
-            is_its
-        });
+            },
+        );
         is_loss
     }
 
     /// All that are not healthy fail: too often something was lost, which may be their doing.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
-        self.change(now, |judged| {
-            let is_concerned = !matches!(judged.standing, Standing::Healthy | Standing::Excused);
-            failures.extend(if is_concerned { judged.fail(why.to_owned()) } else { None });
-            is_concerned
-        });
+        let is_concerned = |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::Excused);
+        self.change(now, is_concerned, |judged| failures.extend(judged.fail(why.to_owned())));
         failures
     }
 
@@ -343,14 +339,17 @@ impl Trial {
             return failures;
         }
         self.due = None;
-        self.change(now, |judged| {
-            if judged.alarm().is_some_and(|at| at <= now) && !judged.is_healthy(now) {
-                let seconds = judged.candidate.terms.deadline.as_secs_f64();
-                let why = format!("{LATE} {seconds} s: {}", judged.state);
-                failures.extend(judged.fail(why));
-            }
-            true
-        });
+        self.change(
+            now,
+            |_| true,
+            |judged| {
+                if judged.alarm().is_some_and(|at| at <= now) && !judged.is_healthy(now) {
+                    let seconds = judged.candidate.terms.deadline.as_secs_f64();
+                    let why = format!("{LATE} {seconds} s: {}", judged.state);
+                    failures.extend(judged.fail(why));
+                }
+            },
+        );
         failures
     }
 

@@ -115,7 +115,7 @@ impl From<Node> for ConfigItem {
 
 /// One workload: of the desired state as written, of the effective state as agents get it.
 // [impl->swdd~api-provides-spec-object-definitions~1]
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
     /// Agent that runs it; empty means not scheduled; may be a template in the desired state.
@@ -157,12 +157,7 @@ impl Workload {
             agent: agent.into(),
             runtime: runtime.into(),
             runtime_config: runtime_config.trim().into(),
-            restart_policy: RestartPolicy::default(),
-            dependencies: BTreeMap::new(),
-            tags: BTreeMap::new(),
-            configs: BTreeMap::new(),
-            files: Vec::new(),
-            control_interface_access: ControlInterfaceAccess::default(),
+            ..Self::default()
         }
     }
 

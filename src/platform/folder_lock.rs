@@ -4,9 +4,7 @@
 //! same, which is unlocked when it is dropped.
 
 use rustix::event::poll;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 
 /// Locks `file`. Waits a little for a holder that is about to end; `None` when it stays.
@@ -14,10 +12,10 @@ pub fn lock(file: File) -> io::Result<Option<File>> {
     // Attempts 50 ms apart. A server that starts holds that of its socket for much less
     // than one pause, and an agent that was stopped ends within half of the attempts.
     for _ in 0..40 {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
         }
         let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         let _ = poll(&mut [], Some(&pause)); // A pause that a signal ends early is none the worse.

@@ -9,7 +9,6 @@ use super::container_list::EngineContainer;
 use super::container_records::PREPARED;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
-use super::images::pull_missing;
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{Cancel, ContainerId, ListedContainer, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError};
@@ -17,6 +16,7 @@ use crate::limits::{LISTING_MAX, STOP_GRACE};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
 use crate::model::runtime_config::ContainerConfig;
+use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
 use std::time::Duration;
 
@@ -331,4 +331,24 @@ fn without_pid_file(new: &NewContainer) -> NewContainer {
 
 fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
     result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+}
+
+/// Pulls the image of `config` if it is missing, with those of its options that choose the image. `exists` is the call
+/// that fails when it is, without its name; `limit` bounds each call.
+pub fn pull_missing(
+    cli: &EngineCli,
+    config: &ContainerConfig,
+    exists: &[&str],
+    limit: Option<Duration>,
+    cancel: Cancel<'_>,
+) -> Result<(), RuntimeError> {
+    let call = cli.call(config.call(exists).address(&config.image));
+    let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
+    match call.limit(short).run(cancel) {
+        Err(RuntimeError::Failed(_)) if config.may_not_pull() => {
+            Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
+        }
+        Err(RuntimeError::Failed(_)) => cli.change(config.pull_arguments()).limit(limit).run(cancel).map(drop),
+        result => result.map(drop),
+    }
 }

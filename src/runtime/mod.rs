@@ -11,8 +11,6 @@ pub mod containerd;
 pub mod engine_children;
 pub mod engine_cli;
 pub mod exit_watch;
-pub mod images;
-pub mod kube_manifest;
 pub mod log_reader;
 pub mod masking;
 pub mod podman;

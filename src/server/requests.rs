@@ -285,7 +285,7 @@ impl ServerLoop {
                 "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(warning))),
                 _ => None,
             };
-            entries.extend(part.map(|part| ((*name).to_owned(), part)));
+            entries.extend(part.map(|part| ((*name).into(), part)));
         }
     }
 }

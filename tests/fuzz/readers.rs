@@ -27,7 +27,7 @@ use ankaios_lite::runtime::container_config::config_of;
 use ankaios_lite::runtime::engine_children::EngineChildren;
 use ankaios_lite::runtime::log_reader::Lines;
 use ankaios_lite::runtime::{ListedContainer, NewContainer};
-use ankaios_lite::runtime::{container_list, containerd, kube_manifest, podman_kube};
+use ankaios_lite::runtime::{container_list, containerd, podman_kube};
 use ankaios_lite::server::{self, ServerLoop, state_store};
 use ankaios_lite::wire::address::ServerUrl;
 use ankaios_lite::wire::hooks::{read_plan, write_plan};
@@ -134,11 +134,11 @@ pub fn configs(bytes: &[u8]) {
         }
         let _ = lifecycle::of_config(runtime, text).map_err(|error| assert!(!error.to_string().is_empty()));
     }
-    for document in kube_manifest::pod_documents(text) {
-        let again = kube_manifest::pod_documents(&document.text);
+    for document in podman_kube::pod_documents(text) {
+        let again = podman_kube::pod_documents(&document.text);
         assert_eq!(again, std::slice::from_ref(&document), "it changes when it is written");
     }
-    let _ = kube_manifest::first_container(text);
+    let _ = podman_kube::first_container(text);
 }
 
 pub fn config_seeds() -> Vec<Vec<u8>> {

@@ -206,6 +206,10 @@ fn on_screen(text: &str) -> String {
     let mut at = 0;
     for line in text.split('\n') {
         let mut rest = line;
+        if let Some(after) = rest.strip_prefix("\u{1b}[J") {
+            lines.truncate(at); // All that is below is cleared.
+            rest = after;
+        }
         while let Some((_, after)) = rest.strip_prefix("\u{1b}[").and_then(|rest| rest.split_once(['G', 'A'])) {
             let up = &rest[2..rest.len() - after.len()];
             if let Some(up) = up.strip_suffix('A') {

@@ -1,5 +1,9 @@
 //! The requests and the output of updates, against a scripted server.
 
+mod following;
+mod guarded;
+mod waiting;
+
 use super::*;
 use crate::cli::settings::Waiting;
 use crate::cli::tests::{Played, Step, accepted, play, reported, state};
@@ -49,7 +53,7 @@ fn an_update_is_followed_until_its_workloads_run() {
     );
     assert_eq!(ran.err, "");
     assert!(ran.server.is_done());
-    let masks = [&rows::MASKS[..], &updates::MASKS].concat();
+    let masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
     assert_eq!(ran.server.reads, [masks.clone(), masks]);
     assert_eq!(ran.server.updates, [(Node::empty(), vec!["desiredState.workloads.w".to_owned()])]);
 }

@@ -330,7 +330,7 @@ impl Reader<'_> {
                 if is_whole && field.required {
                     self.noted::<()>(self.missing(at, &[name]));
                 }
-                tree.extend(field.default().filter(|_| at.rules == Rules::Block).map(|node| (name, node)));
+                tree.extend(field.default().filter(|_| at.rules == Rules::Block).map(|node| (name.into(), node)));
             } else if let Some(other) = field.not_with.filter(|other| beside(other)) {
                 let text = format!("it means nothing together with '{other}'; leave it out");
                 self.noted::<()>(at.optional(name).map_or(Ok(()), |at| at.problem(text)));

@@ -47,7 +47,7 @@ fn the_given_file_must_exist_and_of_the_places_the_first_existing_is_used() {
 #[test]
 fn a_config_file_that_is_too_large_or_not_text_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let large = write(&folder, "large", &"#".repeat(usize::try_from(FILE_MAX).unwrap() + 1), 0o600);
+    let large = write(&folder, "large", &"#".repeat(FILE_MAX + 1), 0o600);
     assert!(ConfigFile::read(&large).unwrap_err().to_string().contains("larger than"));
     let binary = folder.path().join("binary");
     fs::write(&binary, [0xff, 0xfe, 0x00]).unwrap();

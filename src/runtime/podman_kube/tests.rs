@@ -1,5 +1,6 @@
 //! The connector against a scripted podman: which calls it makes, and what it makes of the answers.
 
+mod manifest;
 mod states;
 
 use super::*;

@@ -161,11 +161,11 @@ fn guarded_update() -> Node {
     let texts = |keys: &[&'static str]| Node::map(keys.iter().map(|key| (*key, Node::text(*key))));
     let mut update = texts(&["phase", "reason", "accepted", "ended", "replacedBy", "keptIn"]);
     update.as_map_mut().unwrap().extend([
-        ("losses".to_owned(), Node::Number(2)),
-        ("waitsFor".to_owned(), Node::List(vec![Node::text("web"), Node::text("agent B")])),
-        ("before".to_owned(), Node::map([("apiVersion", Node::text("v1")), ("configs", texts(&["k"]))])),
-        ("workloads".to_owned(), Node::map([("web", texts(&["old", "new", "after"])), ("gone", Node::empty())])),
-        ("configs".to_owned(), Node::map([("k", texts(&["after"])), ("gone", Node::empty())])),
+        ("losses".into(), Node::Number(2)),
+        ("waitsFor".into(), Node::List(vec![Node::text("web"), Node::text("agent B")])),
+        ("before".into(), Node::map([("apiVersion", Node::text("v1")), ("configs", texts(&["k"]))])),
+        ("workloads".into(), Node::map([("web", texts(&["old", "new", "after"])), ("gone", Node::empty())])),
+        ("configs".into(), Node::map([("k", texts(&["after"])), ("gone", Node::empty())])),
     ]);
     update
 }

@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
 
-use super::{Progress, WaitState, settled};
+use super::{Progress, WaitState, settled, wait};
 use crate::cli::error::{CliError, ExitCode, Result};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, Context, ServerLink};
@@ -218,7 +218,7 @@ impl Context<'_> {
         let sent = self.read(&masks.iter().cloned().chain(effective).collect::<Vec<_>>())?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
         let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
-        let reached = super::wait(&mut state, goal, self.waiting.limit, self).inspect_err(|_| {
+        let reached = wait(&mut state, goal, self.waiting.limit, self).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
         })?;
         if let Some(why) = &trial.failure {
@@ -256,7 +256,7 @@ impl Context<'_> {
                 accepted => accepted?,
             };
             let mut state = WaitState::new(&accepted, &before, &self.link.complete_state(&rows::MASKS)?);
-            let reached = super::wait(&mut state, settled, Some(limit), self)?;
+            let reached = wait(&mut state, settled, Some(limit), self)?;
             self.warn_of_missed(&state, reached);
         }
         if others.is_empty() {

@@ -1,7 +1,5 @@
 //! The table of updates and what `ank rollback` sends, against a scripted server.
 
-mod following;
-
 use super::*;
 use crate::cli::settings::Waiting;
 use crate::cli::tests::{Played, Step, accepted, play};
@@ -13,7 +11,7 @@ fn texts(entries: &[(&str, &str)]) -> Node {
 }
 
 fn with(mut node: Node, entries: impl IntoIterator<Item = (&'static str, Node)>) -> Node {
-    let entries = entries.into_iter().map(|(key, value)| (key.to_owned(), value));
+    let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
     node.as_map_mut().unwrap().extend(entries);
     node
 }

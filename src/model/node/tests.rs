@@ -1,0 +1,49 @@
+//! Entries against the map of std.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// Whatever is done, in whatever order, the entries are those of a `BTreeMap`.
+#[test]
+fn entries_are_a_sorted_map() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for keys in [3, 100] {
+        let (mut entries, mut expected) = (Entries::default(), BTreeMap::<String, Node>::new());
+        for number in 0..20 * keys as u64 {
+            let (key, node) = (random.usize(..keys).to_string(), Node::Number(number));
+            match random.u8(..8) {
+                0 => assert_eq!(entries.remove(key.as_str()), expected.remove(&key)),
+                1 => assert_eq!(entries.child(key.clone()), expected.entry(key).or_default()),
+                2 => {
+                    entries.retain(|other, _| **other != *key);
+                    expected.retain(|other, _| *other != key);
+                }
+                3 => {
+                    entries.values_mut().for_each(|other| *other = node.clone());
+                    expected.values_mut().for_each(|other| *other = node.clone());
+                }
+                _ => assert_eq!(entries.insert(key.clone(), node.clone()), expected.insert(key, node)),
+            }
+            assert!(entries.iter().eq(expected.iter().map(|(key, node)| (key.as_str(), node))));
+            assert_eq!(entries.len(), expected.len());
+            let key = random.usize(..keys).to_string();
+            assert_eq!(
+                (entries.get(key.as_str()), entries.contains_key(key.as_str())),
+                (expected.get(&key), expected.contains_key(&key))
+            );
+            assert_eq!(entries.get_mut(key.as_str()), expected.get_mut(&key));
+        }
+        // However they came to be, and in whatever order.
+        let mut list: Vec<(Key, Node)> = entries.clone().into_iter().collect();
+        random.shuffle(&mut list);
+        assert_eq!(list.into_iter().collect::<Entries>(), entries);
+    }
+}
+
+#[test]
+fn of_equal_keys_the_last_one_counts() {
+    for count in [2, 33] {
+        let entries: Entries = (0..count).map(|number| ("key", Node::Number(number))).collect();
+        assert_eq!((entries.len(), entries.get("key")), (1, Some(&Node::Number(count - 1))));
+    }
+}
