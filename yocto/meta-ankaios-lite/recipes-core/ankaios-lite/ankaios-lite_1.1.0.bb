@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "043f51975480d19692f10693736ad4dc156d376d"
+SRCREV = "ec5364928f118de0fd9be248669ae3ad924409cb"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
