@@ -43,7 +43,7 @@ test: setup
 [group('test')]
 check: setup
     {{cargo}} fmt --check
-    shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
+    shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh tests/device/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
         {{cargo}} clippy --locked --lib --bins --test tidy --no-default-features --features "$component" -- -D warnings; \
