@@ -89,7 +89,8 @@ happened() {
 }
 
 # first WORKLOAD PATTERN: time of the first state of this act that matches, or nothing.
-first() { recorded | awk -F '\t' -v name="$1" -v pattern="$2" '!done && $2 == name && $3 ~ pattern { print $1; done = 1 }'; }
+# Through the environment: what gawk takes from -v has lost its backslashes.
+first() { recorded | name=$1 pattern=$2 awk -F '\t' '!done && $2 == ENVIRON["name"] && $3 ~ ENVIRON["pattern"] { print $1; done = 1 }'; }
 failures=0
 # in_order TEXT TIME...: all there, and in this order.
 in_order() {
