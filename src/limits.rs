@@ -73,8 +73,6 @@ pub const STATES_REST: Duration = Duration::from_millis(20);
 pub const SCHEDULER_INBOX: usize = 256;
 /// Commands waiting for one state checker; control loops wait when it is full.
 pub const WATCH_INBOX: usize = 64;
-/// Period of the spinner of `ank` while it waits for workloads.
-pub const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 // ------------------------------------------------------------------ requests
 
@@ -108,8 +106,6 @@ pub const USAGE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Longest wait for the state checkers, which never wait for an engine, before a sample is taken without theirs.
 pub const USAGE_PROCESSES_MAX: Duration = Duration::from_millis(500);
 const _: () = assert!(USAGE_PROCESSES_MAX.as_millis() < USAGE_WAIT_MAX.as_millis());
-/// Time between its two samples, and before the first frame of `ank top --watch`.
-pub const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait of the thread that writes metrics for the loop that has the numbers.
 pub const METRICS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -147,14 +143,10 @@ pub const HELLO_MAX: Duration = Duration::from_secs(10);
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Longest path of a Unix domain socket, in bytes: what the kernel takes without the zero at the end.
 pub const SOCKET_PATH_MAX: usize = 107;
-/// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
-pub const STREAMS_MAX: usize = 1024;
 /// Longest wait of a client for its last message to be sent.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// Pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
-/// Lowest number given to an accepted connection, above the descriptors of the program itself.
-pub const CONNECTION_FD_MIN: i32 = 64;
 const _: () =
     assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30 && TCP_USER_TIMEOUT.as_secs() < 30);
 
@@ -184,12 +176,6 @@ pub const EXEC_SLOT_MAX: Duration = Duration::from_secs(2);
 /// Running commands, hanging ones among them: each is a process of the engine, with some 10 MB.
 pub const EXEC_RUNNING_MAX: usize = 16;
 const _: () = assert!(EXEC_RUNNING_MAX > EXEC_PARALLEL);
-/// Bytes read of a response to an HTTP request: only its first line counts.
-pub const HTTP_ANSWER_MAX: usize = 512;
-/// Pause before the engine is asked again for the address of a workload.
-pub const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
-/// How often preconditions are evaluated.
-pub const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Threads that probe paths for one owner. A network mount that does not answer blocks one each; a node has few. While all are
 /// blocked, what is prepared and names paths is created anew.
@@ -270,18 +256,10 @@ pub const STOP_GRACE: Duration = Duration::from_secs(10);
 pub const START_SLOT_MAX: Duration = Duration::from_secs(10);
 /// How often the age of a long create is reported in the additional info.
 pub const CREATE_AGE_INTERVAL: Duration = Duration::from_secs(10);
-/// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
-pub const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 /// Reason of a failed engine call in states, in bytes; the log has the whole output. With what is written around it, it fits
 /// into [`CONDITION_INFO_MAX`].
 pub const ENGINE_REASON_MAX: usize = 200;
 const _: () = assert!(ENGINE_REASON_MAX + 40 <= CONDITION_INFO_MAX);
-/// After an exit was noticed, podman may report the container as running for this long.
-pub const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
-/// Pause before the engine is asked again for the exit code of an ended process.
-pub const EXIT_RETRY: Duration = Duration::from_millis(50);
-/// Pause before a container that a listing misses is looked up again; only then it counts as lost.
-pub const MISSING_RETRY: Duration = Duration::from_millis(100);
 const _: () = assert!(LISTING_MAX.as_secs() <= REPAIR_INTERVAL.as_secs());
 /// A container of an earlier agent that is only created is replaced after this time. An engine that restarts a
 /// container shows it so for a moment.

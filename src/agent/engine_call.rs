@@ -9,7 +9,7 @@ use super::preparation::host_paths::{look, named_paths};
 use super::preparation::record::{PreparedContainer, Record};
 use super::probes::prober::notify_socket;
 use super::workload_files::write_files;
-use crate::limits::{PREPARING_PATHS_WAIT, STACK_WORKLOAD};
+use crate::limits::STACK_WORKLOAD;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::EngineConfig;
 use crate::platform::logging::log_source;
@@ -26,6 +26,9 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
+const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.
 pub type StartCall = Arc<dyn Fn(Box<EngineCall>) -> io::Result<()> + Send + Sync>;

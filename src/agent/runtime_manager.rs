@@ -14,7 +14,7 @@ use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, Workl
 use super::workload_control_loop::{Connector, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
-use crate::limits::{PRECONDITION_INTERVAL, STACK_WORKLOAD};
+use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
 use crate::model::names::{InstanceName, Name};
@@ -30,7 +30,7 @@ use next::Staged;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 mod existing;
 mod listings;
@@ -38,6 +38,9 @@ mod next;
 
 use listings::Listings;
 pub use next::COPIED_FILES;
+
+/// How often preconditions are evaluated.
+const PRECONDITION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A container with the name of its runtime.
 pub type Existing = (Name, ListedContainer);

@@ -10,7 +10,7 @@
 //! Takes: [`WatchCommand`] from the control loops and from the scheduler (existing containers).
 //! Gives: states to the control loops (never waits), the listings of `ListAll` (may block).
 
-use crate::limits::{EXIT_CODE_MAX, EXIT_RETRY, MISSING_RETRY, POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE};
+use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::platform::clock::{Clock, SystemClock};
@@ -22,6 +22,15 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
+
+/// Pause before a container that a listing misses is looked up again; only then it counts as lost.
+const MISSING_RETRY: Duration = Duration::from_millis(100);
+
+/// Pause before the engine is asked again for the exit code of an ended process.
+const EXIT_RETRY: Duration = Duration::from_millis(50);
+
+/// After an exit was noticed, podman may report the container as running for this long.
+const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
 /// The containers of this agent, or why the engine could not list them.
 pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;

@@ -7,7 +7,6 @@ use super::error::{CliError, Result};
 use super::output::{Field, LiveFrames, Output, TooWide, View, object, timestamp, value};
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
-use crate::limits::TOP_INTERVAL_FIRST;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::usage::{DISCONNECTED, NodeUsage, WorkloadUsage};
@@ -16,6 +15,9 @@ use serde_yaml::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::SystemTime;
+
+/// Time between the two samples of `ank top`, and before the first frame of `ank top --watch`.
+const TOP_INTERVAL_FIRST: Duration = Duration::from_secs(1);
 
 /// What is shown of a workload or a node: the heading of each value, which is also the key to sort by, and its cell.
 const COLUMNS: [Column; 6] = [

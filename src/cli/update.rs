@@ -12,7 +12,7 @@ use super::modes;
 use super::output::{Field, LiveFrames, Output, Table, TooWide, View, one_line, shortened, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
-use crate::limits::{MESSAGE_MAX, NAME_MAX, SPINNER_INTERVAL};
+use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
@@ -27,6 +27,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
+
+/// Period of the spinner of `ank` while it waits for workloads.
+const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 pub mod trial;
 

@@ -160,11 +160,6 @@ impl ContainerConfig {
         found
     }
 
-    /// Whether the image has to be there already.
-    pub fn may_not_pull(&self) -> bool {
-        self.option("--pull") == Some("never")
-    }
-
     /// The engine would take it as an option, and the first of the arguments as image.
     fn checked(self) -> Result<Self, String> {
         if !self.image.is_empty() && !self.image.starts_with('-') {

@@ -345,7 +345,7 @@ pub fn pull_missing(
     let call = cli.call(config.call(exists).address(&config.image));
     let short = limit.map_or(LISTING_MAX, |limit| limit.min(LISTING_MAX));
     match call.limit(short).run(cancel) {
-        Err(RuntimeError::Failed(_)) if config.may_not_pull() => {
+        Err(RuntimeError::Failed(_)) if config.option("--pull") == Some("never") => {
             Err(RuntimeError::Failed(format!("{}: image not known", without_passwords(&config.image))))
         }
         Err(RuntimeError::Failed(_)) => cli.change(config.pull_arguments()).limit(limit).run(cancel).map(drop),

@@ -13,7 +13,7 @@ use super::pump::{self, Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
 use super::tls::{Link, ServerTls, TlsError, would_block};
 use super::writer::Writer;
-use crate::limits::{ANSWERS_BYTES, CONNECTION_FD_MIN, STACK_LARGE, STOP_DEADLINE, STREAMS_MAX};
+use crate::limits::{ANSWERS_BYTES, STACK_LARGE, STOP_DEADLINE};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
 use crate::platform::sync::Mutex;
@@ -28,6 +28,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
+const STREAMS_MAX: usize = 1024;
+/// Lowest number given to an accepted connection, above the descriptors of the program itself.
+const CONNECTION_FD_MIN: i32 = 64;
 
 /// Settings of the endpoint.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@
 
 use super::paths::{PathProbe, PathProbes, PathResult, ProbePath};
 use super::{Outcome, ProbeOrder, Purpose};
-use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, HTTP_ANSWER_MAX, STACK_WORKLOAD};
+use crate::limits::{EXEC_PARALLEL, EXEC_RUNNING_MAX, EXEC_SLOT_MAX, STACK_WORKLOAD};
 use crate::model::lifecycle::Check;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
@@ -31,6 +31,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Bytes read of a response to an HTTP request: only its first line counts.
+const HTTP_ANSWER_MAX: usize = 512;
 
 /// Wakes the thread of the probes.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;

@@ -8,7 +8,6 @@ use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
 use crate::agent::backoff::{Ended, RestartBackoff};
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
-use crate::limits::MISSING_TARGET_RETRY;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
 use crate::platform::clock::Clock;
@@ -20,6 +19,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// Pause before the engine is asked again for the address of a workload.
+const MISSING_TARGET_RETRY: Duration = Duration::from_secs(1);
 
 /// Identifies the next probe of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
