@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ec5364928f118de0fd9be248669ae3ad924409cb"
+SRCREV = "a5f57e7df9ce6cab4d61d9a97f5ea2113c10393e"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
