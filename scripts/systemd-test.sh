@@ -50,7 +50,7 @@ rm -rf "$work"
 mkdir -p "$work/disk"
 trap 'rm -rf "$work/root"' EXIT
 cp -a "$system" "$work/root"
-cp target/debian/*.deb "$target/debug/ank-agent" "$target/debug/ank-server" tests/systemd/guest.sh "$work/disk"
+cp target/debian/*.deb "$target/debug/ank-agent" "$target/debug/ank-server" tests/systemd/{guest,checks}.sh "$work/disk"
 strip "$work/disk/ank-agent" "$work/disk/ank-server"
 # What install.sh needs of the repository.
 mkdir "$work/disk/repository"

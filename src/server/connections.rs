@@ -199,7 +199,8 @@ impl ServerLoop {
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
             self.timings.report(instance, state, now, self.workloads.is_wanted(instance));
-            self.workloads.placeholders.remove(instance);
+            let was_staged = self.workloads.placeholders.remove(instance);
+            self.guarded.reported(instance, was_staged);
             self.workloads.states.set(instance, state.clone());
             if state.phase == Phase::Removed {
                 self.deletes.forget_stopping(instance);
@@ -209,7 +210,6 @@ impl ServerLoop {
                 }
             }
         }
-        self.guarded.reported();
         self.judge(&states);
         self.publish(Changes::default());
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {

@@ -272,8 +272,10 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     let node = Node::deserialize(&mut json).and_then(|node| json.end().map(|()| node));
     let node = node.map_err(|error| error.to_string())?;
     let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
-    let updates = node.get(UPDATES).map(|updates| updates.read(UPDATES)).transpose();
-    Ok(Stored { desired, updates: updates.map_err(|error: StateError| error.to_string())? })
+    // Those of another version are no reason to lose the state.
+    let forgotten = |error: &StateError| log::warn!("Guarded updates of the stored state are forgotten: {error}");
+    let updates = node.get(UPDATES).and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
+    Ok(Stored { desired, updates })
 }
 
 /// How deep maps and lists are nested in a text of JSON.
@@ -524,6 +526,15 @@ mod tests {
         let whole = text(&state("a")).unwrap();
         assert_eq!(stored(folder_with(&[(NEW_FILE, &whole.as_bytes()[..50])]).path()), None);
         assert_eq!(stored(folder_with(&[(NEW_FILE, whole.as_bytes())]).path()), Some(state("a")));
+    }
+
+    #[test]
+    fn updates_of_another_version_are_forgotten_and_the_state_is_kept() {
+        for updates in [r#""none""#, r#"{"newest": 3}"#, r#"{"newest": 3, "list": [{"number": "3"}]}"#] {
+            let body = format!(r#"{{"apiVersion": "v1", "updates": {updates}}}"#);
+            let stored = parse(&format!("{HEADER}{}\n{body}", hash_id(&body))).unwrap();
+            assert_eq!((stored.desired.api_version.as_str(), stored.updates), ("v1", None), "{updates}");
+        }
     }
 
     #[test]

@@ -6,28 +6,9 @@ set -uo pipefail
 export LC_ALL=C HOME=/root
 exec 2>&1
 
-passed=0 failed=0
-say() { printf 'GUEST: %s\n' "$*"; }
-check() { # TEXT COMMAND...
-    local text=$1 output
-    shift
-    if output=$("$@" 2>&1); then
-        passed=$((passed + 1))
-        say "ok: $text"
-    else
-        failed=$((failed + 1))
-        say "FAILED: $text: ${output:0:600}"
-    fi
-}
-# Waits for a condition, up to SECONDS.
-within() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || { "$@"; return 1; }
-        sleep 0.5
-    done
-}
+# shellcheck source=../systemd/checks.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/checks.sh"
+
 is_active() { [ "$(systemctl is-active "$1")" = active ] || { systemctl status --no-pager "$1"; return 1; }; }
 running() { ank get workloads | grep -E "^$1 +agent_A +podman +Running" || { ank get workloads; return 1; }; }
 is_phase() { ank get updates | grep -E "^$1 +$2 " || { ank get updates; return 1; }; }

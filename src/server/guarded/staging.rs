@@ -199,9 +199,15 @@ impl GuardedUpdates {
         own.map(|(_, added, _)| added.clone()).collect()
     }
 
-    /// An agent has reported states: it may know instances that are staged.
-    pub fn reported(&mut self) {
-        self.is_outdated |= !self.open.is_empty();
+    /// An agent has reported a state of this instance: it knows it, or does not have it any more. States of others change
+    /// nothing of what is staged, which may be thousands.
+    pub fn reported(&mut self, instance: &InstanceName, was_staged: bool) {
+        // One that is staged may be in force as well, or an earlier one still stops.
+        let waits = |open: &Open| {
+            let touched = open.record.unit.workloads.get(&instance.workload).and_then(|touched| touched.added());
+            touched.is_some_and(|added| added.instance == *instance)
+        };
+        self.is_outdated |= was_staged || self.open.values().any(waits);
     }
 }
 

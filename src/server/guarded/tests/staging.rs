@@ -520,6 +520,19 @@ fn reports_about_many_are_shown_together_and_acted_upon_at_once() {
     assert_eq!(rig.state(&new(7)), "");
 }
 
+/// Thousands may be staged while others report a state each second.
+#[test]
+fn only_states_of_what_is_staged_make_it_be_looked_through() {
+    let mut rig = Rig::with_agent(&[workload("w", "1", ROLLBACK, "")], PREPARES);
+    rig.apply(&[&workload("w", "2", ROLLBACK, "")]).unwrap();
+    let guarded = &mut rig.cluster.server.guarded;
+    guarded.is_outdated = false;
+    guarded.reported(&instance("other", "1", ROLLBACK), false);
+    assert!(!guarded.is_outdated);
+    guarded.reported(&instance("w", "2", ROLLBACK), false);
+    assert!(guarded.is_outdated);
+}
+
 // [utest->swdd~server-waits-little-for-its-disk~1]
 #[test]
 fn updates_that_are_ready_at_once_do_not_each_wait_for_a_disk_that_hangs() {
