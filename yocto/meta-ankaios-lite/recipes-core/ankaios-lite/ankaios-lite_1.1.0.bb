@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "a5f57e7df9ce6cab4d61d9a97f5ea2113c10393e"
+SRCREV = "f906f3532b38c79a495e5871337a7cde12608926"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
