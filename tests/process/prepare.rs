@@ -426,3 +426,42 @@ fn the_next_agent_starts_what_is_prepared_unless_the_node_was_booted_or_it_is_no
     assert_eq!(cluster.engine.only_container("kept").1, kept.as_str().unwrap());
     assert!(cluster.engine.calls_of("run", "kept.").is_empty() && cluster.engine.calls_of("run", "booted.").is_empty());
 }
+
+/// As an agent has noted what it prepared before engines wrote pid files: with `CONTAINER` and `BOOT` in their places.
+const EARLIER_NOTE: &str = r#"{"container":"CONTAINER","level":"INIT","boot":"BOOT","definition":"e3e4bee50ff3405368f37a24fe2ea20f01cb3bfa0ee9472147138307481f69db","paths":{"/etc/hosts":{"device":65024,"inode":612,"number":0,"content":[49,1795620894,146195892]},"/run/systemd/resolve/resolv.conf":null}}"#;
+
+#[test]
+fn what_an_earlier_agent_has_noted_of_its_containers_is_understood() {
+    let mut cluster = start("init");
+    cluster.apply(&manifest(&[gate(&cluster), workload("web", "run"), waiting("waits")]));
+    cluster.wait_for_state("web", "Running(Ok)");
+    wait_for_info(&cluster, "waits", "prepared: INIT");
+    let [web, gate] = ["web", "gate"].map(|name| cluster.engine.only_container(name));
+    let prepared = cluster.engine.containers_of("waits")[0]["Id"].as_str().unwrap().to_owned();
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("web", "AgentDisconnected");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    for folder in fs::read_dir(cluster.run_folder().join("agent_A_io")).unwrap().flatten() {
+        let name = folder.file_name().into_string().unwrap();
+        let (note, text) = match name.split('.').next().unwrap() {
+            "web" => ("container", web.1.clone()),
+            "gate" => ("container", gate.1.clone()),
+            "waits" => ("prepared", EARLIER_NOTE.replace("CONTAINER", &prepared).replace("BOOT", boot.trim())),
+            _ => continue,
+        };
+        fs::remove_dir_all(folder.path()).unwrap();
+        fs::create_dir(folder.path()).unwrap();
+        fs::write(folder.path().join(note), text).unwrap();
+    }
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state("web", "Running(Ok)");
+    wait_for_info(&cluster, "waits", "prepared: INIT");
+    assert_eq!(["web", "gate"].map(|name| cluster.engine.only_container(name)), [web, gate]);
+    // Its arguments are others now, so it is made anew, and nothing of the old one is left.
+    wait_until("one of it is left", || cluster.engine.containers_of("waits").len() == 1);
+    assert_ne!(cluster.engine.containers_of("waits")[0]["Id"], prepared.as_str());
+    open(&cluster);
+    cluster.wait_until_run(&["waits"]);
+    cluster.remove("web");
+    assert!(cluster.engine.containers_of("web").is_empty());
+}
