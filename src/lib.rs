@@ -3,15 +3,18 @@
 //!
 //! # Map
 //!
-//! A workload goes down this list as a manifest, and its state comes back up. Each file says in its first line what it is,
-//! and which thread runs it.
+//! A workload goes down this list as a manifest, and its state comes back up. Each file begins with what it is and
+//! which thread runs it.
 //!
 //! ```text
 //! bin/            ank-server, ank-agent, ank; ankaios (all in one file), ank-schema (the schema of manifests)
 //! model/          values and rules: manifests, states, masks, names; no I/O, no threads, no protobuf
-//! wire/           the only place that knows protobuf, grpcio, rustls and sockets
+//! wire/           the only place that knows protobuf, grpcio, rustls and the sockets of connections
 //! server/         manifest in, plans out, states in, responses out: ServerLoop
+//!   requests.rs, waiting_requests.rs         what clients ask, and who is served first
+//!   update.rs, prepare.rs, plan.rs, commit.rs   an update: read, checked, compared, carried out
 //!   guarded/      updates that are staged, judged and rolled back as a whole
+//!   connections.rs, peers.rs                 who is connected, and the states that agents report
 //! agent/          plans in, containers running, states out
 //!   agent_manager.rs                         messages in, states out
 //!   runtime_manager.rs                       one record per workload: what is wanted, what it waits for, what it has
@@ -20,7 +23,7 @@
 //!   state_checker.rs, probes/                what becomes of them
 //!   control_interface/                       workloads that talk to the cluster
 //! runtime/        the narrow waist to the container engines
-//! cli/            `ank`: prepares a command, connects, runs it; one file for each verb
+//! cli/            `ank`: prepares a command, connects, runs it; update.rs sends all changes
 //! platform/       what each program needs of its operating system: clock, threads, children, settings, logs
 //! limits.rs       bounds that several rooms share or a user may meet
 //! simulation/     tests only, one thread: whole clusters from a seed, in virtual time
@@ -33,15 +36,17 @@
 //! server          all decisions of a server
 //! store, hook     its writes to disk; outside programs that change or veto an update
 //! listen, tls, rx:peer, tx    its connections
-//! scheduler       all decisions of an agent about which workload is to run
+//! scheduler       all decisions of an agent about which workload is to run (agent_manager.rs)
 //! wl:name         all containers of one workload
 //! call:name       one long call of an engine for it: pull, create, init, start
 //! watch:engine, list:engine, exits:engine    states of containers
 //! probes, paths, exec:name    checks of workloads and of the node
 //! control         all control interfaces of a node
 //! uplink, rx:server, tls:server    the connection of an agent
-//! log:number      one stream of log lines
+//! log:number:name      one stream of log lines
 //! notify, metrics, usage      systemd; the metrics file; CPU and memory on request
+//! settle, removal, reaper     memory that is given back; folders and killed children that are left
+//! cli:connect, cli:rx, cli:tx, cli:signals    the connection of `ank`; signals
 //! ```
 //!
 //! Each piece of state has one owner. All else goes through bounded channels: reports flow up and may block, wishes flow

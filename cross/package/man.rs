@@ -51,12 +51,12 @@ const AGENT: Further = Further {
 const ANK: Further = Further {
     section: "1",
     exits: &[
-        ("0", "Done. Also: a signal ended ank logs or ank get events that wait for no end."),
+        ("0", "Done. Also when a signal ended ank logs, or ank get events without --until and --count."),
         ("1", "The command failed."),
         ("2", "The command line or the environment is wrong."),
         ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
         ("4", "The update was accepted, but --wait-timeout passed before all workloads had reached their states."),
-        ("5", "The update failed and was undone."),
+        ("5", "The update failed and was rolled back."),
         ("6", "The manifests and the desired state differ; only of ank diff and ank apply --dry-run."),
         ("128 + n", "The signal n ended the command, for example 130 after Ctrl+C."),
     ],

@@ -27,7 +27,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The same before a container is created or initialised to wait. Nobody waits for that, but it keeps a core from others.
+/// Longest wait for the paths of the node before a container is created or initialised to wait. Nobody waits for that, but it
+/// keeps a core from others.
 const PREPARING_PATHS_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts calls. Tests and simulations run them when they want.

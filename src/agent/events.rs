@@ -1,6 +1,6 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `log:*`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*`, `log:*` and `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;

@@ -165,7 +165,7 @@ pub struct RuntimeManager<C: Clock> {
     /// When to evaluate conditions again.
     gates_due: Option<Instant>,
     random: fastrand::Rng,
-    start: StartLoop<C>,
+    run_loop: StartLoop<C>,
     keep_ended_since: Option<u64>,
     records: BTreeMap<Name, Record>,
     /// The workloads that wait for another one, by the name of that one.
@@ -198,7 +198,7 @@ impl<C: Clock> RuntimeManager<C> {
         agent: Name,
         context: LoopContext<C>,
         random: fastrand::Rng,
-        start: StartLoop<C>,
+        run_loop: StartLoop<C>,
         keep_ended_since: Option<u64>,
         prepare_level: PrepareLevel,
         facts: NodeFacts,
@@ -220,7 +220,7 @@ impl<C: Clock> RuntimeManager<C> {
             facts,
             gates_due: None,
             random,
-            start,
+            run_loop,
             keep_ended_since,
             records: BTreeMap::new(),
             waiters: BTreeMap::new(),
@@ -690,7 +690,7 @@ impl<C: Clock> RuntimeManager<C> {
         let _ = wishes.put_surplus(surplus);
         let _ = wishes.put_found(self.found.remove(&name));
         wish.into_iter().for_each(|wish| _ = wishes.put(wish));
-        let started = (self.start)(&name, Box::new(control_loop));
+        let started = (self.run_loop)(&name, Box::new(control_loop));
         let shown = instance.clone();
         let (start_again_for, preparation, prepared) = (None, None, None);
         let object =
@@ -714,7 +714,7 @@ impl<C: Clock> RuntimeManager<C> {
     pub fn start_waiting_loops(&mut self) {
         while let Some((name, control_loop)) = self.unstarted.pop_first() {
             let _source = log_source(name.clone());
-            match (self.start)(&name, control_loop) {
+            match (self.run_loop)(&name, control_loop) {
                 Ok(()) => info!("Workload '{name}' has got a thread."),
                 Err((_, control_loop)) => {
                     self.unstarted.insert(name, control_loop);

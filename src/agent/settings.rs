@@ -47,7 +47,7 @@ struct Arguments {
     /// https://127.0.0.1:25551]
     #[arg(short = 's', long, env = "ANKAGENT_SERVER_URL", value_name = "URL")]
     server_url: Option<String>,
-    /// Existing folder for the files and pipes of the workloads [default: ankaios in $TMPDIR or /tmp]
+    /// Folder for the files and pipes of the workloads, which has to exist [default: ankaios in $TMPDIR or /tmp, which is made]
     #[arg(short = 'r', long, value_name = "DIR")]
     run_folder: Option<PathBuf>,
     /// Communicate without TLS, if no certificates are set
@@ -98,9 +98,8 @@ struct Keys {
     #[serde(default, deserialize_with = "prepare_level")]
     prepare: PrepareLevel,
     #[serde(default)]
-    // Highest value of that setting. More would take about a gigabyte.
-    // Containers of an agent that are initialised and wait for their start, at most, unless configured. Each takes
-    // about 12 MiB of memory.
+    // Containers of an agent that are initialised and wait for their start, at most. Each takes about 12 MiB of memory, so
+    // the highest value takes about a gigabyte.
     prepare_max: Number<0, 64, 4>,
     /// Seconds.
     #[serde(default)]
@@ -286,7 +285,7 @@ fn combine(
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
     let only_boot = keys.rerun_finished == Some(Rerun::Boot);
     let parallel_starts =
-        // Creates at the same time are this many at least, and twice the number of cores otherwise.
+        // Twice the number of cores, and four at least.
         keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
     Ok(AgentSettings {
         name,

@@ -1,7 +1,7 @@
 //! What waits for the server: states of own instances in order, requests of workloads, the newest load, and log lines
 //! last. Putting never waits, and what is kept does not grow with the time without a server.
 //!
-//! Thread: [`UplinkOutbox`] belongs to `scheduler`, to `control` for requests, and to each `log:<number>` for lines;
+//! Thread: [`UplinkOutbox`] belongs to `scheduler`, to `control` for requests, to `usage` for samples, and to each `log:<number>:<name>` for lines;
 //! [`UplinkReader`] to `uplink`. The connection is used by `uplink`, by `control` for a request that is
 //! next, and by `scheduler` for a load that is. A thread that holds the lock of the connection may lock the slots, never
 //! the other way round.
@@ -95,19 +95,19 @@ struct Slots {
     prepared: BTreeMap<InstanceName, PreparedInstance>,
     load: Option<AgentLoad>,
     /// Of workloads; large ones with what is set when they are about to be sent.
-    requests: VecDeque<Taken<Request>>,
+    requests: VecDeque<Waiting<Request>>,
     /// Of what workloads do not read or wait for any more. They come before requests, and never before what they cancel.
     cancels: VecDeque<Request>,
     /// Requests sent since load and logs were last considered.
     requests_in_a_row: u32,
     connected: bool,
     /// At most one message of lines of each log stream, so that no stream delays another for long; besides the ends of
-    /// those that were refused.
-    logs: VecDeque<Taken<ToServer>>,
+    /// those that were refused, and samples of usage.
+    logs: VecDeque<Waiting<ToServer>>,
 }
 
 /// A message, and what is set when it is about to be sent.
-type Taken<T> = (T, Option<EventFd>);
+type Waiting<T> = (T, Option<EventFd>);
 
 /// Makes the two ends.
 pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
@@ -351,7 +351,7 @@ impl Slots {
 }
 
 /// A message that is about to be sent.
-fn taken<T>((message, taken): Taken<T>) -> T {
+fn taken<T>((message, taken): Waiting<T>) -> T {
     taken.iter().for_each(EventFd::set);
     message
 }

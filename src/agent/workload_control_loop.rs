@@ -7,9 +7,10 @@
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
 //! Gives: states and its end to the scheduler (may block there), what to watch to the state checker (may block there).
 //!
-//! The loop blocks in stops and removals of containers and nowhere else: what may take minutes (pull, create, init, start) is
-//! a call on a thread of its own, which it waits for together with its other events. [`WorkloadControlLoop::step`] handles one event without waiting
-//! for one, which is all that a simulation needs.
+//! Beside the two senders above, the loop blocks in stops, removals and searches of containers, in removals of folders (at
+//! most [`REMOVAL_MAX`]) and nowhere else: what may take minutes (pull, create, init, start) is a call on a thread of its
+//! own, which it waits for together with its other events. [`WorkloadControlLoop::step`] handles one event without waiting for
+//! one, which is all that a simulation needs.
 
 use super::backoff::{Ended, RestartBackoff};
 use super::control_interface::pipes::PipeError;

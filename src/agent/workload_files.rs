@@ -1,6 +1,6 @@
 //! Files of a workload: written on the host before its container starts.
 //!
-//! Thread: `wl:<name>`, which owns the folder of its workload.
+//! Thread: `call:<name>` writes them; `wl:<name>` owns the folder of its workload and removes it.
 
 use crate::limits::PATH_MAX;
 use crate::model::validation::{mount_rule, unfit_for_mount};

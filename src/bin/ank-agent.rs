@@ -1,6 +1,6 @@
 //! `ank-agent`: reads the settings, starts the threads, waits for a signal and ends.
 //!
-//! Thread: `main`, which waits; the threads of the agent are named in `src/agent/mod.rs`.
+//! Thread: `main`, which waits; the threads of the agent are listed in `src/lib.rs`.
 
 use ankaios_lite::agent::Agent;
 use ankaios_lite::agent::settings::{self, Machine};

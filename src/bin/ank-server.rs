@@ -1,6 +1,6 @@
 //! `ank-server`: reads the settings, starts the threads, waits for a signal and ends them.
 //!
-//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `rx:<peer>` and `tx` communicate.
+//! Thread: `main`, which waits for signals; `server` decides, `hook` runs hooks, `store` writes the state, `listen`, `tls`, `rx:<peer>` and `tx` communicate; all are in `src/lib.rs`.
 
 use ankaios_lite::limits::{MESSAGE_MAX, SERVER_INBOX, STACK_SERVER, STOP_DEADLINE};
 use ankaios_lite::model::complete_state::DesiredState;

@@ -93,13 +93,13 @@ pub struct Common {
     /// Override `insecure` of the config file and of the environment
     #[arg(long, global = true, hide = true)]
     pub no_insecure: bool,
-    /// CA certificate that signed the server's certificate
+    /// PEM file with the certificate of the authority that signed the server's certificate
     #[arg(long = "ca_pem", global = true, env = "ANK_CA_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub ca_pem: Option<PathBuf>,
-    /// Own certificate
+    /// PEM file with the certificate of this client
     #[arg(long = "crt_pem", global = true, env = "ANK_CRT_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub crt_pem: Option<PathBuf>,
-    /// Own private key
+    /// PEM file with the private key of this client
     #[arg(long = "key_pem", global = true, env = "ANK_KEY_PEM", value_parser = path(), value_name = "PATH", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub key_pem: Option<PathBuf>,
 }
@@ -126,7 +126,7 @@ pub enum Verb {
                       ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
-                      ank apply --rollback web.yaml   undo it if a workload fails\n  \
+                      ank apply --rollback web.yaml   roll it back if a workload fails\n  \
                       ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
@@ -139,22 +139,22 @@ pub enum Verb {
                       ank diff -o json web.yaml        for scripts"
     )]
     Diff(DiffArguments),
-    /// Check manifests as far as that needs no server, for example in a build pipeline
+    /// Check manifests without a server, for example in a build pipeline
     #[command(
         arg_required_else_help = true,
-        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. What may be in \
-                      the cluster already is a warning: workloads and configs that others refer to. Templates are \
-                      rendered by the server, so what they lead to is not checked.\n\n\
+        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. A \
+                      workload or config that is referred to and is in none of the files is a warning: it may be in the \
+                      cluster. Templates are rendered by the server, so what they lead to is not checked.\n\n\
                       Examples:\n  ank validate web.yaml db.yaml\n  \
                       ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it"
     )]
     Validate(ValidateArguments),
-    /// Put back what a guarded update has changed
+    /// Roll back a guarded update
     #[command(
         after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
                             refused when one of its workloads or configs was changed since.\n\n\
                             Examples:\n  ank get updates      the updates that the server keeps\n  \
-                            ank rollback 3       put back what was there before update 3, and wait"
+                            ank rollback 3       roll back update 3, and wait"
     )]
     Rollback {
         /// Number of the update, as 'ank get updates' shows it
@@ -284,8 +284,8 @@ pub enum Set {
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
         after_help = "The file holds a complete state as 'ank get state' prints it, not a manifest.\n\
-                      A part that the file lacks is refused. It is deleted with --delete-missing, or if the file gives the \
-                      map around it as empty, as 'workloads: {}'.\n\n\
+                      A part that the file lacks is refused. To delete it, use --delete-missing, or give the map around it as \
+                      empty: 'workloads: {}'.\n\n\
                       Examples:\n  ank set state desiredState.workloads.web.restartPolicy state.yaml\n  \
                       ank set state agents.agent_A.tags -"
     )]
@@ -374,7 +374,7 @@ pub struct EventsArguments {
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
     pub include_current_state: bool,
-    /// End after this many events; the current state of '-c' is none
+    /// End after this many events; the state that '-c' prints does not count
     #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
     /// End when this field has this value, at once if it has it already; '*' stands for every name at its place
@@ -460,10 +460,10 @@ pub struct ApplyArguments {
     /// Format of the output of '--dry-run'
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub output: Format,
-    /// Go back to what was there when a workload fails or is not healthy in time; exit with 5 then
+    /// Roll back when a workload fails or is not healthy in time; exit with 5 then
     #[arg(long, conflicts_with = "dry_run")]
     pub rollback: bool,
-    /// Try it also when the server has undone the same update before
+    /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
 }

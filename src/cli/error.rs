@@ -25,7 +25,7 @@ pub enum ExitCode {
     WorkloadFailed = 3,
     /// The update was accepted, but `--wait-timeout` passed before all workloads were there.
     GaveUp = 4,
-    /// The update was accepted, failed and was undone.
+    /// The update was accepted, failed and was rolled back.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
@@ -237,7 +237,7 @@ mod tests {
     fn refusals_of_the_server_lead_to_what_to_do() {
         for (text, expected) in [
             (NO_STATE.to_owned(), "older than this ank and cannot roll back"),
-            (format!("Update rejected: '{REMEMBERED}3, which was undone: x'"), "'ank apply --force'"),
+            (format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"), "'ank apply --force'"),
             ("x".to_owned(), "correct what the server names"),
         ] {
             let hint = CliError::Refused(text).hint();

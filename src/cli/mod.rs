@@ -1,6 +1,6 @@
 //! The command line tool `ank`.
 //!
-//! Thread: `main`; `cli:rx` and `cli:tx` only forward messages from and to the server, `cli:signals` signals.
+//! Thread: `main`; `cli:connect` connects, `cli:rx` and `cli:tx` only forward messages from and to the server, `cli:signals` signals.
 
 pub mod apply;
 pub mod args;

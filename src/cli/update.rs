@@ -596,14 +596,11 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
         Some((id, _)) => {
             let hint = match in_force {
                 Some((earlier, update)) => {
-                    format!(
-                        "'ank rollback {earlier}' sets {} back to what was there before update {earlier}",
-                        objects(update)
-                    )
+                    format!("'ank rollback {earlier}' rolls back update {earlier}, of {}", objects(update))
                 }
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
-            let text = format!("the newest update, {id}, was undone: what was there before it is in force");
+            let text = format!("the newest update, {id}, was rolled back: what was there before it is in force");
             Err(CliError::input(text, hint))
         }
         None => in_force.ok_or_else(|| {
@@ -781,7 +778,7 @@ impl Context<'_> {
                     self.output.warn(text);
                     return Ok(ExitCode::Success);
                 }
-                (text, "'ank rollback' puts back what was there before", ExitCode::WorkloadFailed)
+                (text, "'ank rollback' rolls it back", ExitCode::WorkloadFailed)
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
                 for agent in update.absent_agents().unwrap_or_default() {
@@ -793,7 +790,7 @@ impl Context<'_> {
                 return Ok(ExitCode::Success);
             }
             Some(UpdatePhase::Undone) => {
-                let text = format!("update {id} failed and was undone{because}");
+                let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
                 } else {
@@ -802,11 +799,11 @@ impl Context<'_> {
                 (text, hint, ExitCode::Undone)
             }
             Some(UpdatePhase::Stuck) => {
-                let text = format!("update {id} failed and cannot be undone{because}");
+                let text = format!("update {id} failed and cannot be rolled back{because}");
                 (text, "the update stays in force; see 'ank get workloads'", ExitCode::Failed)
             }
             Some(UpdatePhase::Withdrawn) => {
-                let text = format!("update {id} is withdrawn: other requests put back or deleted what it changed");
+                let text = format!("update {id} is withdrawn: other requests restored or deleted what it changed");
                 (text, "see 'ank get updates'", ExitCode::Failed)
             }
             Some(UpdatePhase::Replaced) | None => {

@@ -146,7 +146,7 @@ fn page_size() -> usize {
 
 /// Starts a thread that returns the pages of code that only the start needed to the kernel, and does so again some time
 /// after the start and after [`settle_again`]. A page that is needed again comes from the page cache. Without this an agent
-/// that has just connected has 6.3 MiB instead of 2.4, more than promised.
+/// that has just connected has 6.3 MiB instead of 2.3, more than promised.
 pub fn settle() -> io::Result<()> {
     let code: &[Range<usize>] = CODE.get().map_or(&[], Vec::as_slice);
     let (work_done, woken) = bounded(1);

@@ -1,6 +1,6 @@
 //! One container per workload, through podman or nerdctl. The engines differ in what [`Engine`] says.
 //!
-//! Thread: the caller's: `wl:<name>` for create, start and delete, `list:<engine>` for listings.
+//! Thread: the caller's, see [`super`].
 //! Owns: nothing that outlives a call; the engines keep the containers. Gives: ids, listings, [`RuntimeError`].
 
 use super::command::{EngineCall, EngineOutput};

@@ -1,6 +1,6 @@
 //! Reads what a container wrote through a call of its engine's program, line by line, while the call runs.
 //!
-//! Thread: `log:<number>`, see agent/log_stream.rs.
+//! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
 //! Owns: the engine's process, and the beginning of a line whose end has not come yet.
 
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};

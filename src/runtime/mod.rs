@@ -1,6 +1,7 @@
 //! The narrow waist to the container engines.
 //!
-//! Thread: runs on the caller's thread: `wl:<name>` for create, start and delete, `list:<engine>` for listings.
+//! Thread: the caller's: `call:<name>` for pull, create, init and start, `wl:<name>` for stop and delete, `list:<engine>` for
+//! listings.
 
 pub mod command;
 pub mod container_config;

@@ -7,7 +7,7 @@
 //! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also when a play failed and
 //! what it left could not be listed or removed.
 //!
-//! Thread: the caller's: `wl:<name>` for create and delete, `list:podman-kube` for listings.
+//! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for listings.
 //! Owns: what a play that failed may have left.
 
 use super::command::EngineOutput;

@@ -1,7 +1,7 @@
 //! The client's end of a stream to the server: connect, send the hello, send, receive.
 //!
-//! Thread: [`connect`] and [`ClientSender`] on the caller's thread (`uplink` and `control` of the agent, `main` of `ank`),
-//! [`ClientReceiver`] on a thread of its own.
+//! Thread: [`connect`] on `uplink` of the agent and `cli:connect` of `ank`; [`ClientSender`] on `uplink`, `control` and
+//! `scheduler`, and on `cli:tx`; [`ClientReceiver`] on `rx:server` and `cli:rx`.
 
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};

@@ -1,4 +1,4 @@
-//! The only place that knows protobuf, grpcio, TLS and sockets.
+//! The only place that knows protobuf, grpcio, TLS and the sockets of connections.
 //!
 //! Thread: see the files. We open and accept connections; gRPC is given connected sockets, so TLS and the lengths of
 //! messages are in our hands.

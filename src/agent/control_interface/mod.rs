@@ -2,7 +2,7 @@
 //!
 //! Follow a request: [`poller`] reads bytes of [`pipes`], one large message at a time; [`session`] decodes and checks them
 //! with the [`Authorizer`]; [`mailbox`] lets one request of a workload pass until its response, or for some seconds;
-//! [`super::uplink_outbox`] sends it. Follow an answer: `rx:server` gives it to [`ControlHub::deliver`], it waits in the
+//! [`super::uplink_outbox`] sends it. At the server it goes on in `wire/stream.rs` and `server/requests.rs`. Follow an answer: `rx:server` gives it to [`ControlHub::deliver`], it waits in the
 //! [`mailbox`], [`poller`] writes it.
 //!
 //! The agent puts `<workload>@<generation>@` before the id of a request. A generation begins with each container, and with

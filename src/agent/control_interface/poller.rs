@@ -39,7 +39,7 @@ pub struct Poller<C> {
     shared: Arc<Shared>,
     clock: C,
     links: Vec<Link>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 /// One workload.
@@ -86,7 +86,7 @@ type Ready = [PollFlags; 2];
 impl<C: Clock> Poller<C> {
     /// Serves what is opened in `shared`.
     pub(super) fn new(shared: Arc<Shared>, clock: C) -> Self {
-        Self { shared, clock, links: Vec::new(), room: vec![0; PIPE_TURN] }
+        Self { shared, clock, links: Vec::new(), buffer: vec![0; PIPE_TURN] }
     }
 
     /// Serves until the other end of `stop` is closed.
@@ -116,7 +116,7 @@ impl<C: Clock> Poller<C> {
         };
         let now = self.clock.now();
         for (link, ready) in self.links.iter_mut().zip(ready) {
-            link.on_ready(ready, now, &self.shared, &mut self.room);
+            link.on_ready(ready, now, &self.shared, &mut self.buffer);
         }
         self.take_over(now);
         for link in &mut self.links {
@@ -345,7 +345,7 @@ impl Link {
             return;
         }
         if self.session.paused_since().is_some() {
-            self.session.on_turn();
+            self.session.retry_held();
             self.act(now, shared);
         }
         if self.is_waiting() || self.session.paused_since().is_some() {

@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// The request that waits may have waited long enough.
-    pub fn on_turn(&mut self) {
+    pub fn retry_held(&mut self) {
         self.effects.extend(self.held.take().map(|(request, since)| Effect::Forward(request, since)));
     }
 

@@ -1,6 +1,6 @@
 //! How far the start of a workload may be prepared: what a prepared container would hold, hinder or miss.
 //!
-//! Thread: none, plain functions; used by `scheduler`.
+//! Thread: none, plain functions; used by `wl:<name>`.
 
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::runtime_config::{ContainerConfig, EngineConfig};

@@ -188,7 +188,7 @@ impl Waiting {
         if line_end.is_none() && self.answer.len() < HTTP_ANSWER_MAX {
             return None;
         }
-        // Bytes of that response read after it, so that the connection ends in order.
+        // Bytes that are read of the rest of the response, so that the connection ends in order.
         self.rest = Some(64 * 1024);
         let _ = shutdown(&self.socket, Shutdown::Write);
         let expected = self.request.as_ref().and_then(|(_, status)| *status);

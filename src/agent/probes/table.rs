@@ -96,7 +96,6 @@ impl<I: ProbeIo> ProbeTable<I> {
                 };
                 entry.ended(Outcome::fails(reason), now);
             }
-            // What is nearly due is probed now, so that the processor wakes once for many.
             // Checks that are due within this time are made together, so that many of them wake the processor once.
             if entry.next.is_some_and(|at| at <= now + Duration::from_millis(20).min(entry.order.pace.period / 5)) {
                 entry.begin(now);

@@ -1,4 +1,4 @@
-//! A start: the slot, the files, the engine's calls, and what follows when one failed.
+//! A start: the slot, what the container mounts, the engine's calls, and what follows when one failed.
 //!
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: a free start slot, ends of calls. Gives: states to the scheduler (may block there).

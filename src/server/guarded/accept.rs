@@ -159,7 +159,7 @@ impl ServerLoop {
         let oldest = guarded.open.iter().find(waits_for_absent_only).map(|(number, _)| *number);
         let open = oldest.and_then(|number| guarded.close(number)).ok_or_else(|| {
             UpdateError::Other(format!(
-                "{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or put its workloads back"
+                "{UPDATES_OPEN} guarded updates are open; wait until one of them has ended, or roll one back"
             ))
         })?;
         let absent = open.trial.waits_for().join(", ");

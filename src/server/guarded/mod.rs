@@ -1,5 +1,5 @@
 //! Guarded updates: an accepted request that changes workloads is staged while the old instances run, carried out as a
-//! whole, judged, and put back as a whole when it fails. What is known of them, in memory, on disk and for clients.
+//! whole, judged, and rolled back as a whole when it fails. What is known of them, in memory, on disk and for clients.
 //!
 //! Thread: `server`; part of [`super::ServerLoop`], which owns [`GuardedUpdates`]. Without an open update there is
 //! nothing to look at for requests, states and agents.
@@ -188,7 +188,7 @@ impl GuardedUpdates {
         let same = |record: &&Record| record.remembered == fingerprint && !forgotten.contains(&record.number);
         self.ended.iter().rev().map(|ended| &ended.record).find(same).map_or(Ok(()), |same| {
             let (number, reason) = (same.number, same.reason.as_deref().unwrap_or_default());
-            Err(UpdateError::Other(format!("{REMEMBERED}{number}, which was undone: {reason}")))
+            Err(UpdateError::Other(format!("{REMEMBERED}{number}, which was rolled back: {reason}")))
         })
     }
 

@@ -303,13 +303,13 @@ fn requests_without_room_wait_in_order_and_nothing_else_is_read() {
     assert!(rig.session.paused_since().is_some());
     for _ in 0..2 {
         rig.clock.advance(Duration::from_secs(1));
-        rig.session.on_turn();
+        rig.session.retry_held();
         rig.act();
         assert!(rig.session.paused_since().is_some());
     }
     assert_eq!((rig.did(), rig.world.held), (vec![], Duration::from_secs(2)));
     rig.world.full = false;
-    rig.session.on_turn();
+    rig.session.retry_held();
     rig.act();
     assert!(rig.session.paused_since().is_none());
     assert_eq!(rig.did(), ["a", "b", "c"].map(forwarded));
