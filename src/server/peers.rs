@@ -8,10 +8,11 @@ use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Outbox, OutboxError, StateEntry};
+use crate::wire::outbox::{Encoded, Outbox, OutboxError};
 use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// One stream.
@@ -170,12 +171,11 @@ impl Peers {
 
     /// Each state is encoded once for all who are told of it, unless there are none.
     fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(PeerId, &Peer) -> bool) {
-        let mut encoded: Option<Vec<StateEntry>> = None;
+        let mut encoded: Option<Vec<Arc<Encoded>>> = None;
         let put = |(id, peer): (&PeerId, &Peer)| {
-            let states = encoded.get_or_insert_with(|| states.iter().map(StateEntry::new).collect());
-            let foreign: Vec<StateEntry> =
-                states.iter().filter(|state| state.instance.agent != peer.name).cloned().collect();
-            (!foreign.is_empty()).then(|| (*id, peer.outbox.put_states(foreign)))
+            let states = encoded.get_or_insert_with(|| states.iter().map(Encoded::of_state).collect());
+            let mut foreign = states.iter().filter(|state| !state.is_of_agent(&peer.name)).cloned().peekable();
+            foreign.peek().is_some().then(|| (*id, peer.outbox.put_states(foreign)))
         };
         let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();

@@ -46,10 +46,23 @@ pub struct OutboxReader {
 #[derive(Debug, Default)]
 pub struct Encoded {
     bytes: Vec<u8>,
+    /// Whose state it is, if it is that of one instance.
+    instance: Option<InstanceName>,
     _room: Share,
 }
 
 impl Encoded {
+    /// A state that many peers are told of.
+    pub fn of_state(state: &WorkloadState) -> Arc<Self> {
+        let bytes = encode_states(std::slice::from_ref(state));
+        Arc::new(Self { bytes, instance: Some(state.instance.clone()), _room: Share::default() })
+    }
+
+    /// Whether it is the state of an instance on this agent.
+    pub fn is_of_agent(&self, name: &str) -> bool {
+        self.instance.as_ref().is_some_and(|instance| *instance.agent == *name)
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -57,20 +70,7 @@ impl Encoded {
 
 impl From<Vec<u8>> for Encoded {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, _room: Share::default() }
-    }
-}
-
-/// A state that many peers are told of.
-#[derive(Debug, Clone)]
-pub struct StateEntry {
-    pub instance: InstanceName,
-    bytes: Arc<Encoded>,
-}
-
-impl StateEntry {
-    pub fn new(state: &WorkloadState) -> Self {
-        Self { instance: state.instance.clone(), bytes: Arc::new(encode_states(std::slice::from_ref(state)).into()) }
+        Self { bytes, ..Self::default() }
     }
 }
 
@@ -101,7 +101,7 @@ impl Outbox {
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
         let (kind, lines, ended) = match &message {
             FromServer::WorkloadStates(states) => {
-                return self.put_states(states.iter().map(StateEntry::new).collect());
+                return self.put_states(states.iter().map(Encoded::of_state));
             }
             FromServer::Response(Response { id, content }) => match content {
                 ResponseContent::LogEntries(entries) => {
@@ -123,7 +123,7 @@ impl Outbox {
             if let Some(stream) = ended {
                 queue.push_missing(stream)?;
             }
-            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(kind.clone(), bytes))
+            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(kind, bytes))
         })
     }
 
@@ -131,16 +131,17 @@ impl Outbox {
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_states(&self, states: Vec<StateEntry>) -> Result<(), OutboxError> {
+    pub fn put_states(&self, mut states: impl Iterator<Item = Arc<Encoded>>) -> Result<(), OutboxError> {
         self.put_with(|queue| {
-            states.into_iter().try_for_each(|StateEntry { instance, bytes }| {
+            states.try_for_each(|state| {
                 // With tag and length around it.
-                if bytes.bytes() + 6 > self.message_max {
-                    let what = format!("the state of '{}'", instance.short());
-                    too_large(&self.name, &what, bytes.bytes(), self.message_max);
+                if state.bytes() + 6 > self.message_max {
+                    let instance = state.instance.as_ref().map(InstanceName::short).unwrap_or_default();
+                    let what = format!("the state of '{instance}'");
+                    too_large(&self.name, &what, state.bytes(), self.message_max);
                     return Ok(());
                 }
-                queue.push(Kind::States(Some(instance)), Vec::new(), bytes)
+                queue.push(Kind::States, Vec::new(), state)
             })
         })
     }
@@ -154,7 +155,7 @@ impl Outbox {
         // So many with the longest texts fit into one message.
         let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
         self.put_with(|queue| {
-            parts.try_for_each(|part| queue.push(Kind::States(None), Vec::new(), Arc::new(encode_states(part).into())))
+            parts.try_for_each(|part| queue.push(Kind::States, Vec::new(), Arc::new(encode_states(part).into())))
         })
     }
 
@@ -171,7 +172,7 @@ impl Outbox {
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
         let bytes = encode_state(state, altered.as_ref());
         let answers = self.queue.lock().answers.clone();
-        Encoded { _room: answers.overdraw(bytes.len()), bytes }
+        Encoded { _room: answers.overdraw(bytes.len()), bytes, instance: None }
     }
 
     /// Puts a state for the request `id`.

@@ -68,7 +68,7 @@ impl Outgoing {
 }
 
 /// What is counted separately.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Log,
     /// Any other response that is no refusal: those are small, and of little use to a flood of requests.
@@ -77,13 +77,7 @@ pub enum Kind {
     /// Workloads and log requests for an agent.
     Command,
     /// States of others, of which several are sent in one message: one of an instance, or all with which a newcomer begins.
-    States(Option<InstanceName>),
-}
-
-impl Kind {
-    fn instance(&self) -> Option<&InstanceName> {
-        if let Self::States(instance) = self { instance.as_ref() } else { None }
-    }
+    States,
 }
 
 /// What waits for one peer.
@@ -92,7 +86,7 @@ pub struct Queue {
     /// By number, which increases.
     entries: BTreeMap<u64, Entry>,
     next: u64,
-    /// Number of the newest state of each instance.
+    /// Number of the newest state of each instance; empty for a peer that keeps up.
     newest: BTreeMap<InstanceName, u64>,
     /// How many entries are states of an instance.
     states: usize,
@@ -147,7 +141,7 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
         let room = if kind == Kind::Answer { self.answers.overdraw(bytes.len()) } else { Share::default() };
-        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, _room: room }))
+        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room: room }))
     }
 
     /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of an instance a peer that
@@ -159,20 +153,36 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
-        let older = kind.instance().filter(|_| is_behind).and_then(|instance| self.newest.get(instance).copied());
-        older.into_iter().for_each(|number| _ = self.remove(number));
-        let counts = if kind == Kind::States(None) { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
-        let is_large = counts >= LARGE && !self.has_large && !matches!(kind, Kind::States(_));
+        let instance = bytes.instance.clone().filter(|_| is_behind);
+        match &instance {
+            Some(instance) => self.remove_older(instance),
+            None if is_behind => {}
+            None => self.newest.clear(),
+        }
+        let is_first = kind == Kind::States && bytes.instance.is_none();
+        let counts = if is_first { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
+        let is_large = counts >= LARGE && !self.has_large && kind != Kind::States;
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
         let entry = Entry { kind, head, bytes, counts, is_large };
         self.count(&entry, usize::wrapping_add);
         self.has_large |= is_large;
-        self.newest.extend(entry.kind.instance().map(|instance| (instance.clone(), self.next)));
+        self.newest.extend(instance.map(|instance| (instance, self.next)));
         self.entries.insert(self.next, entry);
         self.next += 1;
         Ok(())
+    }
+
+    /// Removes the state of `instance` that waits.
+    fn remove_older(&mut self, instance: &InstanceName) {
+        if self.newest.is_empty() {
+            let state = |(number, entry): (&u64, &Entry)| Some((entry.bytes.instance.clone()?, *number));
+            self.newest = self.entries.iter().filter_map(state).collect();
+        }
+        if let Some(number) = self.newest.get(instance).copied() {
+            self.remove(number);
+        }
     }
 
     /// Counts an entry, or takes that back.
@@ -180,11 +190,11 @@ impl Queue {
         if !entry.is_large {
             self.bytes = change(self.bytes, entry.counts);
         }
-        match &entry.kind {
+        match entry.kind {
             Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
             Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
-            Kind::States(Some(_)) => self.states = change(self.states, 1),
-            Kind::Refusal | Kind::Command | Kind::States(_) => {}
+            Kind::States if entry.bytes.instance.is_some() => self.states = change(self.states, 1),
+            Kind::Refusal | Kind::Command | Kind::States => {}
         }
     }
 
@@ -192,7 +202,9 @@ impl Queue {
         let entry = self.entries.remove(&number)?;
         self.count(&entry, usize::wrapping_sub);
         self.has_large &= !entry.is_large;
-        if let Some(instance) = entry.kind.instance().filter(|instance| self.newest.get(*instance) == Some(&number)) {
+        if let Some(instance) =
+            entry.bytes.instance.as_ref().filter(|instance| self.newest.get(*instance) == Some(&number))
+        {
             self.newest.remove(instance);
         }
         Some(entry)
@@ -201,14 +213,14 @@ impl Queue {
     /// The next message, and whether it is a response that counts. States that follow each other are sent together.
     pub fn take(&mut self) -> Option<(Outgoing, bool)> {
         let (first, entry) = self.entries.first_key_value().map(|(number, entry)| (*number, entry))?;
-        if !matches!(entry.kind, Kind::States(_)) {
+        if entry.kind != Kind::States {
             let entry = self.remove(first)?;
             let is_answer = entry.kind == Kind::Answer;
             return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, is_answer));
         }
         let mut message = Outgoing::default();
         let mut bytes = 0;
-        while let Some((number, Entry { kind: Kind::States(_), bytes: entry, .. })) = self.entries.first_key_value() {
+        while let Some((number, Entry { kind: Kind::States, bytes: entry, .. })) = self.entries.first_key_value() {
             // With tag and length around them.
             if bytes > 0 && bytes + entry.bytes() + 6 > self.states_max {
                 break;
