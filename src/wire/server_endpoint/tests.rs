@@ -443,8 +443,8 @@ fn dial_as_tonic(
 
 #[test]
 fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
-    let (endpoint, events) = endpoint(MESSAGE_MAX);
     for service in [Service::Cli, Service::Command] {
+        let (endpoint, events) = endpoint(MESSAGE_MAX);
         let (_client, mut sink, mut stream) = dial_as_tonic(&endpoint, service);
         wait(sink.send((write_to_server(&commander(VERSION)), WriteFlags::default()))).unwrap();
         let first = wait_at_most(stream.next(), LIMIT).expect("headers come before any request").unwrap().unwrap();
@@ -454,8 +454,8 @@ fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
         outbox.put(answer(1)).unwrap();
         let next = wait_at_most(stream.next(), LIMIT).unwrap().unwrap().unwrap();
         assert_eq!(read_from_server(next.unpack(MESSAGE_MAX).ok().unwrap()).unwrap(), answer(1));
+        endpoint.stop(LIMIT);
     }
-    endpoint.stop(LIMIT);
 }
 
 #[test]
