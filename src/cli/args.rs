@@ -297,6 +297,8 @@ pub enum Set {
         /// Delete what a mask names and the file lacks
         #[arg(long)]
         delete_missing: bool,
+        #[command(flatten)]
+        mode: ModeChange,
     },
 }
 
@@ -432,9 +434,29 @@ pub struct ManifestArguments {
     /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
     #[arg(long)]
     pub ignore_modes: bool,
+    #[command(flatten)]
+    pub mode: ModeChange,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
+}
+
+/// What becomes of the mode of the vehicle when an update would switch it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ModeChange {
+    /// Let it switch the mode of the vehicle, which is refused otherwise
+    #[arg(long)]
+    pub switch_mode: bool,
+    /// Change all but the mode of the vehicle, which stays as it is
+    #[arg(long, conflicts_with = "switch_mode")]
+    pub keep_mode: bool,
+}
+
+impl ModeChange {
+    /// See [`Update::keeps_mode`](super::session::Update::keeps_mode).
+    pub fn keeps_mode(&self) -> Option<bool> {
+        (!self.switch_mode).then_some(self.keep_mode)
+    }
 }
 
 /// Options of `validate`.

@@ -8,6 +8,7 @@ use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
+use crate::model::field_path::parts;
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::names::is_name;
 use crate::model::nearest::meant;
@@ -78,6 +79,36 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
     let new_state = Node::map([("desiredState", Node::map([("configs", Node::map([(item, Node::text(mode))]))]))]);
     let masks = vec![format!("desiredState.configs.{item}")];
     Ok(Update { new_state, masks, accepted, ..Update::default() })
+}
+
+/// Leaves the item of the mode out of an update in which it is as it is already, or is to be kept, so that the update
+/// cannot undo a switch that comes in between. Returns the text of a switch that must not be. To create or delete the item
+/// is none: the server sees to it that no workload names modes without it.
+// [impl->swdd~cli-switches-no-mode-by-accident~1]
+pub fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
+    let Some(keeps) = update.keeps_mode else { return Ok(None) };
+    let state = link.complete_state(&[PART, "desiredState.configs"])?;
+    let Some((modes, _)) = of_server(&state) else { return Ok(None) };
+    let path = ["desiredState", "configs", text(modes, &["configItem"])];
+    let (old, new) = (modes.get("current"), update.new_state.at(&path));
+    let (writing, mut masks): (Vec<_>, Vec<_>) =
+        update.masks.iter().cloned().partition(|mask| path.starts_with(&parts(mask)));
+    if !keeps && old != new {
+        let switch = old.zip(new).filter(|_| !writing.is_empty());
+        let text =
+            |(old, new)| format!("This would switch the mode from '{}' to '{}'.", text(old, &[]), text(new, &[]));
+        return Ok(switch.map(text));
+    }
+    // A mask of more than the item becomes those of all else.
+    for depth in writing.iter().map(|mask| parts(mask).len()).filter(|depth| *depth < path.len()) {
+        masks.extend((depth == 1).then(|| "desiredState.workloads".to_owned()));
+        let names = entries(state.at(&path[..2])).chain(entries(update.new_state.at(&path[..2])));
+        let others = names.filter(|(name, _)| *name != path[2]);
+        masks.extend(others.map(|(name, _)| format!("desiredState.configs.{name}")));
+    }
+    update.masks = masks;
+    update.new_state.at_mut(&path[..2]).and_then(Node::as_map_mut).map(|configs| configs.remove(path[2]));
+    Ok(None)
 }
 
 /// Of more warnings only the number is shown.

@@ -4,7 +4,7 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::output::{Field, View, one_line};
+use super::output::{Field, View, one_line, some_of};
 use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
@@ -185,7 +185,11 @@ impl Reasons {
         let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
         let waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
-            Some(Phase::StoppingWaitingToStop) => self.dependents(name),
+            Some(Phase::StoppingWaitingToStop) => {
+                let dependents = self.dependents(&BTreeSet::from([name])).into_iter();
+                let text = |(_, name, state)| one_line(&format!("waits for '{name}' to end, it is {state}"));
+                dependents.map(text).collect()
+            }
             _ => Vec::new(),
         };
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
@@ -224,18 +228,28 @@ impl Reasons {
         self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
     }
 
-    /// One text for each workload that must end before `name` can.
-    fn dependents(&self, name: &str) -> Vec<String> {
-        let needed = |needs: &BTreeMap<String, String>| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING");
-        let both = self.needs.iter().chain(&self.needed_before);
-        let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
-        let running = |dependent: &String| {
+    /// Each workload that must end before one of `names` can, as that one, its own name and its state.
+    fn dependents(&self, names: &BTreeSet<&str>) -> BTreeSet<(&str, &str, &str)> {
+        let all = self.needs.iter().chain(&self.needed_before);
+        let needs =
+            all.flat_map(|(dependent, needs)| needs.iter().map(move |(name, how)| (&**name, &**dependent, how)));
+        let wanted = needs.filter(|(name, _, how)| names.contains(name) && *how == AddCondition::Running.as_str());
+        let running = |(name, dependent, _)| {
             let mut rows = self.rows_of(dependent);
-            let Row { state, .. } =
-                rows.find(|row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end)))?;
-            Some(one_line(&format!("waits for '{dependent}' to end, it is {state}")))
+            let row = rows.find(|row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end)))?;
+            Some((name, dependent, &*row.state))
         };
-        needs_it.into_iter().filter_map(running).collect()
+        wanted.filter_map(running).collect()
+    }
+
+    /// That some of `names` wait for workloads which go on, and what to do: `remedy`, or another update. What is in `ending`
+    /// ends anyway.
+    pub fn held_up(&self, names: &BTreeSet<&str>, ending: &BTreeSet<&str>, remedy: &str) -> Option<String> {
+        let goes_on = |(_, name, state): &(&str, &str, &str)| !ending.contains(name) && !state.starts_with("Stopping");
+        let text = |(name, dependent, _)| format!("'{name}' waits for '{dependent}' to end");
+        let held: Vec<String> = self.dependents(names).into_iter().filter(goes_on).map(text).collect();
+        let text = some_of(held.iter().map(String::as_str));
+        (!held.is_empty()).then(|| format!("{text}: {remedy}delete or change what needs it"))
     }
 }
 
