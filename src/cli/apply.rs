@@ -48,14 +48,6 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Upda
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
-/// Reads manifests as one desired state. What engines cannot run is left to the caller.
-///
-/// # Errors
-/// A manifest cannot be read or used.
-pub fn desired_state(arguments: &ManifestArguments, output: &mut Output) -> Result<DesiredState> {
-    merged(&read_inputs(&arguments.manifests)?, arguments, output, false)
-}
-
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
 /// then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
@@ -321,7 +313,7 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
     let ValidateArguments { agent, manifests } = arguments.clone();
     let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true, mode: ModeChange::default() };
-    let state = desired_state(&input, output)?;
+    let state = merged(&read_inputs(&input.manifests)?, &input, output, false)?;
     for warning in unknown(&state) {
         output.warn(warning);
     }

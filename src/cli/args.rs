@@ -126,7 +126,7 @@ pub enum Verb {
                       ank apply --agent agent_A -     apply standard input, all on agent_A\n  \
                       ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
-                      ank apply --rollback web.yaml   undo it if a workload fails\n  \
+                      ank apply --rollback web.yaml   roll it back if a workload fails\n  \
                       ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
@@ -139,22 +139,22 @@ pub enum Verb {
                       ank diff -o json web.yaml        for scripts"
     )]
     Diff(DiffArguments),
-    /// Check manifests as far as that needs no server, for example in a build pipeline
+    /// Check manifests without a server, for example in a build pipeline
     #[command(
         arg_required_else_help = true,
-        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. What may be in \
-                      the cluster already is a warning: workloads and configs that others refer to. Templates are \
-                      rendered by the server, so what they lead to is not checked.\n\n\
+        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. Workloads \
+                      and configs that they refer to and do not have lead to a warning only: they may be in the cluster. Texts with \
+                      templates are not checked, since the server renders them.\n\n\
                       Examples:\n  ank validate web.yaml db.yaml\n  \
                       ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it"
     )]
     Validate(ValidateArguments),
-    /// Put back what a guarded update has changed
+    /// Roll back a guarded update
     #[command(
-        after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
-                            refused when one of its workloads or configs was changed since.\n\n\
+        after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
+                            It is refused when one of its workloads or configs was changed since then.\n\n\
                             Examples:\n  ank get updates      the updates that the server keeps\n  \
-                            ank rollback 3       put back what was there before update 3, and wait"
+                            ank rollback 3       roll back update 3, and wait"
     )]
     Rollback {
         /// Number of the update, as 'ank get updates' shows it
@@ -174,7 +174,7 @@ pub enum Verb {
         after_help = "A config item of the server holds the current mode; workloads name theirs in the tag 'modes'.\n\n\
                       Examples:\n  ank mode                   show the modes\n  \
                       ank mode park              switch, and wait for the workloads\n  \
-                      ank mode --new flash       also if no workload is in it yet"
+                      ank mode --new flash       switch also if no workload names this mode"
     )]
     Mode(ModeArguments),
     /// Print the dependencies of workloads and whether they are met
@@ -196,12 +196,12 @@ pub enum Verb {
                       ank blame web db             only these workloads\n  \
                       ank blame -o svg > boot.svg  a chart for a browser")]
     Blame(BlameArguments),
-    /// Show what workloads and nodes use of CPU and memory
+    /// Show how much CPU and memory workloads and nodes use
     #[command(
         mut_arg("agent", |agent| agent.help("Only workloads of this agent")),
         after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
-                      back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
-                      whole node of each agent.\n\n\
+                      back at once; PEAK includes it. '-' is unknown. Below the workloads stand, for each agent, their sum \
+                      and the whole node.\n\n\
                       Examples:\n  ank top                            all workloads, those with most CPU first\n  \
                       ank top -w -s memory -a agent_A    keep showing one agent, sorted by memory\n  \
                       ank top -o json web db             for scripts"
@@ -279,13 +279,13 @@ pub enum Get {
 /// What `set` changes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Set {
-    /// Replace the parts that masks select with those of a file
+    /// Replace parts of the state with those of a file
     #[command(
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
         after_help = "The file holds a complete state as 'ank get state' prints it, not a manifest.\n\
-                      A part that the file lacks is refused. It is deleted with --delete-missing, or if the file gives the \
-                      map around it as empty, as 'workloads: {}'.\n\n\
+                      The file must have each part that a mask names. One that it lacks is deleted with --delete-missing, or if the \
+                      map around it is empty in the file, as in 'workloads: {}'.\n\n\
                       Examples:\n  ank set state desiredState.workloads.web.restartPolicy state.yaml\n  \
                       ank set state agents.agent_A.tags -"
     )]
@@ -294,7 +294,7 @@ pub enum Set {
         // One list, since options may stand between the two.
         #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
         masks_and_file: Vec<String>,
-        /// Delete what a mask names and the file lacks
+        /// Delete the parts that the file lacks
         #[arg(long)]
         delete_missing: bool,
         #[command(flatten)]
@@ -376,7 +376,7 @@ pub struct EventsArguments {
     /// Print the current state before the first event
     #[arg(short = 'c', long)]
     pub include_current_state: bool,
-    /// End after this many events; the current state of '-c' is none
+    /// End after this many events; the state that '-c' prints does not count
     #[arg(long, value_name = "N", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
     /// End when this field has this value, at once if it has it already; '*' stands for every name at its place
@@ -482,10 +482,10 @@ pub struct ApplyArguments {
     /// Format of the output of '--dry-run'
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub output: Format,
-    /// Go back to what was there when a workload fails or is not healthy in time; exit with 5 then
+    /// Roll the update back when a workload fails or is not healthy in time, and exit with 5
     #[arg(long, conflicts_with = "dry_run")]
     pub rollback: bool,
-    /// Try it also when the server has undone the same update before
+    /// Try it also when the server has rolled back the same update before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
 }
@@ -615,7 +615,7 @@ impl Verb {
         )
     }
 
-    /// The action as errors name it; `None` where the error is printed without it.
+    /// The action as errors name it, where those of Eclipse Ankaios do.
     pub fn action(&self) -> Option<&'static str> {
         Some(match self {
             Self::Get(Get::State { .. }) => "get state",
@@ -623,20 +623,13 @@ impl Verb {
             Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
             Self::Get(Get::Agent { .. }) => "get agents",
             Self::Get(Get::Config { .. }) => "get configs",
-            Self::Get(Get::Update { .. }) => "get updates",
             Self::Get(Get::Events(_)) => "get events",
             Self::Set(Set::State { .. }) => "set state",
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
-            Self::Rollback { .. } => "roll back",
             Self::Logs(_) => "output logs",
-            Self::Mode(ModeArguments { mode: None, .. }) => "get modes",
-            Self::Mode(ModeArguments { mode: Some(_), .. }) => "switch the mode",
-            Self::Graph(_) => "print the graph",
-            Self::Blame(_) => "print the start times",
-            Self::Top(_) => "show usage",
-            Self::Apply(_) | Self::Diff(_) | Self::Validate(_) | Self::Completion { .. } => return None,
+            _ => return None,
         })
     }
 }

@@ -25,7 +25,7 @@ pub enum ExitCode {
     WorkloadFailed = 3,
     /// The update was accepted, but `--wait-timeout` passed before all workloads were there.
     GaveUp = 4,
-    /// The update was accepted, failed and was undone.
+    /// The update was accepted, failed and was rolled back.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
@@ -207,12 +207,7 @@ mod tests {
             ("get agents", "Failed to get agents: 'Command failed: 'Command timed out after '3s'''"),
             ("get configs", "Failed to get configs: 'Command failed: 'Command timed out after '3s'''"),
             ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
-            ("get updates", "Failed to get updates: 'Command failed: 'Command timed out after '3s'''"),
-            ("rollback 1", "Failed to roll back: 'Command failed: 'Command timed out after '3s'''"),
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
-            ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
-            ("blame", "Failed to print the start times: 'Command failed: 'Command timed out after '3s'''"),
-            ("top", "Failed to show usage: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),
@@ -222,6 +217,13 @@ mod tests {
             ),
             ("apply f", "Command failed: 'Command timed out after '3s''"),
             ("diff f", "Command failed: 'Command timed out after '3s''"),
+            ("get updates", "Command failed: 'Command timed out after '3s''"),
+            ("rollback 1", "Command failed: 'Command timed out after '3s''"),
+            ("mode", "Command failed: 'Command timed out after '3s''"),
+            ("mode drive", "Command failed: 'Command timed out after '3s''"),
+            ("graph", "Command failed: 'Command timed out after '3s''"),
+            ("blame", "Command failed: 'Command timed out after '3s''"),
+            ("top", "Command failed: 'Command timed out after '3s''"),
         ] {
             assert_eq!(text(timed_out(), words), expected, "{words}");
         }
@@ -237,7 +239,7 @@ mod tests {
     fn refusals_of_the_server_lead_to_what_to_do() {
         for (text, expected) in [
             (NO_STATE.to_owned(), "older than this ank and cannot roll back"),
-            (format!("Update rejected: '{REMEMBERED}3, which was undone: x'"), "'ank apply --force'"),
+            (format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"), "'ank apply --force'"),
             ("x".to_owned(), "correct what the server names"),
         ] {
             let hint = CliError::Refused(text).hint();

@@ -82,7 +82,7 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
 }
 
 /// Leaves the item of the mode out of an update in which it is as it is already, or is to be kept, so that the update
-/// cannot undo a switch that comes in between. Returns the text of a switch that must not be. To create or delete the item
+/// does not overwrite a switch that comes in between. Returns the text of a switch that must not be. To create or delete the item
 /// is none: the server sees to it that no workload names modes without it.
 // [impl->swdd~cli-switches-no-mode-by-accident~1]
 pub fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
@@ -90,21 +90,21 @@ pub fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Optio
     let state = link.complete_state(&[PART, "desiredState.configs"])?;
     let Some((modes, _)) = of_server(&state) else { return Ok(None) };
     let path = ["desiredState", "configs", text(modes, &["configItem"])];
+    let names = entries(state.at(&path[..2])).chain(entries(update.new_state.at(&path[..2])));
+    let others = names.filter(|(name, _)| *name != path[2]).map(|(name, _)| format!("desiredState.configs.{name}"));
+    let others: Vec<String> = others.collect();
+    let without_item = |mask: &String| match parts(mask)[..] {
+        ["desiredState"] => [&others[..], &["desiredState.workloads".to_owned()]].concat(),
+        ["desiredState", "configs"] => others.clone(),
+        ref place if *place == path => Vec::new(),
+        _ => vec![mask.clone()],
+    };
+    let masks: Vec<String> = update.masks.iter().flat_map(without_item).collect();
     let (old, new) = (modes.get("current"), update.new_state.at(&path));
-    let (writing, mut masks): (Vec<_>, Vec<_>) =
-        update.masks.iter().cloned().partition(|mask| path.starts_with(&parts(mask)));
     if !keeps && old != new {
-        let switch = old.zip(new).filter(|_| !writing.is_empty());
-        let text =
-            |(old, new)| format!("This would switch the mode from '{}' to '{}'.", text(old, &[]), text(new, &[]));
-        return Ok(switch.map(text));
-    }
-    // A mask of more than the item becomes those of all else.
-    for depth in writing.iter().map(|mask| parts(mask).len()).filter(|depth| *depth < path.len()) {
-        masks.extend((depth == 1).then(|| "desiredState.workloads".to_owned()));
-        let names = entries(state.at(&path[..2])).chain(entries(update.new_state.at(&path[..2])));
-        let others = names.filter(|(name, _)| *name != path[2]);
-        masks.extend(others.map(|(name, _)| format!("desiredState.configs.{name}")));
+        let is_switch = old.and(new).is_some() && masks != update.masks;
+        let (old, new) = (text(modes, &["current"]), text(&update.new_state, &path));
+        return Ok(is_switch.then(|| format!("This would switch the mode from '{old}' to '{new}'.")));
     }
     update.masks = masks;
     update.new_state.at_mut(&path[..2]).and_then(Node::as_map_mut).map(|configs| configs.remove(path[2]));

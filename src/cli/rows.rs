@@ -10,7 +10,7 @@ use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
 use crate::model::nearest::meant;
 use crate::model::node::Node;
-use crate::model::workload::AddCondition;
+use crate::model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
@@ -136,18 +136,13 @@ pub struct Reasons {
     pub rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
     /// Those before an update: a deleted workload waits for the end of those that needed it.
-    needed_before: Needs,
+    pub needed_before: Needs,
 }
 
 impl Reasons {
     /// The reasons in `state`, a complete state as far as [`MASKS`].
     pub fn new(state: &Node) -> Self {
         Self { rows: rows(state), needs: needs(state), needed_before: Needs::new() }
-    }
-
-    /// The same after an update, with the complete state before it.
-    pub fn after_update(before: &Node, state: &Node) -> Self {
-        Self { needed_before: needs(before), ..Self::new(state) }
     }
 
     /// Applies a reported state. Returns whether the instance was known, or has gone.
@@ -187,7 +182,8 @@ impl Reasons {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => {
                 let dependents = self.dependents(&BTreeSet::from([name])).into_iter();
-                let text = |(_, name, state)| one_line(&format!("waits for '{name}' to end, it is {state}"));
+                let text =
+                    |((_, name), row): (_, &Row)| one_line(&format!("waits for '{name}' to end, it is {}", row.state));
                 dependents.map(text).collect()
             }
             _ => Vec::new(),
@@ -228,25 +224,24 @@ impl Reasons {
         self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
     }
 
-    /// Each workload that must end before one of `names` can, as that one, its own name and its state.
-    fn dependents(&self, names: &BTreeSet<&str>) -> BTreeSet<(&str, &str, &str)> {
-        let all = self.needs.iter().chain(&self.needed_before);
-        let needs =
-            all.flat_map(|(dependent, needs)| needs.iter().map(move |(name, how)| (&**name, &**dependent, how)));
-        let wanted = needs.filter(|(name, _, how)| names.contains(name) && *how == AddCondition::Running.as_str());
-        let running = |(name, dependent, _)| {
-            let mut rows = self.rows_of(dependent);
-            let row = rows.find(|row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end)))?;
-            Some((name, dependent, &*row.state))
-        };
-        wanted.filter_map(running).collect()
+    /// The workloads that must end before one of `names` can, each after that name.
+    fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
+        let goes_on = |row: &&Row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end));
+        let mut found = BTreeMap::new();
+        for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
+            for (name, _) in needs.iter().filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING") {
+                found.extend(self.rows_of(dependent).find(goes_on).map(|row| ((&**name, &**dependent), row)));
+            }
+        }
+        found
     }
 
     /// That some of `names` wait for workloads which go on, and what to do: `remedy`, or another update. What is in `ending`
     /// ends anyway.
     pub fn held_up(&self, names: &BTreeSet<&str>, ending: &BTreeSet<&str>, remedy: &str) -> Option<String> {
-        let goes_on = |(_, name, state): &(&str, &str, &str)| !ending.contains(name) && !state.starts_with("Stopping");
-        let text = |(name, dependent, _)| format!("'{name}' waits for '{dependent}' to end");
+        let holds = |phase: Phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning);
+        let goes_on = |((_, name), row): &((&str, &str), &Row)| !ending.contains(name) && row.phase.is_some_and(holds);
+        let text = |((name, dependent), _)| format!("'{name}' waits for '{dependent}' to end");
         let held: Vec<String> = self.dependents(names).into_iter().filter(goes_on).map(text).collect();
         let text = some_of(held.iter().map(String::as_str));
         (!held.is_empty()).then(|| format!("{text}: {remedy}delete or change what needs it"))

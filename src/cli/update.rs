@@ -265,7 +265,8 @@ impl Watched {
 impl WaitState {
     /// Begins with the complete states before the update and after it was accepted.
     pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
-        let (remembered, mut reasons) = (rows::rows(before), Reasons::after_update(before, now));
+        let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
+        reasons.needed_before = rows::needs(before);
         let connected = now.entries("agents").map(|(name, _)| name.into()).collect();
         let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
         let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::Removed, Phase::AgentDisconnected];
@@ -448,14 +449,14 @@ impl WaitState {
 
     /// What keeps workloads from being stopped, but for what the update itself ends, and what to do.
     fn advice(&self) -> Option<String> {
-        let names =
-            |are: fn(&Watched) -> bool| self.those(are).into_iter().map(|instance| &*instance.workload).collect();
-        let waiting: BTreeSet<&str> = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
-        let restart = if self.those(|watched| watched.starts).is_empty() {
-            String::new()
-        } else {
-            let names: Vec<&str> = waiting.iter().copied().collect();
-            format!("use 'ank restart {}' or 'ank apply --restart-dependents', or ", names.join(" "))
+        let names = |are: fn(&Watched) -> bool| -> BTreeSet<&str> {
+            self.those(are).into_iter().map(|instance| &*instance.workload).collect()
+        };
+        let waiting = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
+        let again = Vec::from_iter(waiting.intersection(&names(|watched| watched.starts)).copied()).join(" ");
+        let restart = match again.is_empty() {
+            true => String::new(), // They are deleted.
+            false => format!("use 'ank restart {again}' or 'ank apply --restart-dependents', or "),
         };
         self.reasons.held_up(&waiting, &names(|watched| watched.ends), &restart)
     }
@@ -620,13 +621,13 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
             let hint = match in_force {
                 Some((earlier, update)) => {
                     format!(
-                        "'ank rollback {earlier}' sets {} back to what was there before update {earlier}",
+                        "'ank rollback {earlier}' rolls {} back to what was there before update {earlier}",
                         objects(update)
                     )
                 }
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
-            let text = format!("the newest update, {id}, was undone: what was there before it is in force");
+            let text = format!("the newest update, {id}, was rolled back: what was there before it is in force");
             Err(CliError::input(text, hint))
         }
         None => in_force.ok_or_else(|| {
@@ -804,7 +805,7 @@ impl Context<'_> {
                     self.output.warn(text);
                     return Ok(ExitCode::Success);
                 }
-                (text, "'ank rollback' puts back what was there before", ExitCode::WorkloadFailed)
+                (text, "'ank rollback' rolls it back", ExitCode::WorkloadFailed)
             }
             Some(UpdatePhase::Staging | UpdatePhase::Trial) => {
                 for agent in update.absent_agents().unwrap_or_default() {
@@ -816,7 +817,7 @@ impl Context<'_> {
                 return Ok(ExitCode::Success);
             }
             Some(UpdatePhase::Undone) => {
-                let text = format!("update {id} failed and was undone{because}");
+                let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
                 } else {
@@ -825,11 +826,11 @@ impl Context<'_> {
                 (text, hint, ExitCode::Undone)
             }
             Some(UpdatePhase::Stuck) => {
-                let text = format!("update {id} failed and cannot be undone{because}");
+                let text = format!("update {id} failed and cannot be rolled back{because}");
                 (text, "the update stays in force; see 'ank get workloads'", ExitCode::Failed)
             }
             Some(UpdatePhase::Withdrawn) => {
-                let text = format!("update {id} is withdrawn: other requests put back or deleted what it changed");
+                let text = format!("update {id} is withdrawn: other requests rolled back or deleted what it changed");
                 (text, "see 'ank get updates'", ExitCode::Failed)
             }
             Some(UpdatePhase::Replaced) | None => {

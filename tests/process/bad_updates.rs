@@ -132,7 +132,7 @@ fn all_end_as_before(runtime: &str, rows: &[Bad]) {
             });
             // What was never started proves nothing, and may work the next time.
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
-            let is_refused = again.stderr.contains(&format!("it is the same as update {key}, which was undone"));
+            let is_refused = again.stderr.contains(&format!("it is the same as update {key}, which was rolled back"));
             assert_eq!(is_refused, !is_found, "{what}: {}", again.stderr);
             if is_found {
                 number += 1;

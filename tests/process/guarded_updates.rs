@@ -57,7 +57,7 @@ fn a_bad_update_is_put_back_with_its_dependents_on_all_agents_and_refused_the_se
         wait_until("the old one runs alone", || images(&cluster, name) == ["run"]);
     }
     let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &bad);
-    let refused = "Update rejected: 'it is the same as update 1, which was undone: db: Failed(ExecFailed)";
+    let refused = "Update rejected: 'it is the same as update 1, which was rolled back: db: Failed(ExecFailed)";
     assert!(again.code == 1 && again.stderr.contains(refused), "{}", again.stderr);
     assert_eq!(desired(&cluster), before);
 }
@@ -105,7 +105,7 @@ fn a_server_that_is_killed_again_and_again_puts_back_the_update_that_may_be_the_
     cluster.wait_for("the old one runs", || (images(&cluster, "db") == ["run"]).then_some(()));
     let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
     assert!(
-        again.stderr.contains("same as update 1, which was undone: db: 3 losses of the server"),
+        again.stderr.contains("same as update 1, which was rolled back: db: 3 losses of the server"),
         "{}",
         again.stderr
     );
@@ -144,7 +144,7 @@ fn with_the_setting_every_update_is_judged_and_a_good_one_ends() {
         "INFO",
         "Update 1 (db) is on trial.",
         "Update 1 (db) is good after ",
-        "Update 2 (db) failed and is undone: db: ",
+        "Update 2 (db) failed and is rolled back: db: ",
     ] {
         assert!(log.contains(line), "{line}: {log}");
     }

@@ -17,11 +17,11 @@ fn desired(cluster: &Cluster) -> String {
 fn assert_undone(cluster: &Cluster, output: &Output, before: &str, why: &str) {
     let expected = format!(
         "warn: the update failed: {why}\n\
-         error: the update failed and was undone\n\
+         error: the update failed and was rolled back\n\
          hint: the desired state is as it was before; correct the manifest and apply it again\n"
     );
     assert_eq!((output.code, output.stderr.as_str()), (5, expected.as_str()), "{}", output.stdout);
-    assert!(output.stdout.contains("\nPutting back what was there before.\n"), "{}", output.stdout);
+    assert!(output.stdout.contains("\nRolling back to what was there before.\n"), "{}", output.stdout);
     assert_eq!(desired(cluster), before);
 }
 
@@ -91,7 +91,7 @@ fn a_good_update_ends_when_its_workloads_have_run_for_ten_seconds() {
     let begin = std::time::Instant::now();
     let stdout = apply(&cluster, &new).success();
     assert!(begin.elapsed().as_secs() >= 10, "it is not good before");
-    assert!(stdout.contains("Running(Ok)") && !stdout.contains("Putting back"), "{stdout}");
+    assert!(stdout.contains("Running(Ok)") && !stdout.contains("Rolling back"), "{stdout}");
     cluster.write("new.yaml", &new);
     assert_eq!(cluster.ank(&["diff", "new.yaml"]).success(), "No differences.\n");
 }

@@ -52,8 +52,8 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);
-    let refused = "error: Failed to roll back: 'Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
-                   was changed after update 1''''\n\
+    let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
+                   was changed after update 1'''\n\
                    hint: nothing was changed; correct what the server names and try again\n";
     assert_ended(&again, 1, refused);
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
@@ -67,7 +67,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     let bad = [guarded("web", "exit3", "onFailure: ROLLBACK")];
     let undone = |number: u8| {
         format!(
-            "error: update {number} failed and was undone: web: Failed(ExecFailed): 'Exit code: '3''\n\
+            "error: update {number} failed and was rolled back: web: Failed(ExecFailed): 'Exit code: '3''\n\
              hint: correct it and send it again; 'ank apply --force' tries the same again\n"
         )
     };
@@ -75,7 +75,7 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_for_state("web", "Running(Ok)");
     let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'it is the same as update 1, which was \
-                   undone: web: Failed(ExecFailed): 'Exit code: '3'''''\n\
+                   rolled back: web: Failed(ExecFailed): 'Exit code: '3'''''\n\
                    hint: nothing was changed; 'ank apply --force' tries it again all the same\n";
     assert_ended(&apply(&cluster, &[], &bad), 1, refused);
     assert_ended(&apply(&cluster, &["--force"], &bad), 5, &undone(2));
@@ -89,8 +89,8 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_ended(
         &none,
         1,
-        "error: Failed to roll back: 'Command failed: 'the newest update, 3, was undone: what was there before it is in \
-         force''\n\
+        "error: Command failed: 'the newest update, 3, was rolled back: what was there before it is in \
+         force'\n\
          hint: no update in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
@@ -103,7 +103,7 @@ fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
     assert_ended(&output, 0, &format!("warn: {kept}"));
     let output = apply(&cluster, &["--fail-on-error"], &[guarded("web", "exit3", "onFailure: KEEP, deadlineMs: 9000")]);
     let kept = kept.replace("update 1", "update 2");
-    assert_ended(&output, 3, &format!("error: {kept}hint: 'ank rollback' puts back what was there before\n"));
+    assert_ended(&output, 3, &format!("error: {kept}hint: 'ank rollback' rolls it back\n"));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
     assert_ended(
         &candidates,
         1,
-        "error: Failed to roll back: 'Command failed: 'update 7 does not exist''\nhint: 'ank get updates' lists them\n",
+        "error: Command failed: 'update 7 does not exist'\nhint: 'ank get updates' lists them\n",
     );
 }
 
@@ -146,13 +146,13 @@ fn set_state_run_and_delete_wait_for_their_guarded_updates_as_well() {
     cluster.start_all(&["agent_A"]);
     let config = "image: exit3\nlifecycle: { update: { healthyMs: 200 } }";
     let run = ["run", "workload", "web", "--runtime", "podman", "--agent", "agent_A", "--config", config];
-    let undone = "error: update 1 failed and was undone: web: Failed(ExecFailed): 'Exit code: '3''\n";
+    let undone = "error: update 1 failed and was rolled back: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = cluster.ank(&run);
     assert!(output.code == 5 && output.stderr.starts_with(undone), "{}", output.stderr);
     let state = "desiredState: {apiVersion: v1, workloads: {job: {agent: agent_A, runtime: podman, \
                  runtimeConfig: 'image: exit1'}}}";
     let output = cluster.ank_with_input(&["set", "state", "desiredState.workloads.job", "-"], state);
-    let undone = "error: update 2 failed and was undone: job: Failed(ExecFailed): 'Exit code: '1''\n";
+    let undone = "error: update 2 failed and was rolled back: job: Failed(ExecFailed): 'Exit code: '1''\n";
     assert!(output.code == 5 && output.stderr.starts_with(undone), "{}", output.stderr);
     let stdout = apply(&cluster, &[], &[guarded("db", "run", "")]).success();
     assert!(stdout.ends_with("\nUpdate 3 is good.\n"), "{stdout}");

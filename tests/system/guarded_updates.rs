@@ -98,7 +98,7 @@ fn each_bad_update_ends_as_before_and_what_is_found_by_staging_stops_nothing() {
             }
             container = podman.only_container("web");
             let again = cluster.ank_with_input(&["--no-wait", "apply", "-"], &update);
-            assert!(again.stderr.contains("which was undone"), "{what}: {}", again.stderr);
+            assert!(again.stderr.contains("which was rolled back"), "{what}: {}", again.stderr);
         }
     }
 }

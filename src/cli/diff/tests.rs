@@ -327,7 +327,9 @@ fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
     assert_eq!(warned(&["storage"], &Node::empty(), running()), format!("{text}delete or change what needs it\n"));
     assert_eq!(warned(&["storage", "web"], &new, running()), "");
     assert_eq!(warned(&["web"], &new, running()), "");
-    assert_eq!(warned(&["storage"], &new, there("ADD_COND_RUNNING", Phase::Succeeded)), "");
+    for phase in [Phase::Succeeded, Phase::NotScheduled, Phase::PendingWaitingToStart] {
+        assert_eq!(warned(&["storage"], &new, there("ADD_COND_RUNNING", phase)), "", "{phase}");
+    }
     assert_eq!(warned(&["storage"], &new, there("ADD_COND_SUCCEEDED", Phase::Running)), "");
 }
 

@@ -245,11 +245,11 @@ impl Context<'_> {
         let now = self.read(masks)?;
         let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
         let (ours, others): (Vec<String>, Vec<String>) = masks.iter().cloned().partition(is_as_sent);
-        self.output.status("Putting back what was there before.\n")?;
+        self.output.status("Rolling back to what was there before.\n")?;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(text)) => {
-                    let text = format!("the update failed and cannot be undone: '{text}'");
+                    let text = format!("the update failed and cannot be rolled back: '{text}'");
                     self.output.error(text, "the update stays in force; see 'ank get workloads'");
                     return Ok(ExitCode::Failed);
                 }
@@ -261,7 +261,7 @@ impl Context<'_> {
         }
         if others.is_empty() {
             let hint = "the desired state is as it was before; correct the manifest and apply it again";
-            self.output.error("the update failed and was undone", hint);
+            self.output.error("the update failed and was rolled back", hint);
             return Ok(ExitCode::Undone);
         }
         let names: Vec<&str> = others.iter().filter_map(|mask| parts(mask).last().copied()).collect();

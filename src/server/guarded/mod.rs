@@ -188,7 +188,7 @@ impl GuardedUpdates {
         let same = |record: &&Record| record.remembered == fingerprint && !forgotten.contains(&record.number);
         self.ended.iter().rev().map(|ended| &ended.record).find(same).map_or(Ok(()), |same| {
             let (number, reason) = (same.number, same.reason.as_deref().unwrap_or_default());
-            Err(UpdateError::Other(format!("{REMEMBERED}{number}, which was undone: {reason}")))
+            Err(UpdateError::Other(format!("{REMEMBERED}{number}, which was rolled back: {reason}")))
         })
     }
 

@@ -201,21 +201,21 @@ impl ServerLoop {
         let change = self.way_back(&unit);
         let why = cut_reason(workload, &self.with_dependents(workload, why));
         if let Err(error) = self.check_way_back(&change) {
-            log::error!("Update {number} ({}) cannot be undone: {error}", unit.names());
+            log::error!("Update {number} ({}) cannot be rolled back: {error}", unit.names());
             if open.is_staging() {
                 // It stays desired, so it comes into force as one that may stay, when its conditions hold.
                 let Some(open) = self.guarded.open.get_mut(&number) else { return };
                 open.keep_all();
-                open.record.reason.get_or_insert(format!("{why}; cannot be undone: {error}"));
+                open.record.reason.get_or_insert(format!("{why}; cannot be rolled back: {error}"));
                 return self.guarded.changed();
             }
             let Some(Open { record, .. }) = self.guarded.close(number) else { return };
             let names: Vec<Name> = unit.workloads.keys().chain(record.dependents.keys()).cloned().collect();
-            self.guarded.end(record, UpdatePhase::Stuck, Some(format!("{why}; cannot be undone: {error}")));
+            self.guarded.end(record, UpdatePhase::Stuck, Some(format!("{why}; cannot be rolled back: {error}")));
             self.send_lists();
             return self.essential_failed_for_good(&names);
         }
-        log::warn!("Update {number} ({}) failed and is undone: {why}", unit.names());
+        log::warn!("Update {number} ({}) failed and is rolled back: {why}", unit.names());
         let Some(Open { mut record, .. }) = self.guarded.close(number) else { return };
         // A link that was down proves nothing about what was never started.
         record.remembered = record.was_switched.then(|| unit.fingerprint());
@@ -260,7 +260,7 @@ impl ServerLoop {
             return refused(format!("update {number} is also about what this workload may not write"));
         }
         if record.phase == UpdatePhase::Undone {
-            return refused(format!("update {number} was undone: what was there before it is in force"));
+            return refused(format!("update {number} was rolled back: what was there before it is in force"));
         }
         if let Some(successor) = &record.replaced_by {
             return refused(format!("nothing of update {number} is left: it is a part of update {successor}"));
@@ -318,7 +318,7 @@ impl ServerLoop {
         for instance in touched.clone().filter_map(|it| it.new.as_ref()).filter(|new| !new.agent.is_empty()) {
             let has_ended = |state: &ExecutionState| ["Failed", "Succeeded", "Running"].contains(&state.phase.state());
             if !states.get(instance).is_some_and(has_ended) {
-                let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("undone: {why}"));
+                let state = ExecutionState::with_info(Phase::FailedExecFailed, format!("rolled back: {why}"));
                 ends.push(WorkloadState::new(instance.clone(), state));
             }
         }

@@ -71,10 +71,10 @@ fn the_item_is_left_out_when_it_is_the_same_or_kept_with_masks_for_all_else() {
         (
             &["desiredState"],
             &[
-                "desiredState.workloads",
                 "desiredState.configs.old",
                 "desiredState.configs.port",
                 "desiredState.configs.port",
+                "desiredState.workloads",
             ],
         ),
     ] {

@@ -76,7 +76,7 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
             "UNDONE",
             ExitCode::Undone,
             format!(
-                "error: update 4 failed and was undone: {reason}\n\
+                "error: update 4 failed and was rolled back: {reason}\n\
                  hint: correct it and send it again; 'ank apply --force' tries the same again\n"
             ),
         ),
@@ -84,14 +84,14 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
             "STUCK",
             ExitCode::Failed,
             format!(
-                "error: update 4 failed and cannot be undone: {reason}\n\
+                "error: update 4 failed and cannot be rolled back: {reason}\n\
                  hint: the update stays in force; see 'ank get workloads'\n"
             ),
         ),
         (
             "WITHDRAWN",
             ExitCode::Failed,
-            "error: update 4 is withdrawn: other requests put back or deleted what it changed\n\
+            "error: update 4 is withdrawn: other requests rolled back or deleted what it changed\n\
              hint: see 'ank get updates'\n"
                 .to_owned(),
         ),
@@ -155,7 +155,7 @@ fn the_successor_of_a_replaced_update_is_followed() {
         read("7", update(&[("phase", "UNDONE"), ("reason", "why")])),
     ]);
     assert_eq!(ran.result.unwrap(), ExitCode::Undone);
-    let expected = "warn: update 4 became a part of update 7\nerror: update 7 failed and was undone: why\n";
+    let expected = "warn: update 4 became a part of update 7\nerror: update 7 failed and was rolled back: why\n";
     assert!(ran.err.starts_with(expected), "{}", ran.err);
     // A successor that came before it could send us in a circle.
     let ran = run([read("4", update(&[("phase", "REPLACED"), ("replacedBy", "4")]))]);
@@ -188,7 +188,7 @@ fn a_kept_failure_is_an_error_only_with_the_option() {
     let ran = run_with(request(), waiting, begun().into_iter().chain([end, gone()]).collect());
     assert_eq!(ran.result.unwrap(), ExitCode::WorkloadFailed);
     let expected = "error: update 4 is kept, though not all of it is healthy: why\n\
-                    hint: 'ank rollback' puts back what was there before\n";
+                    hint: 'ank rollback' rolls it back\n";
     assert_eq!(ran.err, expected);
 }
 

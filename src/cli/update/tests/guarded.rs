@@ -124,10 +124,11 @@ fn what_the_server_refuses_is_an_error() {
     assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
 }
 
-/// Who has just read that an update failed and was undone means that one, and not the one before it.
+/// Who has just read that an update failed and was rolled back means that one, and not the one before it.
 #[test]
 fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_was_undone() {
-    let undone = |id: u64| Err(format!("the newest update, {id}, was undone: what was there before it is in force"));
+    let undone =
+        |id: u64| Err(format!("the newest update, {id}, was rolled back: what was there before it is in force"));
     let none = || Err("there is no update to roll back".to_owned());
     for (phases, expected) in [
         (&[(1, "TRIAL"), (2, "STAGING"), (3, "UNDONE")][..], Ok(2)),
@@ -148,7 +149,7 @@ fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a
     }
     let updates = [("9", update("GOOD")), ("10", update("UNDONE"))];
     let hint = rolled_back(None, vec![known(&updates)]).1.result.unwrap_err().hint();
-    let earlier = "'ank rollback 9' sets workload 'web' and config 'port' back to what was there before update 9";
+    let earlier = "'ank rollback 9' rolls workload 'web' and config 'port' back to what was there before update 9";
     assert_eq!(hint, earlier);
 }
 

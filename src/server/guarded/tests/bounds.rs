@@ -166,10 +166,10 @@ fn updates_of_a_workload_displaced_those_of_commanders_and_of_other_workloads() 
     rig.report(&instance("b", "2", ROLLBACK), Phase::PendingStartingFailed);
     fail_again_and_again(&mut rig, "user", "a");
     for _ in 0..2 {
-        assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1, which was undone"));
+        assert!(rig.apply(&[&db("2")]).unwrap_err().contains("it is the same as update 1, which was rolled back"));
         assert!(rig.read(1, "before").contains("image: 1"), "the way back");
         let answer = ask(&mut rig, "other@1", &[&b]);
-        assert!(answer.contains("it is the same as update 2, which was undone"), "{answer}");
+        assert!(answer.contains("it is the same as update 2, which was rolled back"), "{answer}");
         assert_eq!(rig.phases().len(), 1 + UPDATES_ENDED, "one of a commander");
         restarts::restart(&mut rig);
     }

@@ -83,7 +83,7 @@ fn a_trial_goes_on_and_the_third_start_of_the_server_ends_it() {
     );
     restart(&mut rig);
     let error = rig.apply(&[&db("2")]).unwrap_err();
-    assert!(error.contains("same as update 1, which was undone: db: 3 losses of the server"), "{error}");
+    assert!(error.contains("same as update 1, which was rolled back: db: 3 losses of the server"), "{error}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn an_update_that_is_not_in_force_or_not_known_is_not_rolled_back() {
     let not_kept = |number| format!("the server does not keep any more what was there before update {number}");
     for (number, reason) in [
         (1, "nothing of update 1 is left: it is a part of update 2".to_owned()),
-        (2, "update 2 was undone: what was there before it is in force".to_owned()),
+        (2, "update 2 was rolled back: what was there before it is in force".to_owned()),
         (3, not_kept(3)),
         (5, not_kept(5)),
         (6, "update 6 does not exist".to_owned()),

@@ -439,7 +439,7 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
         (rig.phases(), rig.desired()),
         (vec!["1 TRIAL".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
     );
-    assert!(rig.read(1, "reason").contains("cannot be undone: workload dependency 'db' is part of a cycle"));
+    assert!(rig.read(1, "reason").contains("cannot be rolled back: workload dependency 'db' is part of a cycle"));
     assert_eq!(rig.cluster.server.view().effective["db"].instance, db_instance("2"));
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
 }

@@ -25,7 +25,7 @@ fn a_bad_update_is_put_back_with_its_dependents_and_the_same_is_refused_until_it
     rig.report_info(&db_instance("1"), Phase::PendingStartingFailed, "No more retries: x");
     assert_eq!((rig.phases().len(), rig.desired()), (1, vec!["db 1".to_owned(), "web 1".to_owned()]));
 
-    let refused = format!("Update rejected: 'it is the same as update 1, which was undone: {why}'");
+    let refused = format!("Update rejected: 'it is the same as update 1, which was rolled back: {why}'");
     assert_eq!(rig.apply(&both), Err(refused.clone()));
     assert_eq!((rig.phases().len(), rig.writes()), (1, 0));
     rig.apply(&[&db("3")]).unwrap();
@@ -179,7 +179,7 @@ fn what_a_request_could_not_lead_back_to_is_stuck_and_changes_nothing() {
         (rig.phases(), rig.desired()),
         (vec!["1 STUCK".to_owned()], vec!["db 2".to_owned(), "web 1".to_owned()])
     );
-    assert!(rig.read(1, "reason").contains("cannot be undone: workload dependency 'db' is part of a cycle"));
+    assert!(rig.read(1, "reason").contains("cannot be rolled back: workload dependency 'db' is part of a cycle"));
     assert_eq!(rig.cluster.take(rig.a), []);
     assert_eq!(rig.cluster.server.due(), None);
 }
@@ -215,7 +215,7 @@ fn command_lines_of_an_earlier_version_end_with_the_failure() {
     rig.report(&db_instance("1"), Phase::StoppingWaitingToStop);
     rig.cluster.take_all();
     rig.wait(DEADLINE);
-    let failed = "Failed(ExecFailed): 'undone: db: not healthy within 120 s: waits for 'web' to stop'";
+    let failed = "Failed(ExecFailed): 'rolled back: db: not healthy within 120 s: waits for 'web' to stop'";
     let told: Vec<String> = rig
         .cluster
         .take(cli)
@@ -231,7 +231,7 @@ fn command_lines_of_an_earlier_version_end_with_the_failure() {
     expected.retain(|line| !told.contains(line));
     assert!(expected.is_empty(), "{told:?}");
     let agent = format!("{:?}", rig.cluster.take(rig.a));
-    assert!(!agent.contains("undone"), "no agent receives it: {agent}");
+    assert!(!agent.contains("rolled back"), "no agent receives it: {agent}");
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)", "it is stored nowhere");
 }
 

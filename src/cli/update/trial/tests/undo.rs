@@ -105,12 +105,12 @@ fn a_failed_update_is_undone_and_the_old_workloads_are_waited_for() {
     steps.extend(back());
     let ran = run(steps);
     let expected = "warn: the update failed: web: Failed(ExecFailed): 'Exit code: '1''\n\
-                    error: the update failed and was undone\n\
+                    error: the update failed and was rolled back\n\
                     hint: the desired state is as it was before; correct the manifest and apply it again\n";
     assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Undone, expected));
     assert!(ran.server.is_done());
     assert_eq!(ran.server.updates[1], (objects("old", "80"), vec![PORT.to_owned(), WEB.to_owned()]));
-    assert!(ran.out.contains("\nPutting back what was there before.\n\nWORKLOAD NAME"), "{}", ran.out);
+    assert!(ran.out.contains("\nRolling back to what was there before.\n\nWORKLOAD NAME"), "{}", ran.out);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn an_undo_that_the_server_refuses_is_an_error() {
     let ran = run(steps);
     assert_eq!(ran.result.unwrap(), ExitCode::Failed);
     let error =
-        "error: the update failed and cannot be undone: 'Update rejected: 'why''\nhint: the update stays in force";
+        "error: the update failed and cannot be rolled back: 'Update rejected: 'why''\nhint: the update stays in force";
     assert!(ran.err.contains(error), "{}", ran.err);
 }
 
