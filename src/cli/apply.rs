@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
-use super::args::{ManifestArguments, ValidateArguments};
+use super::args::{ManifestArguments, ModeChange, ValidateArguments};
 use super::error::{CliError, Result, counted, meant_or};
 use super::output::Output;
 use super::session::Update;
@@ -48,14 +48,6 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Upda
     merge(&read_inputs(&arguments.manifests)?, arguments, output)
 }
 
-/// Reads manifests as one desired state. What engines cannot run is left to the caller.
-///
-/// # Errors
-/// A manifest cannot be read or used.
-pub fn desired_state(arguments: &ManifestArguments, output: &mut Output) -> Result<DesiredState> {
-    merged(&read_inputs(&arguments.manifests)?, arguments, output, false)
-}
-
 /// Reads all manifests, in order; the first that cannot be read ends it. `-` is standard input only as the first one;
 /// then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
@@ -89,7 +81,10 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
         true => Node::empty(),
         false => Node::map([("desiredState", desired.node(Rendering::Sparse))]),
     };
-    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, ..Update::default() })
+    // Who deletes the item of the mode says so.
+    let may_switch = |keeps: &bool| !desired.configs.is_empty() && (*keeps || !arguments.delete);
+    let keeps_mode = arguments.mode.keeps_mode().filter(may_switch);
+    Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, keeps_mode, ..Update::default() })
 }
 
 fn merged(
@@ -317,8 +312,8 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 /// Everything that a server or an agent would refuse.
 pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
     let ValidateArguments { agent, manifests } = arguments.clone();
-    let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true };
-    let state = desired_state(&input, output)?;
+    let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true, mode: ModeChange::default() };
+    let state = merged(&read_inputs(&input.manifests)?, &input, output, false)?;
     for warning in unknown(&state) {
         output.warn(warning);
     }

@@ -151,8 +151,8 @@ pub enum Verb {
     Validate(ValidateArguments),
     /// Roll back a guarded update
     #[command(
-        after_help = "Without ID it is the newest update that is open, or else the newest that is GOOD or KEPT. It is \
-                            refused when one of its workloads or configs was changed since.\n\n\
+        after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
+                            It is refused when one of its workloads or configs was changed since then.\n\n\
                             Examples:\n  ank get updates      the updates that the server keeps\n  \
                             ank rollback 3       roll back update 3, and wait"
     )]
@@ -174,7 +174,7 @@ pub enum Verb {
         after_help = "A config item of the server holds the current mode; workloads name theirs in the tag 'modes'.\n\n\
                       Examples:\n  ank mode                   show the modes\n  \
                       ank mode park              switch, and wait for the workloads\n  \
-                      ank mode --new flash       also if no workload is in it yet"
+                      ank mode --new flash       switch also if no workload names this mode"
     )]
     Mode(ModeArguments),
     /// Print the dependencies of workloads and whether they are met
@@ -196,12 +196,12 @@ pub enum Verb {
                       ank blame web db             only these workloads\n  \
                       ank blame -o svg > boot.svg  a chart for a browser")]
     Blame(BlameArguments),
-    /// Show what workloads and nodes use of CPU and memory
+    /// Show how much CPU and memory workloads and nodes use
     #[command(
         mut_arg("agent", |agent| agent.help("Only workloads of this agent")),
         after_help = "CPU is in percent of one core, between two samples. MEMORY leaves out the page cache that the kernel can take \
-                      back at once; PEAK includes it. '-' is unknown. Below the workloads there are the sums and the \
-                      whole node of each agent.\n\n\
+                      back at once; PEAK includes it. '-' is unknown. Below the workloads stand, for each agent, their sum \
+                      and the whole node.\n\n\
                       Examples:\n  ank top                            all workloads, those with most CPU first\n  \
                       ank top -w -s memory -a agent_A    keep showing one agent, sorted by memory\n  \
                       ank top -o json web db             for scripts"
@@ -279,7 +279,7 @@ pub enum Get {
 /// What `set` changes.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Set {
-    /// Replace the parts that masks select with those of a file
+    /// Replace parts of the state with those of a file
     #[command(
         arg_required_else_help = true,
         override_usage = "ank set state [OPTIONS] <OBJECT_FIELD_MASK>... <FILE>",
@@ -294,9 +294,11 @@ pub enum Set {
         // One list, since options may stand between the two.
         #[arg(value_name = "OBJECT_FIELD_MASK", required = true)]
         masks_and_file: Vec<String>,
-        /// Delete what a mask names and the file lacks
+        /// Delete the parts that the file lacks
         #[arg(long)]
         delete_missing: bool,
+        #[command(flatten)]
+        mode: ModeChange,
     },
 }
 
@@ -432,9 +434,29 @@ pub struct ManifestArguments {
     /// Apply workloads with the tag 'modes' also to a server without modes, which runs all of them
     #[arg(long)]
     pub ignore_modes: bool,
+    #[command(flatten)]
+    pub mode: ModeChange,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
+}
+
+/// What becomes of the mode of the vehicle when an update would switch it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ModeChange {
+    /// Let it switch the mode of the vehicle, which is refused otherwise
+    #[arg(long)]
+    pub switch_mode: bool,
+    /// Change all but the mode of the vehicle, which stays as it is
+    #[arg(long, conflicts_with = "switch_mode")]
+    pub keep_mode: bool,
+}
+
+impl ModeChange {
+    /// See [`Update::keeps_mode`](super::session::Update::keeps_mode).
+    pub fn keeps_mode(&self) -> Option<bool> {
+        (!self.switch_mode).then_some(self.keep_mode)
+    }
 }
 
 /// Options of `validate`.
@@ -593,7 +615,7 @@ impl Verb {
         )
     }
 
-    /// The action as errors name it; `None` where the error is printed without it.
+    /// The action as errors name it, where those of Eclipse Ankaios do.
     pub fn action(&self) -> Option<&'static str> {
         Some(match self {
             Self::Get(Get::State { .. }) => "get state",
@@ -601,20 +623,13 @@ impl Verb {
             Self::Get(Get::Workload(WorkloadArguments { watch: true, .. })) => "watch workloads",
             Self::Get(Get::Agent { .. }) => "get agents",
             Self::Get(Get::Config { .. }) => "get configs",
-            Self::Get(Get::Update { .. }) => "get updates",
             Self::Get(Get::Events(_)) => "get events",
             Self::Set(Set::State { .. }) => "set state",
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
-            Self::Rollback { .. } => "roll back",
             Self::Logs(_) => "output logs",
-            Self::Mode(ModeArguments { mode: None, .. }) => "get modes",
-            Self::Mode(ModeArguments { mode: Some(_), .. }) => "switch the mode",
-            Self::Graph(_) => "print the graph",
-            Self::Blame(_) => "print the start times",
-            Self::Top(_) => "show usage",
-            Self::Apply(_) | Self::Diff(_) | Self::Validate(_) | Self::Completion { .. } => return None,
+            _ => return None,
         })
     }
 }

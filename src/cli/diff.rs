@@ -5,8 +5,9 @@
 
 use super::args::Format;
 use super::error::{ExitCode, Result, counted};
+use super::modes;
 use super::output::{Ordered, Output, all_lines, document, object, one_line, value};
-use super::rows::entries;
+use super::rows::{self, Reasons, entries};
 use super::session::{ServerLink, Update};
 use crate::model::field_path::parts;
 use crate::model::fields::table::WORKLOAD;
@@ -32,14 +33,27 @@ const NEW: &str = "\x1b[32m";
 ///
 /// # Errors
 /// No response, or standard output cannot be written.
-pub fn print(update: &Update, format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
+pub fn print(mut update: Update, format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
+    let switch = modes::leave_out(&mut update, link)?;
     let mut masks: Vec<&str> = update.masks.iter().map(String::as_str).collect();
     if masks.iter().any(|mask| mask.starts_with("desiredState.configs.")) {
         masks.push(USERS_MASK);
     }
     // Without masks everything would be read.
     let state = if masks.is_empty() { Node::empty() } else { link.complete_state(&masks)? };
-    let differences = Differences::of(update, &state);
+    let differences = Differences::of(&update, &state);
+    if let Some(text) = switch {
+        output.warn(format_args!("{text} 'ank apply' does so only with '--switch-mode'."));
+    }
+    let ends = |object: &&Difference| object.part == "workloads" && object.old.is_some();
+    let ending: BTreeSet<&str> = differences.objects.iter().filter(ends).map(|object| &*object.name).collect();
+    if !ending.is_empty() {
+        let reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
+        let is_deletion = update.new_state == Node::empty();
+        let restart = if is_deletion { "" } else { "use 'ank apply --restart-dependents', or " };
+        let held = reasons.held_up(&ending, &ending, restart);
+        held.iter().for_each(|text| output.warn(format_args!("when it is applied, {text}")));
+    }
     match format {
         Format::Json => output.result(&document(&differences.json(), format, false))?,
         _ => {

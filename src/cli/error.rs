@@ -207,12 +207,7 @@ mod tests {
             ("get agents", "Failed to get agents: 'Command failed: 'Command timed out after '3s'''"),
             ("get configs", "Failed to get configs: 'Command failed: 'Command timed out after '3s'''"),
             ("get events", "Failed to get events: 'Command failed: 'Command timed out after '3s'''"),
-            ("get updates", "Failed to get updates: 'Command failed: 'Command timed out after '3s'''"),
-            ("rollback 1", "Failed to roll back: 'Command failed: 'Command timed out after '3s'''"),
             ("logs a", "Failed to output logs: 'Command failed: 'Command timed out after '3s'''"),
-            ("graph", "Failed to print the graph: 'Command failed: 'Command timed out after '3s'''"),
-            ("blame", "Failed to print the start times: 'Command failed: 'Command timed out after '3s'''"),
-            ("top", "Failed to show usage: 'Command failed: 'Command timed out after '3s'''"),
             ("set state a b", "Failed to set state: 'Command failed: 'Command timed out after '3s'''"),
             ("delete workload a", "Failed to delete workloads: 'Command failed: 'Command timed out after '3s'''"),
             ("delete config a", "Failed to delete configs: 'Command failed: 'Command timed out after '3s'''"),
@@ -222,6 +217,13 @@ mod tests {
             ),
             ("apply f", "Command failed: 'Command timed out after '3s''"),
             ("diff f", "Command failed: 'Command timed out after '3s''"),
+            ("get updates", "Command failed: 'Command timed out after '3s''"),
+            ("rollback 1", "Command failed: 'Command timed out after '3s''"),
+            ("mode", "Command failed: 'Command timed out after '3s''"),
+            ("mode drive", "Command failed: 'Command timed out after '3s''"),
+            ("graph", "Command failed: 'Command timed out after '3s''"),
+            ("blame", "Command failed: 'Command timed out after '3s''"),
+            ("top", "Command failed: 'Command timed out after '3s''"),
         ] {
             assert_eq!(text(timed_out(), words), expected, "{words}");
         }

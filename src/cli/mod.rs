@@ -111,16 +111,16 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Get(Get::Config { output: format }) => get::configs(*format, link, output)?,
         Verb::Get(Get::Update { output: format }) => update::print(*format, link, output)?,
         Verb::Get(Get::Events(arguments)) => return events::follow(arguments, SystemTime::now, context),
-        Verb::Set(Set::State { masks_and_file, delete_missing }) => {
+        Verb::Set(Set::State { masks_and_file, delete_missing, mode }) => {
             let update = set::update(masks_and_file, *delete_missing, output)?;
-            return context.update_and_wait(update);
+            return context.update_and_wait(Update { keeps_mode: mode.keeps_mode(), ..update });
         }
         Verb::Delete(Delete::Workload { names }) => return context.update_and_wait(update::delete_workloads(names)?),
         Verb::Delete(Delete::Config { names }) => return context.delete_configs(names),
         Verb::Run(Run::Workload(arguments)) => return context.update_and_wait(update::run_workload(arguments)?),
         Verb::Apply(ApplyArguments { input, dry_run: true, output: format, .. })
         | Verb::Diff(DiffArguments { input, output: format }) => {
-            return diff::print(&apply::update(input, output)?, *format, link, output);
+            return diff::print(apply::update(input, output)?, *format, link, output);
         }
         Verb::Apply(ApplyArguments { input, rollback, force, .. }) => {
             let update = apply::update(input, output)?;

@@ -8,6 +8,7 @@ use super::error::{CliError, Result, meant_or};
 use super::output::{self, Output, Table, TooWide, one_line};
 use super::rows::{entries, text};
 use super::session::{ServerLink, Update};
+use crate::model::field_path::parts;
 use crate::model::modes::{ESSENTIAL_TAG, MODES_TAG, mode_names};
 use crate::model::names::is_name;
 use crate::model::nearest::meant;
@@ -78,6 +79,36 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
     let new_state = Node::map([("desiredState", Node::map([("configs", Node::map([(item, Node::text(mode))]))]))]);
     let masks = vec![format!("desiredState.configs.{item}")];
     Ok(Update { new_state, masks, accepted, ..Update::default() })
+}
+
+/// Leaves the item of the mode out of an update in which it is as it is already, or is to be kept, so that the update
+/// does not overwrite a switch that comes in between. Returns the text of a switch that must not be. To create or delete the item
+/// is none: the server sees to it that no workload names modes without it.
+// [impl->swdd~cli-switches-no-mode-by-accident~1]
+pub fn leave_out(update: &mut Update, link: &mut dyn ServerLink) -> Result<Option<String>> {
+    let Some(keeps) = update.keeps_mode else { return Ok(None) };
+    let state = link.complete_state(&[PART, "desiredState.configs"])?;
+    let Some((modes, _)) = of_server(&state) else { return Ok(None) };
+    let path = ["desiredState", "configs", text(modes, &["configItem"])];
+    let names = entries(state.at(&path[..2])).chain(entries(update.new_state.at(&path[..2])));
+    let others = names.filter(|(name, _)| *name != path[2]).map(|(name, _)| format!("desiredState.configs.{name}"));
+    let others: Vec<String> = others.collect();
+    let without_item = |mask: &String| match parts(mask)[..] {
+        ["desiredState"] => [&others[..], &["desiredState.workloads".to_owned()]].concat(),
+        ["desiredState", "configs"] => others.clone(),
+        ref place if *place == path => Vec::new(),
+        _ => vec![mask.clone()],
+    };
+    let masks: Vec<String> = update.masks.iter().flat_map(without_item).collect();
+    let (old, new) = (modes.get("current"), update.new_state.at(&path));
+    if !keeps && old != new {
+        let is_switch = old.and(new).is_some() && masks != update.masks;
+        let (old, new) = (text(modes, &["current"]), text(&update.new_state, &path));
+        return Ok(is_switch.then(|| format!("This would switch the mode from '{old}' to '{new}'.")));
+    }
+    update.masks = masks;
+    update.new_state.at_mut(&path[..2]).and_then(Node::as_map_mut).map(|configs| configs.remove(path[2]));
+    Ok(None)
 }
 
 /// Of more warnings only the number is shown.

@@ -351,6 +351,16 @@ pub fn one_line(text: &str) -> String {
     lines.join(", ").chars().map(blank).map(visible).collect()
 }
 
+/// Names in one cell of a table.
+const NAMES_SHOWN: usize = 3;
+
+/// Names; of many the first ones.
+pub fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<String> = names.map(one_line).collect();
+    let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
+    if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
+}
+
 impl Table {
     /// The lines of the table, without line ends, in a terminal with `columns` columns.
     pub fn lines(&self, columns: usize, too_wide: TooWide) -> Vec<String> {

@@ -4,13 +4,13 @@
 //! Thread: `main`, plain values.
 
 use super::args::Format;
-use super::output::{Field, View, one_line};
+use super::output::{Field, View, one_line, some_of};
 use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::InstanceName;
 use crate::model::nearest::meant;
 use crate::model::node::Node;
-use crate::model::workload::AddCondition;
+use crate::model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of the complete state that tables of workloads need. Everything else could be large.
@@ -136,18 +136,13 @@ pub struct Reasons {
     pub rows: BTreeMap<InstanceName, Row>,
     needs: Needs,
     /// Those before an update: a deleted workload waits for the end of those that needed it.
-    needed_before: Needs,
+    pub needed_before: Needs,
 }
 
 impl Reasons {
     /// The reasons in `state`, a complete state as far as [`MASKS`].
     pub fn new(state: &Node) -> Self {
         Self { rows: rows(state), needs: needs(state), needed_before: Needs::new() }
-    }
-
-    /// The same after an update, with the complete state before it.
-    pub fn after_update(before: &Node, state: &Node) -> Self {
-        Self { needed_before: needs(before), ..Self::new(state) }
     }
 
     /// Applies a reported state. Returns whether the instance was known, or has gone.
@@ -185,7 +180,12 @@ impl Reasons {
         let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
         let waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
-            Some(Phase::StoppingWaitingToStop) => self.dependents(name),
+            Some(Phase::StoppingWaitingToStop) => {
+                let dependents = self.dependents(&BTreeSet::from([name])).into_iter();
+                let text =
+                    |((_, name), row): (_, &Row)| one_line(&format!("waits for '{name}' to end, it is {}", row.state));
+                dependents.map(text).collect()
+            }
             _ => Vec::new(),
         };
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
@@ -224,18 +224,27 @@ impl Reasons {
         self.needs.get(name).into_iter().flatten().filter_map(unmet).collect()
     }
 
-    /// One text for each workload that must end before `name` can.
-    fn dependents(&self, name: &str) -> Vec<String> {
-        let needed = |needs: &BTreeMap<String, String>| needs.get(name).is_some_and(|how| how == "ADD_COND_RUNNING");
-        let both = self.needs.iter().chain(&self.needed_before);
-        let needs_it: BTreeSet<&String> = both.filter(|(_, needs)| needed(needs)).map(|(name, _)| name).collect();
-        let running = |dependent: &String| {
-            let mut rows = self.rows_of(dependent);
-            let Row { state, .. } =
-                rows.find(|row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end)))?;
-            Some(one_line(&format!("waits for '{dependent}' to end, it is {state}")))
-        };
-        needs_it.into_iter().filter_map(running).collect()
+    /// The workloads that must end before one of `names` can, each after that name.
+    fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
+        let goes_on = |row: &&Row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end));
+        let mut found = BTreeMap::new();
+        for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
+            for (name, _) in needs.iter().filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING") {
+                found.extend(self.rows_of(dependent).find(goes_on).map(|row| ((&**name, &**dependent), row)));
+            }
+        }
+        found
+    }
+
+    /// That some of `names` wait for workloads which go on, and what to do: `remedy`, or another update. What is in `ending`
+    /// ends anyway.
+    pub fn held_up(&self, names: &BTreeSet<&str>, ending: &BTreeSet<&str>, remedy: &str) -> Option<String> {
+        let holds = |phase: Phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning);
+        let goes_on = |((_, name), row): &((&str, &str), &Row)| !ending.contains(name) && row.phase.is_some_and(holds);
+        let text = |((name, dependent), _)| format!("'{name}' waits for '{dependent}' to end");
+        let held: Vec<String> = self.dependents(names).into_iter().filter(goes_on).map(text).collect();
+        let text = some_of(held.iter().map(String::as_str));
+        (!held.is_empty()).then(|| format!("{text}: {remedy}delete or change what needs it"))
     }
 }
 

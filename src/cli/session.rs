@@ -113,6 +113,9 @@ pub struct Update {
     pub accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
     pub checks_modes: bool,
+    /// Whether the mode stays as it is, whatever is in `new_state`; when not, an update that would switch it is refused.
+    /// `None`: it may switch.
+    pub keeps_mode: Option<bool>,
 }
 
 /// What commands work with.

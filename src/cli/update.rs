@@ -9,7 +9,7 @@
 use super::args::{Format, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
-use super::output::{Field, LiveFrames, Output, Table, TooWide, View, one_line, shortened, value};
+use super::output::{Field, LiveFrames, Output, Table, TooWide, View, one_line, shortened, some_of, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
@@ -30,12 +30,18 @@ use std::time::{Duration, Instant};
 
 /// Period of the spinner of `ank` while it waits for workloads.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// A wait that is this long may be one without an end.
+const ADVICE_AFTER: Duration = Duration::from_secs(5);
 
 pub mod trial;
 
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
-    pub fn update_and_wait(&mut self, update: Update) -> Result<ExitCode> {
+    pub fn update_and_wait(&mut self, mut update: Update) -> Result<ExitCode> {
+        if let Some(text) = modes::leave_out(&mut update, self.link)? {
+            let hint = "nothing was changed; '--keep-mode' leaves the mode as it is, '--switch-mode' switches it";
+            return Err(CliError::input(text, hint));
+        }
         if update.checks_modes && !self.ignore_modes {
             modes::check(&update.new_state, self.link, self.output)?;
         }
@@ -259,7 +265,8 @@ impl Watched {
 impl WaitState {
     /// Begins with the complete states before the update and after it was accepted.
     pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
-        let (remembered, mut reasons) = (rows::rows(before), Reasons::after_update(before, now));
+        let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
+        reasons.needed_before = rows::needs(before);
         let connected = now.entries("agents").map(|(name, _)| name.into()).collect();
         let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
         let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::Removed, Phase::AgentDisconnected];
@@ -440,6 +447,20 @@ impl WaitState {
         if info.is_empty() { state } else { format!("{state}: '{info}'") }
     }
 
+    /// What keeps workloads from being stopped, but for what the update itself ends, and what to do.
+    fn advice(&self) -> Option<String> {
+        let names = |are: fn(&Watched) -> bool| -> BTreeSet<&str> {
+            self.those(are).into_iter().map(|instance| &*instance.workload).collect()
+        };
+        let waiting = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
+        let again = Vec::from_iter(waiting.intersection(&names(|watched| watched.starts)).copied()).join(" ");
+        let restart = match again.is_empty() {
+            true => String::new(), // They are deleted.
+            false => format!("use 'ank restart {again}' or 'ank apply --restart-dependents', or "),
+        };
+        self.reasons.held_up(&waiting, &names(|watched| watched.ends), &restart)
+    }
+
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
     pub fn summary<'i>(&self, instances: impl IntoIterator<Item = &'i InstanceName>) -> Table {
         let mut instances: Vec<&InstanceName> = instances.into_iter().collect();
@@ -473,8 +494,10 @@ pub fn wait(
     let begin = link.now();
     let mut next_frame = begin;
     let mut states = Vec::new();
+    let mut advice_at = Some(begin + ADVICE_AFTER);
     loop {
-        let turn = link.now().saturating_duration_since(begin).div_duration_f64(SPINNER_INTERVAL) as u32;
+        let since = if animated { link.now().saturating_duration_since(begin) } else { Duration::ZERO };
+        let turn = since.div_duration_f64(SPINNER_INTERVAL) as u32;
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
@@ -490,20 +513,28 @@ pub fn wait(
             next_frame = link.now() + state.pause_between_frames();
         }
         let turns = if animated { Some(begin + SPINNER_INTERVAL * (turn + 1)) } else { (!due).then_some(next_frame) };
-        let until = turns.into_iter().chain(give_up).chain(again).min();
+        let advice = advice_at.filter(|at| *at > link.now());
+        let until = turns.into_iter().chain(give_up).chain(again).chain(advice).min();
         let next = link.next_states(until)?;
-        if next.is_none() && give_up.is_some_and(|at| link.now() >= at) {
-            return Ok(false);
-        }
+        let is_late = next.is_none() && give_up.is_some_and(|at| link.now() >= at);
         states = next.unwrap_or_default();
         state.on_states(&states);
+        if advice_at.is_some_and(|at| is_late || link.now() >= at)
+            && let Some(advice) = state.advice()
+        {
+            output.warn(advice);
+            advice_at = None;
+            if animated {
+                frames = LiveFrames::default(); // The next one stands below.
+            }
+        }
+        if is_late {
+            return Ok(false);
+        }
     }
 }
 
 // --------- guarded updates: the server judges them itself, and undoes them when they fail
-
-/// Names in one cell of the table.
-const NAMES_SHOWN: usize = 3;
 
 /// Prints the updates, the oldest first.
 pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
@@ -543,13 +574,6 @@ fn read(link: &mut dyn ServerLink) -> Result<Node> {
         return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
     }
     Ok(state)
-}
-
-/// Names; of many the first ones.
-fn some_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    let names: Vec<String> = names.map(one_line).collect();
-    let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
-    if names.len() > NAMES_SHOWN { format!("{shown} and {} more", names.len() - NAMES_SHOWN) } else { shown }
 }
 
 /// Why it ended, or what it waits for.

@@ -133,6 +133,23 @@ fn update_of_a_dependency_waits_for_its_running_dependents() {
     assert_eq!(containers[0]["Image"], "run:latest");
 }
 
+#[test]
+fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
+    let cluster = Cluster::start(&["agent_A"]);
+    cluster.run(&[workload("storage", "run"), workload("web", "run").after("storage", "ADD_COND_RUNNING")]);
+    cluster.write("storage.yaml", &manifest(&[workload("storage", "run:latest")]));
+    let waits = "'storage' waits for 'web' to end: use '";
+    let output = cluster.ank(&["diff", "storage.yaml"]);
+    assert!(output.stderr.starts_with(&format!("warn: when it is applied, {waits}")), "{}", output.stderr);
+    let output = cluster.ank(&["apply", "--wait-timeout", "7s", "storage.yaml"]);
+    assert_eq!(output.code, 4, "{}", output.stderr);
+    assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage' or ")), "{}", output.stderr);
+    assert_eq!(output.stderr.matches("to end: ").count(), 1, "{}", output.stderr);
+    let output = cluster.ank(&["delete", "workload", "web"]);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    cluster.wait_for_state("storage", "Running(Ok)");
+}
+
 // [stest->swdd~agent-handles-update-with-fulfilled-delete~1]
 #[test]
 fn update_with_an_unmet_condition_deletes_now_and_creates_later() {

@@ -99,6 +99,57 @@ fn ank_shows_modes_and_refuses_unknown_ones() {
     assert!(cluster.ank(&["get", "state", "modes"]).success().contains("current: off"));
 }
 
+/// As the update over the air of one workload does, when the item is in its manifest.
+// [stest->swdd~cli-switches-no-mode-by-accident~1]
+#[test]
+fn a_manifest_that_is_applied_again_does_not_switch_the_mode() {
+    let cluster = cluster("");
+    let nav = |image: &str| workload("nav", image).tagged("modes", "drive");
+    let text = |mode: &str, image: &str| in_mode(mode, &[workload("base", "run"), nav(image)]);
+    cluster.ank_with_input(&["apply", "-"], &text("park", "run")).success();
+    cluster.ank(&["mode", "drive"]).success();
+    let before = cluster.engine.only_container("nav");
+    let refusal = "This would switch the mode from 'drive' to 'park'.";
+
+    cluster.write("park.yaml", &text("park", "run:latest"));
+    let output = cluster.ank(&["apply", "park.yaml"]);
+    assert!(output.code == 1 && output.stderr.contains(refusal), "{}", output.stderr);
+    assert_eq!(
+        (cluster.engine.only_container("nav"), mode(&cluster).as_str()),
+        (before, "drive"),
+        "nothing was changed"
+    );
+    for arguments in [&["diff", "park.yaml"][..], &["apply", "--dry-run", "park.yaml"]] {
+        let output = cluster.ank(arguments);
+        assert!(output.code == 6 && output.stderr.contains(refusal), "{}", output.stderr);
+        assert!(
+            output.stdout.contains("--- config mode\n") && output.stdout.contains("-drive\n+park\n"),
+            "{}",
+            output.stdout
+        );
+    }
+    let output = cluster.ank(&["apply", "--keep-mode", "park.yaml"]);
+    assert_eq!((output.code, mode(&cluster).as_str()), (0, "drive"), "{}", output.stderr);
+    assert_eq!(cluster.engine.containers_of("nav")[0]["Image"], "run:latest");
+    cluster.ank_with_input(&["apply", "-"], &text("drive", "run")).success();
+
+    cluster.write("state.yaml", &format!("desiredState:\n  {}", text("park", "run").replace('\n', "\n  ")));
+    for mask in ["desiredState", "desiredState.configs", ITEM] {
+        let output = cluster.ank(&["set", "state", mask, "state.yaml"]);
+        assert!(output.code == 1 && output.stderr.contains(refusal), "{mask}: {}", output.stderr);
+        let output = cluster.ank(&["set", "state", mask, "--keep-mode", "state.yaml"]);
+        assert_eq!((output.code, mode(&cluster).as_str()), (0, "drive"), "{mask}: {}", output.stderr);
+    }
+    assert_eq!(cluster.ank(&["apply", "--keep-mode", "--switch-mode", "park.yaml"]).code, 2);
+    cluster.ank(&["apply", "--switch-mode", "park.yaml"]).success();
+    assert_eq!(mode(&cluster), "park");
+    let drive = "desiredState: {apiVersion: v1, configs: {mode: drive}}";
+    cluster.ank_with_input(&["set", "state", ITEM, "--switch-mode", "-"], drive).success();
+    assert_eq!(mode(&cluster), "drive");
+    cluster.ank(&["apply", "-d", "park.yaml"]).success();
+    assert_eq!(mode(&cluster), "");
+}
+
 fn server_log(cluster: &Cluster) -> String {
     cluster.server.as_ref().expect("it was started").stderr()
 }

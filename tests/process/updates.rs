@@ -52,8 +52,8 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);
-    let refused = "error: Failed to roll back: 'Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
-                   was changed after update 1''''\n\
+    let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
+                   was changed after update 1'''\n\
                    hint: nothing was changed; correct what the server names and try again\n";
     assert_ended(&again, 1, refused);
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
@@ -89,8 +89,8 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     assert_ended(
         &none,
         1,
-        "error: Failed to roll back: 'Command failed: 'the newest update, 3, was rolled back: what was there before it is in \
-         force''\n\
+        "error: Command failed: 'the newest update, 3, was rolled back: what was there before it is in \
+         force'\n\
          hint: no update in 'ank get updates' is open, GOOD or KEPT\n",
     );
 }
@@ -123,7 +123,7 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
     assert_ended(
         &candidates,
         1,
-        "error: Failed to roll back: 'Command failed: 'update 7 does not exist''\nhint: 'ank get updates' lists them\n",
+        "error: Command failed: 'update 7 does not exist'\nhint: 'ank get updates' lists them\n",
     );
 }
 

@@ -10,8 +10,13 @@ fn merged(texts: &[&str], agent: Option<&str>, delete: bool) -> (Result<Update, 
     let names = ["a.yaml", "b.yaml", "c.yaml"];
     let inputs: Vec<Input> =
         texts.iter().zip(names).map(|(text, name)| Input { name: name.to_owned(), text: (*text).to_owned() }).collect();
-    let arguments =
-        ManifestArguments { agent: agent.map(str::to_owned), delete, ignore_modes: false, manifests: Vec::new() };
+    let arguments = ManifestArguments {
+        agent: agent.map(str::to_owned),
+        delete,
+        ignore_modes: false,
+        mode: ModeChange::default(),
+        manifests: Vec::new(),
+    };
     let played = play(None, [], |_, output| merge(&inputs, &arguments, output));
     (played.result, played.out, played.err)
 }

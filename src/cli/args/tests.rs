@@ -203,7 +203,7 @@ fn short_s_is_the_server_before_the_command_and_the_state_after_get_workload() {
 #[test]
 fn masks_and_file_of_set_state_may_have_options_between_them() {
     for words in ["set state a.b c f.yaml --delete-missing", "set state a.b c --delete-missing f.yaml"] {
-        let Verb::Set(Set::State { masks_and_file, delete_missing }) = read(words).unwrap().command else {
+        let Verb::Set(Set::State { masks_and_file, delete_missing, .. }) = read(words).unwrap().command else {
             panic!("another command")
         };
         assert_eq!((masks_and_file.join(" ").as_str(), delete_missing), ("a.b c f.yaml", true), "{words}");

@@ -3,7 +3,8 @@
 use super::*;
 use crate::cli::output::yaml_lines;
 use crate::cli::set;
-use crate::cli::tests::{Played, Step, play};
+use crate::cli::tests::{Played, Step, let_need, play, state};
+use crate::model::execution_state::Phase;
 use crate::model::shown_text::acts_on_terminal;
 use serde_yaml::Value;
 use std::time::Instant;
@@ -17,7 +18,8 @@ fn desired(text: &str) -> Node {
 fn compared(names: &[&str], old: &str, new: &str, format: Format) -> Played<ExitCode> {
     let masks = names.iter().map(|name| format!("desiredState.{name}")).collect();
     let update = Update { new_state: desired(new), masks, ..Update::default() };
-    play(None, [Step::State(desired(old))], |server, output| print(&update, format, server, output))
+    // Who needs what changes is read again.
+    play(None, [(); 2].map(|()| Step::State(desired(old))), |server, output| print(update, format, server, output))
 }
 
 const OLD_STATE: &str = "  workloads:
@@ -80,7 +82,7 @@ Workload 'same' uses the config 'port' and is replaced if its rendered configura
     assert_eq!(played.result.unwrap(), ExitCode::Different);
     let mut read: Vec<String> = NAMES.iter().map(|name| format!("desiredState.{name}")).collect();
     read.push(USERS_MASK.to_owned());
-    assert_eq!(played.server.reads, [read]);
+    assert_eq!(played.server.reads, [read, rows::MASKS.map(str::to_owned).to_vec()]);
     assert!(played.server.updates.is_empty(), "nothing is changed");
 }
 
@@ -122,7 +124,7 @@ fn equal_objects_are_no_difference_whatever_else_differs() {
 
 #[test]
 fn without_objects_nothing_is_read() {
-    let played = play(None, [], |server, output| print(&Update::default(), Format::Table, server, output));
+    let played = play(None, [], |server, output| print(Update::default(), Format::Table, server, output));
     assert_eq!((played.out.as_str(), played.result.unwrap()), ("No differences.\n", ExitCode::Success));
     assert!(played.server.reads.is_empty());
 }
@@ -130,7 +132,7 @@ fn without_objects_nothing_is_read() {
 #[test]
 fn a_server_that_does_not_respond_with_a_state_is_an_error() {
     let update = Update { masks: vec!["desiredState.workloads.w".to_owned()], ..Update::default() };
-    let played = play(None, [Step::NoState("why")], |server, output| print(&update, Format::Table, server, output));
+    let played = play(None, [Step::NoState("why")], |server, output| print(update, Format::Table, server, output));
     assert_eq!(played.result.unwrap_err().to_string(), "Command failed: 'Server replied with error: 'why''");
     assert_eq!(played.out, "");
 }
@@ -295,4 +297,63 @@ fn texts_without_a_line_in_common_take_a_bounded_time() {
     let begin = Instant::now();
     assert_eq!(difference.lines().len(), 2 + 1 + 1 + 120_000);
     assert!(begin.elapsed() < TIME_MAX * 10, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn who_will_keep_the_update_waiting_is_warned_of_unless_it_ends_anyway() {
+    let old = desired(
+        "  workloads:\n    storage: {agent: A, runtime: podman, runtimeConfig: a}\n    web: {agent: A, runtime: podman, runtimeConfig: a}\n",
+    );
+    let new = desired(
+        "  workloads:\n    storage: {agent: A, runtime: podman, runtimeConfig: b}\n    web: {agent: A, runtime: podman, runtimeConfig: b}\n",
+    );
+    let there = |condition: &str, phase: Phase| {
+        let mut there = state(&["A"], &[("storage", "1", "A", Phase::Running), ("web", "1", "A", phase)]);
+        let_need(&mut there, "desiredState", "web", &[("storage", condition)]);
+        Step::State(there)
+    };
+    let warned = |names: &[&str], new: &Node, there: Step| {
+        let masks = names.iter().map(|name| format!("desiredState.workloads.{name}")).collect();
+        let update = Update { new_state: new.clone(), masks, ..Update::default() };
+        let steps = [Step::State(old.clone()), there];
+        let played = play(None, steps, |server, output| print(update, Format::Json, server, output));
+        assert_eq!(played.result.unwrap(), ExitCode::Different);
+        played.err
+    };
+    let running = || there("ADD_COND_RUNNING", Phase::Running);
+    let text = "warn: when it is applied, 'storage' waits for 'web' to end: ";
+    let restart = "use 'ank apply --restart-dependents', or ";
+    assert_eq!(warned(&["storage"], &new, running()), format!("{text}{restart}delete or change what needs it\n"));
+    assert_eq!(warned(&["storage"], &Node::empty(), running()), format!("{text}delete or change what needs it\n"));
+    assert_eq!(warned(&["storage", "web"], &new, running()), "");
+    assert_eq!(warned(&["web"], &new, running()), "");
+    for phase in [Phase::Succeeded, Phase::NotScheduled, Phase::PendingWaitingToStart] {
+        assert_eq!(warned(&["storage"], &new, there("ADD_COND_RUNNING", phase)), "", "{phase}");
+    }
+    assert_eq!(warned(&["storage"], &new, there("ADD_COND_SUCCEEDED", Phase::Running)), "");
+}
+
+#[test]
+fn a_switch_of_the_mode_is_said_in_words_and_a_kept_mode_is_no_difference() {
+    let there = || {
+        let modes = Node::map([("configItem", Node::text("mode")), ("current", Node::text("drive"))]);
+        let mut state = desired("  configs: {mode: drive}\n");
+        state.as_map_mut().unwrap().insert("modes", modes);
+        Step::State(state)
+    };
+    let diff = |keeps_mode| {
+        let (new_state, masks) = (desired("  configs: {mode: park}\n"), vec!["desiredState.configs.mode".to_owned()]);
+        let update = Update { new_state, masks, keeps_mode, ..Update::default() };
+        play(None, [there(), there()], |server, output| print(update, Format::Table, server, output))
+    };
+    let played = diff(Some(false));
+    let expected =
+        "warn: This would switch the mode from 'drive' to 'park'. 'ank apply' does so only with '--switch-mode'.\n";
+    assert_eq!((played.err.as_str(), played.result.unwrap()), (expected, ExitCode::Different));
+    let played = diff(Some(true));
+    assert_eq!(
+        (played.out.as_str(), played.err.as_str(), played.result.unwrap()),
+        ("No differences.\n", "", ExitCode::Success)
+    );
+    assert_eq!(diff(None).err, "");
 }

@@ -1,6 +1,7 @@
 //! What `ank mode` prints and sends.
 
 mod check;
+mod kept;
 
 use super::*;
 use crate::cli::error::ExitCode;

@@ -6,7 +6,7 @@ mod waiting;
 
 use super::*;
 use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play, reported, state};
+use crate::cli::tests::{Played, Step, accepted, let_need, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
@@ -126,6 +126,87 @@ fn who_interrupts_the_wait_is_told_that_the_update_stays_in_force() {
     let expected = "warn: 1 workload did not reach the desired state yet; the update stays in force, \
                     'ank get workloads -w' follows it\n";
     assert_eq!(ran.err, expected);
+}
+
+/// An update of `storage`, which `web` needs, or its deletion; what the server does meanwhile is `end`.
+fn with_dependent(
+    is_deletion: bool,
+    terminal: Option<fn() -> (usize, usize)>,
+    limit: u64,
+    end: Vec<Step>,
+) -> Played<ExitCode> {
+    let mut now = state(&["A"], &[("storage", "1", "A", Phase::Running), ("web", "1", "A", Phase::Running)]);
+    let_need(&mut now, "desiredState", "web", &[("storage", "ADD_COND_RUNNING")]);
+    let accepted = accepted(if is_deletion { &[] } else { &["storage.2.A"] }, &["storage.1.A"]);
+    let begun = [Step::State(now.clone()), Step::Accept(accepted), Step::State(now)];
+    let end = begun.into_iter().chain(end).collect();
+    let waiting = Waiting { limit: Some(Duration::from_secs(limit)), ..Waiting::default() };
+    run_in(terminal, end, waiting, |context| context.update_and_wait(update()))
+}
+
+#[test]
+fn who_keeps_an_update_waiting_is_said_after_five_seconds_once_and_what_to_do() {
+    let waits = || Step::Broadcast(vec![reported("storage.1.A", Phase::StoppingWaitingToStop, "")]);
+    let after = |milliseconds| Step::Silence(Duration::from_millis(milliseconds));
+    let begins =
+        |err: &str| err.lines().filter(|line| line.contains("to end: ")).map(str::to_owned).collect::<Vec<_>>();
+    let text = "warn: 'storage' waits for 'web' to end: ";
+    let advice = format!(
+        "{text}use 'ank restart storage' or 'ank apply --restart-dependents', or delete or change what needs it"
+    );
+    for (is_deletion, steps, expected) in [
+        (false, vec![waits(), after(4_999)], None),
+        (false, vec![waits(), after(5_001)], Some(advice.clone())),
+        (false, vec![waits(), after(5_001), after(20_000), waits(), after(5_001)], Some(advice.clone())),
+        (false, vec![after(8_000), waits(), after(1)], Some(advice)),
+        (true, vec![waits(), after(5_001)], Some(format!("{text}delete or change what needs it"))),
+        (false, vec![after(8_000)], None),
+        // Others have ended what needs it, or are about to.
+        (
+            false,
+            vec![
+                waits(),
+                Step::Broadcast(vec![reported("web.1.A", Phase::StoppingRequestedAtRuntime, "")]),
+                after(8_000),
+            ],
+            None,
+        ),
+        (false, vec![waits(), Step::Broadcast(vec![reported("web.1.A", Phase::Succeeded, "")]), after(8_000)], None),
+    ] {
+        let steps = steps.into_iter().chain([Step::Signal]).collect::<Vec<_>>();
+        let played = with_dependent(is_deletion, None, 60, steps.clone());
+        assert_eq!(begins(&played.err), Vec::from_iter(expected), "{steps:?}");
+    }
+}
+
+#[test]
+fn the_frame_is_drawn_anew_below_the_advice() {
+    let waits = Step::Broadcast(vec![reported("storage.1.A", Phase::StoppingWaitingToStop, "")]);
+    let steps = vec![waits, Step::Silence(Duration::from_secs(6)), Step::Signal];
+    let played = with_dependent(false, Some(|| (80, 24)), 60, steps);
+    assert!(played.err.contains("'storage' waits for 'web' to end: "), "{}", played.err);
+    let (frames, replacing) = (played.out.matches("\u{1b}[1G").count(), played.out.matches("\u{1b}[1G\u{1b}[").count());
+    assert_eq!(replacing, frames - 2, "the first one, and that after the advice, replace none");
+}
+
+#[test]
+fn who_gives_up_earlier_is_told_then() {
+    let waits = Step::Broadcast(vec![reported("storage.1.A", Phase::StoppingWaitingToStop, "")]);
+    let played = with_dependent(false, None, 2, vec![waits, Step::Silence(Duration::from_secs(3))]);
+    assert_eq!(played.result.unwrap(), ExitCode::GaveUp);
+    assert!(played.err.starts_with("warn: 'storage' waits for 'web' to end: use "), "{}", played.err);
+}
+
+#[test]
+fn what_the_update_ends_itself_is_no_reason_for_advice() {
+    let mut now = state(&["A"], &[("storage", "1", "A", Phase::Running), ("web", "1", "A", Phase::Running)]);
+    let_need(&mut now, "desiredState", "web", &[("storage", "ADD_COND_RUNNING")]);
+    let accepted = accepted(&["storage.2.A", "web.2.A"], &["storage.1.A", "web.1.A"]);
+    let waits = Step::Broadcast(vec![reported("storage.1.A", Phase::StoppingWaitingToStop, "")]);
+    let end = [waits, Step::Silence(Duration::from_secs(8)), Step::Signal];
+    let steps = [Step::State(now.clone()), Step::Accept(accepted), Step::State(now)].into_iter().chain(end).collect();
+    let played = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
+    assert!(!played.err.contains("to end: "), "{}", played.err);
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn what_the_server_refuses_is_an_error() {
     assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
 }
 
-/// Who has just read that an update failed and was undone means that one, and not the one before it.
+/// Who has just read that an update failed and was rolled back means that one, and not the one before it.
 #[test]
 fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_was_undone() {
     let undone =
