@@ -153,9 +153,9 @@ pub enum Verb {
     /// Restart workloads and all that need them running
     #[command(
         arg_required_else_help = true,
-        after_help = "What needs one of them running, directly or not, stops before it and starts after it. The desired state stays \
+        after_help = "What needs one of them running, directly or not, is stopped first and started last. The desired state stays \
                       as it is.\n\n\
-                      Examples:\n  ank restart web          restart 'web' and what needs it, and wait\n  \
+                      Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
                       ank restart db --no-wait    do not wait"
     )]
     Restart {

@@ -311,7 +311,8 @@ impl WaitState {
                 row.update(&ExecutionState::plain(Phase::PendingInitial)); // The server's state for new instances.
             }
             if row.runtime.is_empty() {
-                row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
+                let known = || rows::runtime(now, &instance.workload, &instance.agent);
+                row.runtime = before.map_or_else(known, |row| row.runtime.clone());
             }
             watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
         }
