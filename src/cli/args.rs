@@ -127,6 +127,7 @@ pub enum Verb {
                       ank apply -d web.yaml           delete the workloads and configs of the manifest\n  \
                       ank apply --dry-run web.yaml    show what would change, as 'ank diff' does\n  \
                       ank apply --rollback web.yaml   roll it back if a workload fails\n  \
+                      ank apply --restart-dependents db.yaml\n                                  restart what needs 'db', too\n  \
                       ank apply web.yaml --wait-timeout 60 --fail-on-error\n                                  exit code 3 if one failed, 4 if one is late"
     )]
     Apply(ApplyArguments),
@@ -149,6 +150,19 @@ pub enum Verb {
                       ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it"
     )]
     Validate(ValidateArguments),
+    /// Restart workloads and all that need them running
+    #[command(
+        arg_required_else_help = true,
+        after_help = "What needs one of them running, directly or not, is stopped first and started last. The desired state stays \
+                      as it is.\n\n\
+                      Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
+                      ank restart db --no-wait    do not wait"
+    )]
+    Restart {
+        /// Names of workloads
+        #[arg(value_name = "WORKLOAD", required = true)]
+        names: Vec<String>,
+    },
     /// Roll back a guarded update
     #[command(
         after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
@@ -488,6 +502,9 @@ pub struct ApplyArguments {
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
+    /// Also restart what needs the changed workloads running, so that they need not wait for it
+    #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
+    pub restart_dependents: bool,
 }
 
 /// Options of `diff`.
@@ -628,6 +645,7 @@ impl Verb {
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
+            Self::Restart { .. } => "restart workloads",
             Self::Logs(_) => "output logs",
             _ => return None,
         })

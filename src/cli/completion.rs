@@ -232,6 +232,7 @@ mod tests {
             ("set state", "masks_and_file", true),
             ("delete config", "names", true),
             ("run workload", "runtime", true),
+            ("restart", "names", true),
             ("rollback", "id", true),
             ("diff", "agent", true),
             ("apply", "agent", true),

@@ -149,7 +149,7 @@ impl CliError {
                 "nothing was changed; 'ank apply --force' tries it again all the same"
             }
             Self::Refused(text) if text.contains(NO_STATE) => {
-                "the server is older than this ank and cannot roll back; apply the manifests of before instead"
+                "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
             }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) => {

@@ -97,6 +97,7 @@ fn signals(verb: &Verb) -> &'static [c_int] {
         | Verb::Set(_)
         | Verb::Delete(_)
         | Verb::Run(_)
+        | Verb::Restart { .. }
         | Verb::Rollback { .. } => &[SIGINT],
         _ => &[],
     }
@@ -122,9 +123,15 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         | Verb::Diff(DiffArguments { input, output: format }) => {
             return diff::print(apply::update(input, output)?, *format, link, output);
         }
-        Verb::Apply(ApplyArguments { input, rollback, force, .. }) => {
+        Verb::Apply(ApplyArguments { input, rollback, force, restart_dependents, .. }) => {
             let update = apply::update(input, output)?;
-            return context.update_and_wait(Update { rollback: *rollback, force: *force, ..update });
+            let names = rows::entries(update.new_state.at(&["desiredState", "workloads"]));
+            let restart = names.filter(|_| *restart_dependents).map(|(name, _)| name.to_owned()).collect();
+            return context.update_and_wait(Update { rollback: *rollback, force: *force, restart, ..update });
+        }
+        Verb::Restart { names } => {
+            let update = update::restart(names, link)?;
+            return context.update_and_wait(update);
         }
         Verb::Rollback { id } => return update::roll_back(*id, context),
         Verb::Mode(ModeArguments { mode: Some(mode), new, .. }) => {

@@ -73,7 +73,7 @@ fn row(state: &Node) -> Row {
 
 /// The runtime of the workload called `name` on `agent`. The effective state comes first: there a templated agent
 /// has its final name.
-fn runtime(state: &Node, name: &str, agent: &str) -> String {
+pub fn runtime(state: &Node, name: &str, agent: &str) -> String {
     let found = ["effectiveState", "desiredState"].into_iter().find_map(|part| {
         let workload = state.at(&[part, "workloads", name])?;
         (text(workload, &["agent"]) == agent).then(|| text(workload, &["runtime"]))

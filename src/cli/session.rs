@@ -36,6 +36,8 @@ pub struct Accepted {
     pub added: Vec<InstanceName>,
     /// Instances that end.
     pub deleted: Vec<InstanceName>,
+    /// Instances that start again, when all of them have ended.
+    pub restarted: Vec<InstanceName>,
     /// States received before the server accepted, oldest first.
     pub earlier: Vec<WorkloadState>,
 }
@@ -45,12 +47,14 @@ pub trait ServerLink {
     /// Reads the parts of the complete state that `masks` select; none means everything.
     fn complete_state(&mut self, masks: &[&str]) -> Result<Node>;
 
-    /// Changes the parts that `masks` name. States received before the server accepted are no next ones: they may be older
-    /// than the update.
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted>;
+    /// Sends an update. States received before the server accepted are no next ones: they may be older than the update.
+    fn update(&mut self, content: RequestContent) -> Result<Accepted>;
 
-    /// As [`Self::update_state`], to what was there before a guarded update.
-    fn roll_back(&mut self, update: u64) -> Result<Accepted>;
+    /// Changes the parts that `masks` name.
+    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted> {
+        let update = UpdateState { new_state: Some(Ok(new_state)), masks, ..UpdateState::default() };
+        self.update(RequestContent::UpdateState(update))
+    }
 
     /// Subscribes to changes of the parts of the state that `masks` select. Returns these parts as they are now.
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node>;
@@ -107,6 +111,8 @@ pub struct Update {
     pub force: bool,
     /// Put back what was there when it fails.
     pub rollback: bool,
+    /// Workloads to restart with all that need them; of those in a new state the ones that it changes.
+    pub restart: Vec<String>,
     /// Instead of all that: what was there before this guarded update, of which the masks are the names.
     pub rollback_of: Option<u64>,
     /// What is printed first when the server has accepted it; may be empty.
@@ -279,16 +285,6 @@ impl<'s> Session<'s> {
         drop(requests);
         let _ = threads::join_all(threads, STOP_DEADLINE); // The program ends anyway.
     }
-
-    fn change_state(&mut self, content: RequestContent) -> Result<Accepted> {
-        match self.request(content, CliError::Refused)? {
-            ResponseContent::UpdateStateSuccess { added, deleted } => {
-                let earlier = std::mem::take(&mut self.kept);
-                Ok(Accepted { added: instances(&added)?, deleted: instances(&deleted)?, earlier })
-            }
-            _ => Err(CliError::unexpected(UNEXPECTED)),
-        }
-    }
 }
 
 impl ServerLink for Session<'_> {
@@ -296,12 +292,16 @@ impl ServerLink for Session<'_> {
         self.read(masks, false, CliError::Response)
     }
 
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted> {
-        self.change_state(RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new_state)), masks }))
-    }
-
-    fn roll_back(&mut self, update: u64) -> Result<Accepted> {
-        self.change_state(RequestContent::RollBack(update))
+    fn update(&mut self, content: RequestContent) -> Result<Accepted> {
+        match self.request(content, CliError::Refused)? {
+            ResponseContent::UpdateStateSuccess { added, deleted, restarted } => {
+                let [mut added, deleted, restarted] =
+                    [instances(&added)?, instances(&deleted)?, instances(&restarted)?];
+                added.extend(restarted.iter().cloned()); // Some are there twice, which changes nothing.
+                Ok(Accepted { added, deleted, restarted, earlier: std::mem::take(&mut self.kept) })
+            }
+            _ => Err(CliError::unexpected(UNEXPECTED)),
+        }
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node> {

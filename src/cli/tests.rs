@@ -7,7 +7,7 @@ use super::output::Output;
 use super::session::{Accepted, Incoming, ServerLink};
 use crate::model::complete_state::execution_state_node;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AlteredFields, LogsRequest};
+use crate::model::messages::{AlteredFields, LogsRequest, RequestContent, UpdateState};
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::clock::{Clock, SystemClock};
@@ -55,6 +55,8 @@ pub struct ScriptedServer {
     pub reads: Vec<Vec<String>>,
     /// New states and masks of the updates.
     pub updates: Vec<(Node, Vec<String>)>,
+    /// What they restart.
+    pub restarts: Vec<Vec<String>>,
     /// Requests for logs.
     pub logs: Vec<LogsRequest>,
     /// Whether logs were cancelled.
@@ -70,6 +72,7 @@ impl ScriptedServer {
             now: SystemClock.now(),
             reads: Vec::new(),
             updates: Vec::new(),
+            restarts: Vec::new(),
             logs: Vec::new(),
             cancelled: false,
         }
@@ -101,18 +104,21 @@ impl ServerLink for ScriptedServer {
         }
     }
 
-    fn update_state(&mut self, new_state: Node, masks: Vec<String>) -> Result<Accepted, CliError> {
-        self.updates.push((new_state, masks));
+    fn update(&mut self, content: RequestContent) -> Result<Accepted, CliError> {
+        match content {
+            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
+                self.updates.push((new_state.and_then(Result::ok).unwrap_or_default(), masks));
+                self.restarts.push(restart);
+            }
+            RequestContent::RollBack(update) => self.updates.push((Node::Number(update), Vec::new())),
+            other => panic!("{other:?}"),
+        }
         match self.steps.pop_front() {
             Some(Step::Accept(accepted)) => Ok(accepted),
             Some(Step::Refuse(text)) => Err(CliError::Refused(text.to_owned())),
             None => Err(lost()),
             other => panic!("an update was sent, the script has {other:?}"),
         }
-    }
-
-    fn roll_back(&mut self, update: u64) -> Result<Accepted, CliError> {
-        self.update_state(Node::Number(update), Vec::new())
     }
 
     fn subscribe(&mut self, masks: &[&str]) -> Result<Node, CliError> {
@@ -187,7 +193,7 @@ pub fn reported(name: &str, phase: Phase, info: &str) -> WorkloadState {
 /// The response that these instances start and end.
 pub fn accepted(added: &[&str], deleted: &[&str]) -> Accepted {
     let all = |names: &[&str]| names.iter().map(|name| instance(name)).collect();
-    Accepted { added: all(added), deleted: all(deleted), earlier: Vec::new() }
+    Accepted { added: all(added), deleted: all(deleted), ..Accepted::default() }
 }
 
 /// The complete state in which `instances` run with podman, in the given phases.

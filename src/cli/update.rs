@@ -16,6 +16,7 @@ use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::{AGENT_PREFIX, CANNOT_BE_STAGED, UpdatePhase};
+use crate::model::messages::{RequestContent, UpdateState};
 use crate::model::names::{InstanceName, Name, is_name};
 use crate::model::nearest::meant;
 use crate::model::node::Node;
@@ -45,33 +46,40 @@ impl Context<'_> {
         if update.checks_modes && !self.ignore_modes {
             modes::check(&update.new_state, self.link, self.output)?;
         }
-        let Update { new_state, masks, deleted: typed, force, rollback, rollback_of, accepted: text, .. } = update;
-        if masks.is_empty() && rollback_of.is_none() {
+        let Update { new_state, masks, deleted: typed, force, rollback, restart, rollback_of, accepted: text, .. } =
+            update;
+        if masks.is_empty() && restart.is_empty() && rollback_of.is_none() {
             self.output.status("Nothing to update.")?;
             return Ok(ExitCode::Success);
         }
         self.output.debug(format_args!("updating {}", masks.join(", ")));
         let old = if rollback { Some(self.read(&masks)?) } else { None };
         let forgotten = if force { masks_to_forget(self.link, &masks)? } else { Vec::new() };
-        let sent = masks.iter().cloned().chain(forgotten).collect();
-        let send = |link: &mut dyn ServerLink, masks| match rollback_of {
-            Some(update) => link.roll_back(update),
-            None => link.update_state(new_state, masks),
+        let has_restart = !restart.is_empty();
+        let content = match rollback_of {
+            Some(update) => RequestContent::RollBack(update),
+            None => RequestContent::UpdateState(UpdateState {
+                new_state: (!masks.is_empty()).then_some(Ok(new_state)),
+                masks: masks.iter().cloned().chain(forgotten).collect(),
+                restart,
+            }),
         };
         if self.waiting.no_wait && !rollback {
-            send(self.link, sent)?;
+            let accepted = self.link.update(content)?;
+            self.report_restart(has_restart, &accepted)?;
             return Ok(ExitCode::Success);
         }
         let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
         let open = about(&before, &masks, UpdatePhase::is_open);
-        let accepted = send(self.link, sent)?;
+        let accepted = self.link.update(content)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
         if !text.is_empty() {
             self.output.status(&text)?;
         }
+        self.report_restart(has_restart, &accepted)?;
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
@@ -102,6 +110,17 @@ impl Context<'_> {
             ));
         }
         Ok(self.conclude(&state, end?))
+    }
+
+    /// Names what is restarted, or says that nothing is although an update that `has_restart` ends something.
+    fn report_restart(&mut self, has_restart: bool, accepted: &Accepted) -> Result<()> {
+        if !accepted.restarted.is_empty() {
+            let names: Vec<&str> = accepted.restarted.iter().map(|instance| &*instance.workload).collect();
+            self.output.status(&format!("Restarting '{}'.", names.join("', '")))?;
+        } else if has_restart && accepted.deleted.iter().any(|instance| !instance.agent.is_empty()) {
+            self.output.warn("this server cannot restart workloads: what needs the changed ones is not restarted");
+        }
+        Ok(())
     }
 
     /// Reads the parts of the complete state that `masks` select.
@@ -204,6 +223,14 @@ pub fn delete_workloads(names: &[String]) -> Result<Update> {
     Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })
 }
 
+/// The update that restarts workloads.
+pub fn restart(names: &[String], link: &mut dyn ServerLink) -> Result<Update> {
+    let state = link.complete_state(&["desiredState.workloads.*.agent"])?;
+    let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
+    CliError::check_workloads(names, known)?;
+    Ok(Update { restart: names.to_vec(), ..Update::default() })
+}
+
 /// The update that creates or replaces the workload.
 pub fn run_workload(arguments: &RunArguments) -> Result<Update> {
     let RunArguments { name, runtime, config, agent, tags, ignore_modes } = arguments;
@@ -291,7 +318,8 @@ impl WaitState {
                 row.update(&ExecutionState::plain(Phase::PendingInitial)); // The server's state for new instances.
             }
             if row.runtime.is_empty() {
-                row.runtime = before.map(|row| row.runtime.clone()).unwrap_or_default();
+                let known = || rows::runtime(now, &instance.workload, &instance.agent);
+                row.runtime = before.map_or_else(known, |row| row.runtime.clone());
             }
             watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
         }

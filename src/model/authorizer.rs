@@ -6,7 +6,7 @@
 use super::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use super::field_path::{self, WILDCARD};
 use super::mask_tree::{Branch, MaskTree};
-use super::messages::RequestContent;
+use super::messages::{RequestContent, UpdateState};
 use std::collections::BTreeSet;
 
 /// Comparisons of one request of a workload with places in its rules. A dozen masks for each of 5,000 workloads need
@@ -70,7 +70,14 @@ impl Authorizer {
         let mut steps = Steps(STEPS_MAX);
         match content {
             RequestContent::CompleteState(read) => self.read.check_masks(&read.masks, &mut steps),
-            RequestContent::UpdateState(update) => self.write.check_masks(&update.masks, &mut steps),
+            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
+                if new_state.is_some() || restart.is_empty() {
+                    self.write.check_masks(masks, &mut steps)?;
+                }
+                // The server compares those that need these as well.
+                let mask = |name: &String| format!("desiredState.workloads.{name}");
+                restart.iter().try_for_each(|name| self.write.check_mask(&mask(name), &mut steps))
+            }
             RequestContent::Logs(logs) => {
                 logs.instances.iter().try_for_each(|instance| self.log.check_name(&instance.workload, &mut steps))
             }

@@ -246,10 +246,10 @@ impl RequestContent {
     pub fn memory_bytes(&self) -> usize {
         let texts = |texts: &[String]| texts.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
         match self {
-            Self::UpdateState(UpdateState { new_state, masks }) => {
+            Self::UpdateState(UpdateState { new_state, masks, restart }) => {
                 let state =
                     new_state.as_ref().map_or(0, |state| state.as_ref().map_or_else(String::len, Node::memory_bytes));
-                state + texts(masks)
+                state + texts(masks) + texts(restart)
             }
             Self::CompleteState(read) => texts(&read.masks),
             Self::Logs(LogsRequest { instances, since, until, .. }) => {
@@ -274,6 +274,8 @@ pub struct UpdateState {
     pub new_state: Option<Result<Node, String>>,
     /// Paths to take from it; none means the whole desired state.
     pub masks: Vec<String>,
+    /// Workloads to restart with all that need them running; with a new state those of them that it changes.
+    pub restart: Vec<String>,
 }
 
 /// Reading of the state.
@@ -327,6 +329,8 @@ pub enum ResponseContent {
         added: Vec<String>,
         /// Instances that will end.
         deleted: Vec<String>,
+        /// Instances that start again when all of them have ended.
+        restarted: Vec<String>,
     },
     /// Logs of these instances will come.
     LogsAccepted(Vec<InstanceName>),

@@ -13,15 +13,20 @@ use crate::model::messages::{AddedWorkload, DeletedWorkload, FromServer, Respons
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::logging::log_source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Instances as responses name them.
+pub(super) fn texts(names: &[InstanceName]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
 
 impl ServerLoop {
     /// Makes a checked state the desired one and sends agents what that means for them. Returns the response.
     ///
     /// When workloads changed, subscribers have been notified before the agents; otherwise they are after the response.
     pub(super) fn commit(&mut self, prepared: PreparedUpdate) -> ResponseContent {
-        let PreparedUpdate { mut change, forms, failed, writes_mode } = prepared;
+        let PreparedUpdate { mut change, forms, failed, writes_mode, restarted } = prepared;
         let agent_tags = std::mem::take(&mut change.agent_tags);
         let workloads = &mut self.workloads;
         workloads.commits += 1;
@@ -52,17 +57,28 @@ impl ServerLoop {
         if let Some(modes) = self.workloads.modes.as_mut().filter(|_| writes_mode) {
             modes.cause = None;
         }
-        self.carry_out_in_mode(for_agents, changes)
+        let names = self.begin_restart(restarted);
+        let mut response = self.carry_out_in_mode(for_agents, &names, changes);
+        if let ResponseContent::UpdateStateSuccess { restarted, .. } = &mut response {
+            *restarted = self.restart_begun(&names);
+        }
+        response
     }
 
-    /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode: replaces
-    /// the effective workloads that differ, notifies subscribers and sends each connected agent its part.
-    pub(super) fn carry_out_in_mode(&mut self, difference: Difference, mut changes: Changes) -> ResponseContent {
-        let (Difference { added, deleted }, infos) = self.workloads.in_mode(difference);
+    /// Carries out what `difference`, which is about workloads with their own agents, means in the present mode, and as the
+    /// restart of the workloads `restarted` begins or ends: replaces the effective workloads that differ, notifies
+    /// subscribers and sends each connected agent its part.
+    pub(super) fn carry_out_in_mode(
+        &mut self,
+        difference: Difference,
+        restarted: &BTreeSet<Name>,
+        mut changes: Changes,
+    ) -> ResponseContent {
+        let (Difference { added, deleted }, infos) = self.workloads.in_mode(difference, restarted);
         if added.is_empty() && deleted.is_empty() {
             self.workloads.refresh_infos(&infos);
             self.unpublished.push(changes);
-            return ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] };
+            return ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![] };
         }
         let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
         let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
@@ -87,8 +103,10 @@ impl ServerLoop {
         let away = begun.iter().filter(|begun| self.peers.of_agent(&begun.agent).is_none());
         let away: Vec<&InstanceName> = away.collect();
         self.relieve_deletes(away.into_iter());
-        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
-        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted) }
+        // What a restart leaves out for now is going to start on its agent.
+        let scheduled = |it: InstanceName| self.workloads.scheduled(&it.workload).map_or(it, |added| added.instance);
+        let begun: Vec<InstanceName> = begun.into_iter().map(scheduled).collect();
+        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted), restarted: vec![] }
     }
 
     /// Workloads of a start that cannot be taken over have no agent and never start; their state has the reason. An
@@ -105,8 +123,8 @@ impl ServerLoop {
             self.timings.accept(&instance, self.now());
             let added = AddedWorkload { instance, workload };
             self.workloads.begin(&added);
-            if let Some(modes) = &mut self.workloads.modes {
-                modes.add_failed(&added);
+            if let Some(placed) = &mut self.workloads.placed {
+                placed.insert(name.clone(), added.clone());
             }
             if let Some(before_hooks) = &mut self.workloads.before_hooks {
                 before_hooks.insert(name, added);

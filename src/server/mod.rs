@@ -22,6 +22,7 @@ mod plan;
 mod prepare;
 mod requester;
 mod requests;
+mod restarts;
 pub mod settings;
 pub mod state_store;
 pub mod state_view;
@@ -153,6 +154,7 @@ impl ServerLoop {
     /// From now on a config item decides which workloads run. To be called before the first update.
     pub fn set_modes(&mut self, settings: ModeSettings) {
         self.workloads.modes = Some(Modes::new(settings));
+        self.workloads.placed = Some(self.workloads.effective.clone());
     }
 
     /// From now on each accepted desired state is given to `store`. To be called after the start.
@@ -303,7 +305,7 @@ impl ServerLoop {
                 self.peer_gone(peer);
                 self.respond_with_usage();
             }
-            if !self.settle_updates() {
+            if !(self.settle_updates() | self.settle_restarts()) {
                 return;
             }
         }

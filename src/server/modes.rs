@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// Modes that one workload may name. The server keeps each name; a vehicle has a handful.
 const MODES_OF_WORKLOAD: usize = 64;
 
+/// Workloads with their own agents.
+type Placed = BTreeMap<Name, AddedWorkload>;
+
 /// The modes of a server.
 #[derive(Debug, Default)]
 pub struct Modes {
@@ -30,8 +33,6 @@ pub struct Modes {
     current: Option<String>,
     /// The info of workloads outside of the current mode, shared by their states.
     info: Arc<str>,
-    /// All workloads as they are in their modes, with their own agents.
-    workloads: BTreeMap<Name, AddedWorkload>,
     /// Essential instances whose final failure was seen.
     failed: BTreeSet<InstanceName>,
     /// Why the server switched by itself, until a client writes the config item.
@@ -75,15 +76,15 @@ impl Modes {
     }
 
     /// The modes of all workloads, the current one and the one for failures.
-    pub fn known(&self) -> BTreeSet<&str> {
-        let named = self.tagged().flat_map(|(_, modes)| mode_names(modes));
+    fn known<'m>(&'m self, workloads: &'m Placed) -> BTreeSet<&'m str> {
+        let named = tagged(workloads).flat_map(|(_, modes)| mode_names(modes));
         named.chain(self.current()).chain(self.on_failure()).collect()
     }
 
-    /// What clients read of them.
-    pub fn node(&self) -> Node {
+    /// What clients read of them and the modes of these workloads.
+    pub fn node(&self, workloads: &Placed) -> Node {
         let text = |key, text: Option<&str>| Some((key, Node::text(text?)));
-        let known = Node::List(self.known().into_iter().map(Node::text).collect());
+        let known = Node::List(self.known(workloads).into_iter().map(Node::text).collect());
         let entries = [
             text("configItem", Some(self.item())),
             text("current", self.current()),
@@ -92,16 +93,6 @@ impl Modes {
             text("cause", self.cause.as_deref()),
         ];
         Node::map(entries.into_iter().flatten())
-    }
-
-    /// The workloads that are not in every mode, with the texts of their tags.
-    fn tagged(&self) -> impl Iterator<Item = (&Name, &String)> {
-        self.workloads.iter().filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
-    }
-
-    /// All workloads with their own agents, in the current mode or not.
-    pub fn workloads(&self) -> &BTreeMap<Name, AddedWorkload> {
-        &self.workloads
     }
 
     /// Whether an update with these masks writes the config item, with the same text or another.
@@ -163,9 +154,9 @@ impl Modes {
         }
     }
 
-    /// Checks that the config item may go: hooks may have given the tag to a workload that `stays`.
-    pub fn check_hooked(&self, stays: impl Fn(&Name) -> bool) -> Result<(), String> {
-        self.tagged().find(|(name, _)| stays(name)).map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
+    /// Checks that the config item may go: hooks may have given the tag to one of `workloads` that `stays`.
+    pub fn check_hooked(&self, workloads: &Placed, stays: impl Fn(&Name) -> bool) -> Result<(), String> {
+        tagged(workloads).find(|(name, _)| stays(name)).map_or(Ok(()), |(name, _)| Err(self.no_item(name)))
     }
 
     fn no_item(&self, name: &Name) -> String {
@@ -174,87 +165,42 @@ impl Modes {
 
     // --------------------------------------------------------------- switching
 
-    /// Adds a workload that has no agent because it failed at the start.
-    pub fn add_failed(&mut self, added: &AddedWorkload) {
-        self.workloads.insert(added.instance.workload.clone(), added.clone());
-    }
-
-    /// Carries out `difference`, which is about workloads with their own agents, and the present config item. Returns what
-    /// that means for those in `effective`, and the workloads whose additional info may be another one now.
+    /// Takes over the present config item. Returns those of `workloads` that may be inside or outside now.
     // [impl->swdd~server-modes-switch~1]
-    pub fn switch(
-        &mut self,
-        difference: &Difference,
-        item: Option<&ConfigItem>,
-        effective: &BTreeMap<Name, AddedWorkload>,
-    ) -> (Difference, BTreeSet<Name>) {
-        let Difference { added, deleted } = difference;
-        let names = added.iter().map(|added| &added.instance).chain(deleted).map(|instance| instance.workload.clone());
-        let mut touched: BTreeSet<Name> = names.collect();
-        difference.carry_out(&mut self.workloads);
+    pub fn switch(&mut self, item: Option<&ConfigItem>, workloads: &Placed) -> Vec<Name> {
         let mode = text(item);
-        if mode != self.current() {
-            let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
-            self.info = mode.map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'")).into();
-            self.log_switch(old.as_deref());
-            if old.is_some() {
-                let SwitchCounts { client, failure } = &mut self.switches;
-                *(if self.cause.is_some() { failure } else { client }) += 1;
-            }
-            touched.extend(self.tagged().map(|(name, _)| name.clone()));
+        if mode == self.current() {
+            return Vec::new();
         }
-        let mut difference = Difference::default();
-        for name in &touched {
-            let (old, new) = (effective.get(name), self.workloads.get(name).map(|added| self.in_mode(added)));
-            if old == new.as_ref() {
-                continue;
-            }
-            if let Some(AddedWorkload { instance, .. }) = old {
-                if new.as_ref().is_none_or(|new| new.instance != *instance) {
-                    self.failed.remove(instance);
-                }
-                difference.deleted.push(instance.clone());
-            }
-            difference.added.extend(new);
+        let old = std::mem::replace(&mut self.current, mode.map(str::to_owned));
+        self.info = mode.map_or_else(String::new, |mode| format!("{NOT_IN_MODE}{mode}'")).into();
+        self.log_switch(old.as_deref(), workloads);
+        if old.is_some() {
+            let SwitchCounts { client, failure } = &mut self.switches;
+            *(if self.cause.is_some() { failure } else { client }) += 1;
         }
-        (difference, touched)
+        tagged(workloads).map(|(name, _)| name.clone()).collect()
     }
 
-    fn log_switch(&self, old: Option<&str>) {
+    fn log_switch(&self, old: Option<&str>, workloads: &Placed) {
         let Some(mode) = self.current() else { return };
         match old {
             Some(old) => log::info!("Switched from mode '{old}' to '{mode}'."),
             None => log::info!("The mode is '{mode}'."),
         }
-        if !self.tagged().any(|(_, modes)| mode_names(modes).any(|name| name == mode)) {
+        if !tagged(workloads).any(|(_, modes)| mode_names(modes).any(|name| name == mode)) {
             log::warn!("No workload names mode '{mode}' in its tag 'modes'; only workloads without this tag run.");
         }
     }
 
-    fn is_inside(&self, workload: &Workload) -> bool {
+    /// Whether a workload is in the current mode.
+    pub fn is_inside(&self, workload: &Workload) -> bool {
         self.current().is_none_or(|mode| is_in_mode(&workload.tags, mode))
     }
 
-    /// The workload as it is effective now: outside of the current mode it has no agent.
-    // [impl->swdd~server-modes-outside-is-not-scheduled~1]
-    pub fn in_mode(&self, added: &AddedWorkload) -> AddedWorkload {
-        let AddedWorkload { instance, workload } = added;
-        if instance.agent.is_empty() || self.is_inside(workload) {
-            return added.clone();
-        }
-        let agent = Name::default();
-        let workload = Arc::new(Workload { agent: agent.clone(), ..Workload::clone(workload) });
-        AddedWorkload { instance: InstanceName { agent, ..instance.clone() }, workload }
-    }
-
-    /// The state of an instance without an agent.
-    pub fn unscheduled(&self, name: &Name) -> ExecutionState {
-        match self.workloads.get(name) {
-            Some(added) if !self.is_inside(&added.workload) => {
-                ExecutionState::with_info(Phase::NotScheduled, self.info.clone())
-            }
-            _ => ExecutionState::plain(Phase::NotScheduled),
-        }
+    /// The state of a workload outside of the current mode.
+    pub fn outside(&self) -> ExecutionState {
+        ExecutionState::with_info(Phase::NotScheduled, self.info.clone())
     }
 
     // --------------------------------------------------------------- failures
@@ -262,6 +208,11 @@ impl Modes {
     /// Whether the final failure of an essential instance was seen.
     pub fn has_failed(&self, instance: &InstanceName) -> bool {
         self.failed.contains(instance)
+    }
+
+    /// The failures of instances that have ended mean nothing any more.
+    pub fn forget_failures(&mut self, Difference { added, deleted }: &Difference) {
+        self.failed.retain(|failed| !deleted.contains(failed) || added.iter().any(|added| added.instance == *failed));
     }
 
     /// Notes which effective instances have finally failed by these reports. Returns the essential ones that had not before,
@@ -292,6 +243,11 @@ impl Modes {
         }
         failures
     }
+}
+
+/// The workloads that are not in every mode, with the texts of their tags.
+fn tagged(workloads: &Placed) -> impl Iterator<Item = (&Name, &String)> {
+    workloads.iter().filter_map(|(name, added)| Some((name, added.workload.tags.get(MODES_TAG)?)))
 }
 
 /// Whether nothing will restart a workload in this state by itself, or nothing has succeeded in that for long.

@@ -36,6 +36,8 @@ pub struct PreparedUpdate {
     pub failed: Failed,
     /// Whether a client writes the config item of the mode, also with the text that it has.
     pub writes_mode: bool,
+    /// Workloads that are restarted.
+    pub restarted: BTreeSet<Name>,
 }
 
 /// What brings a change, which decides about workloads that cannot be taken over.
@@ -160,7 +162,7 @@ impl Workloads {
         if let Some(cycle) = find_cycle(workload, new.map(|(name, _)| name)) {
             return Err(UpdateError::cycle(&cycle));
         }
-        Ok(PreparedUpdate { change, forms, failed, writes_mode: false })
+        Ok(PreparedUpdate { change, forms, failed, ..PreparedUpdate::default() })
     }
 
     /// Checks what `change` says about modes, if there are modes.
@@ -177,7 +179,7 @@ impl Workloads {
             for (name, workload) in self.desired.workloads.iter().filter(|(name, _)| stays(name)) {
                 checked = checked.and_then(|()| modes.check(name, workload, false));
             }
-            checked = checked.and_then(|()| modes.check_hooked(stays));
+            checked = checked.and_then(|()| modes.check_hooked(self.placed(), stays));
         }
         checked.map_err(UpdateError::invalid)
     }
@@ -200,7 +202,7 @@ impl Workloads {
             checked.map_err(|error| invalid(&error))?;
         }
         let effective =
-            |name: &str| forms.get(name).map_or_else(|| self.before_modes().get(name), |it| it.effective.as_ref());
+            |name: &str| forms.get(name).map_or_else(|| self.placed().get(name), |it| it.effective.as_ref());
         let workload = |name: &str| effective(name).map(|added| &*added.workload);
         match find_cycle(workload, new().map(|added| &added.instance.workload)) {
             Some(cycle) => Err(UpdateError::cycle(&cycle)),
@@ -210,7 +212,7 @@ impl Workloads {
 
     /// An instance that is replaced ends even if a hook forgot it, one that does not exist cannot end.
     fn change_by_hooks(&self, prepared: &mut PreparedUpdate, output: WorkloadPlan) -> Result<(), String> {
-        let effective = self.before_modes();
+        let effective = self.placed();
         let made = std::mem::take(&mut prepared.forms);
         let as_it_is = |(name, form): (&Name, &Form)| {
             (name.clone(), Form { effective: effective.get(name).cloned(), ..form.clone() })

@@ -42,9 +42,9 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
     if id.len() > REQUEST_ID_MAX {
         return Some(format!("The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed", id.len()));
     }
-    let masks = match content {
-        RequestContent::UpdateState(update) => &update.masks,
-        RequestContent::CompleteState(read) => &read.masks,
+    let (masks, names) = match content {
+        RequestContent::UpdateState(update) => (&update.masks, &update.restart[..]),
+        RequestContent::CompleteState(read) => (&read.masks, &[][..]),
         RequestContent::Logs(logs) => {
             let time = [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
                 let bytes = time.as_ref().map(String::len).filter(|bytes| *bytes > LOG_TIME_MAX)?;
@@ -55,7 +55,7 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
         _ => return None,
     };
     // A mask that is there twice counts once.
-    let different: HashSet<&String> = masks.iter().collect();
+    let different: HashSet<&String> = masks.iter().chain(names).collect();
     let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")
@@ -184,16 +184,20 @@ impl ServerLoop {
     fn prepare_update(&self, requester: &Requester, content: RequestContent) -> Result<PreparedUpdate, UpdateError> {
         let update = match content {
             RequestContent::RollBack(number) => {
-                return self.workloads.prepare(self.change_before(number, requester)?, Occasion::Update);
+                let (change, restarted) = self.change_before(number, requester)?;
+                return Ok(PreparedUpdate { restarted, ..self.workloads.prepare(change, Occasion::Update)? });
             }
             RequestContent::UpdateState(update) => update,
             _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
         };
         let again = self.failed_at_start(&update.masks);
+        let (restart, has_state) = (update.restart.clone(), update.new_state.is_some());
         let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
         let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
         again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-        Ok(PreparedUpdate { writes_mode, ..self.workloads.prepare(change, Occasion::Update)? })
+        let prepared = self.workloads.prepare(change, Occasion::Update)?;
+        let restarted = self.to_restart(&restart, has_state.then_some(&prepared.forms), requester)?;
+        Ok(PreparedUpdate { writes_mode: writes_mode && has_state, restarted, ..prepared })
     }
 
     /// Checks an update, has the hooks look at it, and carries it out.
@@ -279,7 +283,9 @@ impl ServerLoop {
                 continue;
             }
             let part = match *name {
-                "modes" => self.workloads.modes.as_ref().and_then(|modes| wanted.take(modes.node())),
+                "modes" => {
+                    self.workloads.modes.as_ref().and_then(|modes| wanted.take(modes.node(self.workloads.placed())))
+                }
                 "timings" => self.timings.read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
                 "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(warning))),

@@ -10,6 +10,7 @@ mod many_masks;
 mod masks;
 mod modes;
 mod peers;
+mod restarts;
 mod rights;
 mod unwanted;
 mod updates;
@@ -61,6 +62,11 @@ impl ServerLoop {
     /// What the delete of an instance waits for, as it was sent last.
     pub fn delete_conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.deletes.conditions(instance)
+    }
+
+    /// Workloads that are out of the effective state until their restarts go on.
+    pub fn restarting(&self) -> BTreeSet<Name> {
+        self.workloads.restarts.iter().flat_map(|restart| &restart.names).cloned().collect()
     }
 
     /// Whether it has modes.
@@ -276,7 +282,7 @@ pub fn desired(yaml: &str) -> DesiredState {
 /// The added and deleted instances of an answer to an update, or its error.
 fn outcome(answer: ResponseContent) -> Result<(Vec<String>, Vec<String>), String> {
     match answer {
-        ResponseContent::UpdateStateSuccess { added, deleted } => Ok((added, deleted)),
+        ResponseContent::UpdateStateSuccess { added, deleted, .. } => Ok((added, deleted)),
         ResponseContent::Error(text) => Err(text),
         other => panic!("{other:?}"),
     }
@@ -290,7 +296,7 @@ pub fn read(masks: &[&str], subscribe: bool) -> RequestContent {
 
 pub fn update(new_state: &str, masks: &[&str]) -> RequestContent {
     let masks = masks.iter().map(|mask| (*mask).to_owned()).collect();
-    RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree(new_state))), masks })
+    RequestContent::UpdateState(UpdateState { new_state: Some(Ok(tree(new_state))), masks, ..Default::default() })
 }
 
 /// A field tree from YAML.

@@ -163,7 +163,8 @@ pub fn requested_change(
     may_forget: bool,
 ) -> Result<StateChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
-        (None, _) => Err(UpdateError::Rule(NO_STATE.to_owned())),
+        (None, _) if update.restart.is_empty() => Err(UpdateError::Rule(NO_STATE.to_owned())),
+        (None, _) => Ok(StateChange { api_version: current.desired.api_version.clone(), ..StateChange::default() }),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
         (Some(Err(reason)), _) => Err(UpdateError::Other(format!("Failed to parse new state, '{reason}'"))),
         (Some(Ok(new)), []) => whole_state(current.desired, &new),

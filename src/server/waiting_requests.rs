@@ -227,7 +227,11 @@ mod tests {
     }
 
     fn update(bytes: usize) -> RequestContent {
-        RequestContent::UpdateState(UpdateState { new_state: Some(Err("x".repeat(bytes))), masks: vec![] })
+        RequestContent::UpdateState(UpdateState {
+            new_state: Some(Err("x".repeat(bytes))),
+            masks: vec![],
+            ..Default::default()
+        })
     }
 
     fn add(waiting: &mut WaitingRequests, requester: &Requester, id: &str, content: RequestContent) -> bool {

@@ -11,6 +11,7 @@ use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Additional info stored of such an instance, in bytes.
 pub const UNWANTED_INFO_MAX: usize = 256;
@@ -33,6 +34,18 @@ const STATE_BYTES: usize = 256;
 /// Those of one workload among them: updates that follow each other faster than its agent carries them out.
 pub const DELETED_OF_WORKLOAD: usize = 256;
 
+/// The info of a workload that is out of the effective state until its restart goes on.
+const RESTARTS: &str = "being restarted";
+
+/// Workloads that are restarted together.
+#[derive(Debug)]
+pub struct Restart {
+    /// All of them.
+    pub names: BTreeSet<Name>,
+    /// Instances whose ends it waits for.
+    pub stopping: Vec<InstanceName>,
+}
+
 /// All workloads.
 #[derive(Default)]
 pub struct Workloads {
@@ -48,6 +61,11 @@ pub struct Workloads {
     pub before_hooks: Option<BTreeMap<Name, AddedWorkload>>,
     /// The modes of the vehicle; only where the settings name their config item.
     pub modes: Option<Modes>,
+    /// What is being restarted.
+    pub restarts: Vec<Restart>,
+    /// All workloads with their own agents; only kept with modes and during restarts, when some of them are effective
+    /// without.
+    pub placed: Option<BTreeMap<Name, AddedWorkload>>,
     /// What runs.
     pub states: WorkloadStates,
     /// Instances that are staged and whose state is the server's own: no agent knows of them.
@@ -93,25 +111,50 @@ impl Workloads {
 
     /// The rendered workloads, as they were before hooks changed them.
     pub fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
-        self.before_hooks.as_ref().unwrap_or_else(|| self.before_modes())
+        self.before_hooks.as_ref().unwrap_or_else(|| self.placed())
     }
 
-    /// The effective workloads with their own agents, in the current mode or not.
-    pub fn before_modes(&self) -> &BTreeMap<Name, AddedWorkload> {
-        self.modes.as_ref().map_or(&self.effective, Modes::workloads)
+    /// The effective workloads with their own agents, also outside of the current mode and while they are restarted.
+    pub fn placed(&self) -> &BTreeMap<Name, AddedWorkload> {
+        self.placed.as_ref().unwrap_or(&self.effective)
     }
 
-    /// What `difference`, which is about workloads with their own agents, and the present mode mean for the effective
-    /// workloads. Also returns the workloads for [`Self::refresh_infos`].
-    pub fn in_mode(&mut self, difference: Difference) -> (Difference, BTreeSet<Name>) {
-        let Some(modes) = &mut self.modes else { return (difference, BTreeSet::new()) };
-        let item = self.desired.configs.get(modes.item());
-        modes.switch(&difference, item, &self.effective)
+    /// Carries out `difference`, which is about workloads with their own agents. Returns what that, the present mode and
+    /// the begin or end of a restart of the workloads `restarted` mean for the effective workloads, and the workloads for
+    /// [`Self::refresh_infos`].
+    pub fn in_mode(&mut self, difference: Difference, restarted: &BTreeSet<Name>) -> (Difference, BTreeSet<Name>) {
+        let Some(placed) = &mut self.placed else { return (difference, BTreeSet::new()) };
+        let added = difference.added.iter().map(|added| &added.instance);
+        let names = added.chain(&difference.deleted).map(|instance| &instance.workload).chain(restarted);
+        let mut touched: BTreeSet<Name> = names.cloned().collect();
+        difference.carry_out(placed);
+        if let Some(modes) = &mut self.modes {
+            touched.extend(modes.switch(self.desired.configs.get(modes.item()), placed));
+        }
+        let effective = |added| if self.is_restarting(added) { without_agent(added) } else { self.seen(added) };
+        let now = touched.iter().map(|name| (name.clone(), self.placed().get(name).map(effective)));
+        let difference = Difference::to(&self.effective, now);
+        if let Some(modes) = &mut self.modes {
+            modes.forget_failures(&difference);
+        }
+        (difference, touched)
     }
 
-    /// A workload with its own agent as it is effective in the present mode.
+    /// Whether a workload is out of the effective state until its restart goes on.
+    fn is_restarting(&self, added: &AddedWorkload) -> bool {
+        self.restarts.iter().any(|restart| restart.names.contains(&added.instance.workload))
+    }
+
+    /// A workload with its own agent as it is effective in the present mode, at the latest after a restart.
+    // [impl->swdd~server-modes-outside-is-not-scheduled~1]
     pub fn seen(&self, added: &AddedWorkload) -> AddedWorkload {
-        self.modes.as_ref().map_or_else(|| added.clone(), |modes| modes.in_mode(added))
+        let is_inside = self.modes.as_ref().is_none_or(|modes| modes.is_inside(&added.workload));
+        if is_inside { added.clone() } else { without_agent(added) }
+    }
+
+    /// The workload `name`, as [`Self::seen`], if it has an agent then.
+    pub fn scheduled(&self, name: &Name) -> Option<AddedWorkload> {
+        self.placed().get(name).map(|added| self.seen(added)).filter(|added| !added.instance.agent.is_empty())
     }
 
     /// What these forms would change in the present mode.
@@ -122,13 +165,13 @@ impl Workloads {
 
     /// A workload as it is by now.
     pub fn form(&self, name: &Name) -> Form {
-        let [rendered, effective] = [self.before_hooks(), self.before_modes()].map(|all| all.get(name).cloned());
+        let [rendered, effective] = [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
         Form { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
     }
 
     /// What leads to these forms, about workloads with their own agents.
     pub fn difference(&self, forms: &BTreeMap<Name, Form>) -> Difference {
-        Difference::to(self.before_modes(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
+        Difference::to(self.placed(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
     }
 
     /// These are the rendered forms now. Returns what leads to them, about workloads with their own agents.
@@ -147,10 +190,12 @@ impl Workloads {
 
     /// The state of an instance that no agent has reported yet.
     pub fn first_state(&self, instance: &InstanceName) -> ExecutionState {
-        match &self.modes {
+        let added = self.placed().get(&instance.workload);
+        match (&self.modes, added) {
             _ if !instance.agent.is_empty() => ExecutionState::plain(Phase::PendingInitial),
-            Some(modes) => modes.unscheduled(&instance.workload),
-            None => ExecutionState::plain(Phase::NotScheduled),
+            (Some(modes), Some(added)) if !modes.is_inside(&added.workload) => modes.outside(),
+            (_, Some(added)) if self.is_restarting(added) => ExecutionState::with_info(Phase::NotScheduled, RESTARTS),
+            _ => ExecutionState::plain(Phase::NotScheduled),
         }
     }
 
@@ -177,6 +222,13 @@ impl Workloads {
         self.dependents.remove(name, needed_running(&ended.workload));
         Some(ended)
     }
+}
+
+/// A workload that is not scheduled for now.
+fn without_agent(AddedWorkload { instance, workload }: &AddedWorkload) -> AddedWorkload {
+    let agent = Name::default();
+    let workload = Arc::new(Workload { agent: agent.clone(), ..Workload::clone(workload) });
+    AddedWorkload { instance: InstanceName { agent, ..instance.clone() }, workload }
 }
 
 // ------------------------------------------------------------ dependencies

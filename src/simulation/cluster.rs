@@ -547,7 +547,7 @@ impl Cluster {
             _ => true,
         };
         let update = match &request.content {
-            RequestContent::UpdateState(update) => Some(update.clone()),
+            RequestContent::UpdateState(update) => Some(update.clone()).filter(|update| update.new_state.is_some()),
             // Only commanders ask for it here.
             RequestContent::RollBack(number) => {
                 let known = self.server.as_ref().zip(self.guards.as_ref());
@@ -581,7 +581,7 @@ impl Cluster {
         self.tell_server(PeerEvent::Message { peer, message: ToServer::Goodbye, room: Room::default() });
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
-                ResponseContent::UpdateStateSuccess { added, deleted } => {
+                ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
                     let names = added.iter().chain(&deleted).filter_map(|text| InstanceName::parse(text));
                     self.last_changed = names.map(|instance| instance.workload).collect();
                     Some(Ok(()))

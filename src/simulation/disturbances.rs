@@ -41,6 +41,8 @@ pub struct Disturbances {
     pub damages: u32,
     /// Requests of commanders that are a rollback of a guarded update.
     pub rollbacks: u32,
+    /// Requests of commanders that restart workloads, with an update or without.
+    pub restarts: u32,
 }
 
 /// Kinds that there were not from the begin. A seed without them does what it did before there were any.
@@ -48,7 +50,7 @@ pub const NEWER: [&str; 4] = ["server_pauses", "manifests", "departures", "storm
 /// As [`NEWER`], for those that came after them.
 pub const NEWEST: [&str; 2] = ["strange_ends", "self_removals"];
 /// As [`NEWEST`], for those that came after them.
-pub const LATEST: [&str; 5] = ["prepares", "modes", "guards", "damages", "rollbacks"];
+pub const LATEST: [&str; 6] = ["prepares", "modes", "guards", "damages", "rollbacks", "restarts"];
 
 impl Disturbances {
     /// Each seed has only some kinds of faults: what happens rarely would otherwise drown in what happens often.
@@ -91,12 +93,14 @@ impl Disturbances {
             guards: 0,
             damages: 0,
             rollbacks: 0,
+            restarts: 0,
         };
         disturbances.engine.strange_ends = up_to(&mut newer, 30);
         disturbances.prepares = up_to(&mut newer, 150).min(100);
         disturbances.guards = up_to(&mut newer, 80);
         disturbances.damages = up_to(&mut newer, 50);
         disturbances.rollbacks = up_to(&mut newer, 30);
+        disturbances.restarts = up_to(&mut newer, 40);
         disturbances
     }
 
@@ -111,7 +115,7 @@ impl Disturbances {
     }
 
     /// Each kind of fault by its name.
-    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 31] {
+    pub fn kinds(&mut self) -> [(&'static str, &mut u32); 32] {
         let Self {
             engine,
             slow_network,
@@ -134,6 +138,7 @@ impl Disturbances {
             guards,
             damages,
             rollbacks,
+            restarts,
         } = self;
         [
             ("start_fails", &mut engine.start_fails),
@@ -167,6 +172,7 @@ impl Disturbances {
             ("guards", guards),
             ("damages", damages),
             ("rollbacks", rollbacks),
+            ("restarts", restarts),
         ]
     }
 }

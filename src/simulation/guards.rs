@@ -93,7 +93,10 @@ impl Guards {
                     }
                 }
             }
-            let is_changed = |name: &&Name| before.effective().get(*name) != view.effective.get(*name);
+            let is_changed = |name: &&Name| {
+                // What comes back after a restart is no part of that.
+                before.effective().get(*name) != view.effective.get(*name) && !before.restarting().contains(*name)
+            };
             let is_carried_out = was_open && is_same_mode && update.phase != UpdatePhase::Undone;
             if is_carried_out && update.names.iter().any(|name| is_changed(&name)) {
                 let mut concerned =
@@ -104,7 +107,7 @@ impl Guards {
             }
             let waited = earlier.get(number).map(|earlier| &earlier.pending);
             for name in update.pending.iter().filter(|name| waited.is_some_and(|waited| waited.contains(*name))) {
-                if is_same_mode && before.effective().get(name) != view.effective.get(name) {
+                if is_same_mode && is_changed(&name) {
                     return Some(format!("'{name}' has changed although update {number} is only being staged"));
                 }
             }
@@ -133,7 +136,7 @@ impl Guards {
             masks.push(format!("desiredState.workloads.{name}"));
         }
         let tree = Node::map([("desiredState", wished.node(Rendering::Sparse))]);
-        (!masks.is_empty()).then_some(UpdateState { new_state: Some(Ok(tree)), masks })
+        (!masks.is_empty()).then_some(UpdateState { new_state: Some(Ok(tree)), masks, ..Default::default() })
     }
 
     /// Whether the new form of a workload has a condition under which it may come into force, and its agent has not

@@ -28,6 +28,8 @@ use std::time::Duration;
 pub const SAME_AS: &str = "it is the same as update";
 /// Part of the refusal of one more guarded update.
 pub const MANY_OPEN: &str = "guarded updates are open";
+/// Parts of the refusals of restarts.
+const RESTART_REFUSED: [&str; 4] = ["does not exist", "does not run", "is not connected", "is a part of update"];
 /// Once nothing disturbs any more, everything must be in order after this time: some of the longest pauses between
 /// retries, or one revival of a workload that gave up, each followed by what depends on it.
 const SETTLED_AFTER: Duration = Duration::from_secs(90 * 60);
@@ -247,7 +249,14 @@ impl Scenario {
         if self.happens(self.disturbances.rollbacks) {
             return self.commander_rolls_back();
         }
-        let Some((update, desired)) = self.next_update() else { return };
+        let restarts = self.happens(self.disturbances.restarts);
+        if restarts && self.random.bool() {
+            return self.commander_restarts();
+        }
+        let Some((mut update, desired)) = self.next_update() else { return };
+        if restarts {
+            update.restart = desired.workloads.keys().map(ToString::to_string).collect();
+        }
         let update = RequestContent::UpdateState(update);
         let repeated = self.random.u8(0..10) == 0;
         // What is in force of these may name a mode although their new form does not.
@@ -259,13 +268,14 @@ impl Scenario {
             Some(Err(text)) => {
                 self.cluster.trace.line(|| format!("commander: {text}"));
                 let is_refusal = ["cycle", SAME_AS, MANY_OPEN].iter().any(|refusal| text.contains(refusal));
+                let is_refusal = is_refusal || restarts && RESTART_REFUSED.iter().any(|it| text.contains(it));
                 if !(is_refusal || are_staged && text.contains("has the tag 'modes'")) {
                     self.cluster.violations.push(format!("a valid update was refused: {text}"));
                 }
             }
             None => {}
         }
-        if repeated {
+        if repeated && !restarts {
             let again = self.cluster.ask(update);
             // One that joins an update whose time is used up is undone at once, and leads elsewhere from there.
             if again != answer && self.undone() == undone {
@@ -273,6 +283,18 @@ impl Scenario {
                     .violations
                     .push(format!("the same update has two different answers: {answer:?}, {again:?}"));
             }
+        }
+    }
+
+    /// Any workload, also one that does not exist or does not run.
+    fn commander_restarts(&mut self) {
+        let restart = vec![self.any_name().1.to_string()];
+        self.cluster.trace.line(|| format!("commander: restarts {restart:?}"));
+        let answer = self.cluster.ask(RequestContent::UpdateState(UpdateState { restart, ..Default::default() }));
+        if let Some(Err(text)) = answer
+            && !RESTART_REFUSED.iter().any(|it| text.contains(it))
+        {
+            self.cluster.violations.push(format!("a valid restart was refused: {text}"));
         }
     }
 
@@ -297,12 +319,14 @@ impl Scenario {
         let Some(server) = &self.cluster.server else { return };
         let mut desired = server.view().desired.clone();
         let was_in_force: BTreeMap<_, _> = server.view().effective.clone();
-        let staged = pending(server); // What is desired of these is not in force.
+        // What is desired of these is not in force.
+        let staged: BTreeSet<Name> = pending(server).into_iter().chain(server.restarting()).collect();
         let mode = modes::MODES[self.random.usize(..modes::MODES.len())];
         self.cluster.trace.line(|| format!("commander: switches to '{mode}'"));
         desired.configs.insert(modes::ITEM.to_owned(), ConfigItem::Text(mode.to_owned()));
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
-        let update = UpdateState { new_state: Some(Ok(tree)), masks: vec![modes::ITEM_MASK.to_owned()] };
+        let update =
+            UpdateState { new_state: Some(Ok(tree)), masks: vec![modes::ITEM_MASK.to_owned()], ..Default::default() };
         match self.cluster.ask(RequestContent::UpdateState(update)) {
             Some(Ok(())) => self.past.push(desired.clone()),
             Some(Err(text)) => self.cluster.violations.push(format!("a switch was refused: {text}")),
@@ -354,7 +378,7 @@ impl Scenario {
         }
         let tree = Node::map([("desiredState", desired.node(Rendering::Sparse))]);
         self.cluster.trace.line(|| format!("commander: {masks:?} {:?}", texts(&desired)));
-        Some((UpdateState { new_state: Some(Ok(tree)), masks }, desired))
+        Some((UpdateState { new_state: Some(Ok(tree)), masks, ..Default::default() }, desired))
     }
 
     /// A number below `end` without drawing one, so that seeds do what they did without this choice.

@@ -30,6 +30,10 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
     if let Some(wrong) = not_in_force(server) {
         return Some(wrong);
     }
+    let restarting = server.restarting();
+    if !restarting.is_empty() {
+        return Some(format!("the restart of {restarting:?} does not end"));
+    }
     let view = server.view();
     let effective: Effective = view.effective.clone();
     let pending = pending(server);

@@ -25,6 +25,8 @@ pub struct Before {
     undone: BTreeSet<u64>,
     /// Workloads whose new form was not in force.
     pending: BTreeSet<Name>,
+    /// Workloads that were being restarted.
+    restarting: BTreeSet<Name>,
 }
 
 /// The known updates that were undone.
@@ -43,6 +45,7 @@ impl Before {
             existing,
             undone: undone(server),
             pending: pending(server),
+            restarting: server.restarting(),
         }
     }
 
@@ -53,6 +56,10 @@ impl Before {
 
     pub fn desired(&self) -> &DesiredState {
         &self.desired
+    }
+
+    pub fn restarting(&self) -> &BTreeSet<Name> {
+        &self.restarting
     }
 
     pub fn effective(&self) -> &BTreeMap<Name, AddedWorkload> {
@@ -83,7 +90,9 @@ impl Wishes {
     /// Answers what the server has made wrong of a message: `update` is what it asks for, if that is an update and the
     /// server listens to who says it.
     pub fn judge(&mut self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
-        let wished = update.map(|update| after(&before.desired, update));
+        // One that restarts something may be refused for many reasons.
+        let is_refused = |update: &UpdateState| !update.restart.is_empty() && *server.view().desired == before.desired;
+        let wished = update.filter(|update| !is_refused(update)).map(|update| after(&before.desired, update));
         let wished = wished.filter(|wished| !has_cycle(&wished.workloads));
         let wished = wished.filter(|wished| !server.has_modes() || modes::is_allowed(wished));
         let is = server.view().desired;
@@ -228,15 +237,17 @@ impl Wishes {
     }
 }
 
-/// What agents are told is what is desired and in the mode, but for what is being staged: there are no templates here, and
-/// one simple hook.
+/// What agents are told is what is desired and in the mode, but for what is being staged or restarted: there are no
+/// templates here, and one simple hook.
 pub fn not_in_force(server: &ServerLoop) -> Option<String> {
     let view = server.view();
-    let pending = pending(server);
+    let (pending, restarting) = (pending(server), server.restarting());
     let in_force = |name: &Name| {
         let desired = view.desired.workloads.get(name);
         let expected = desired.map(|workload| modes::expected(view.desired, name, workload, server.has_modes()));
-        view.effective.get(name) == expected.as_ref() || pending.contains(name)
+        let is = view.effective.get(name);
+        let is_out = restarting.contains(name) && is.is_none_or(|added| added.instance.agent.is_empty());
+        is == expected.as_ref() || pending.contains(name) || is_out
     };
     let all = view.desired.workloads.keys().chain(view.effective.keys()).all(in_force);
     (!all).then(|| format!("desired is {:?}, in force is {:?}", view.desired.workloads, view.effective))

@@ -121,7 +121,11 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_too_large_becomes_an_error_and_a_hello_nothing() {
-        let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(LIMIT)], deleted: Vec::new() };
+        let content = ResponseContent::UpdateStateSuccess {
+            added: vec!["x".repeat(LIMIT)],
+            deleted: Vec::new(),
+            restarted: vec![],
+        };
         let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c");
         let Ok(FromServer::Response(response)) = read_from_server(&pieces[0]) else { panic!("{pieces:?}") };
         assert_eq!(response.id, "id");

@@ -100,7 +100,7 @@ impl Commander {
 
     /// Replaces the parts of the state that `masks` select.
     pub fn update(&mut self, new_state: Node, masks: Vec<String>) {
-        let update = UpdateState { new_state: Some(Ok(new_state)), masks };
+        let update = UpdateState { new_state: Some(Ok(new_state)), masks, ..Default::default() };
         match self.ask(RequestContent::UpdateState(update)) {
             Some(ResponseContent::UpdateStateSuccess { .. }) => {}
             other => panic!("the update was not accepted: {other:?}"),

@@ -261,7 +261,7 @@ impl Cluster {
     /// An update changes something or is refused and changes nothing.
     fn update(&mut self, new: &Node, masks: &[String]) {
         let before = self.server.view().read(&[]);
-        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.to_vec() };
+        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.to_vec(), ..Default::default() };
         match self.ask(RequestContent::UpdateState(update)) {
             ResponseContent::UpdateStateSuccess { .. } => {}
             ResponseContent::Error(text) => {
@@ -411,7 +411,17 @@ fn message_seeds() -> Vec<Vec<u8>> {
     let told: Vec<(u8, ToServer)> = vec![
         (3, request("a", RequestContent::CompleteState(ReadState { masks: masks(&["*"]), subscribe: true }))),
         (0, request("web@a", RequestContent::CompleteState(ReadState { masks: Vec::new(), subscribe: true }))),
-        (3, request("b", RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new)), masks: Vec::new() }))),
+        (
+            3,
+            request(
+                "b",
+                RequestContent::UpdateState(UpdateState {
+                    new_state: Some(Ok(new)),
+                    masks: Vec::new(),
+                    ..Default::default()
+                }),
+            ),
+        ),
         (
             2,
             request(

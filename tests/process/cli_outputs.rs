@@ -92,6 +92,7 @@ fn help_fits_the_terminal() {
         "apply",
         "diff",
         "validate",
+        "restart",
         "rollback",
         "logs",
         "mode",

@@ -149,7 +149,11 @@ fn an_agent_in_wrong_hands_can_ask_no_more_than_its_workloads() {
     let mut agent = WrongHands::connect(&cluster, "agent_B");
     let everything = || {
         let nothing = tree("desiredState.workloads", Node::empty());
-        RequestContent::UpdateState(UpdateState { new_state: Some(Ok(nothing)), masks: Vec::new() })
+        RequestContent::UpdateState(UpdateState {
+            new_state: Some(Ok(nothing)),
+            masks: Vec::new(),
+            ..Default::default()
+        })
     };
     for id in ["attack", "web@attack", "mine@attack", "agent_A@web@attack"] {
         for content in [everything(), read(&[], true), read(&["agents"], false)] {
@@ -284,7 +288,11 @@ fn a_request_that_the_server_took_with_it_is_answered() {
     wait_until("the agent has connected again", || connections() == 2);
     client.request("read", read(&["desiredState.workloads.web.agent"], false));
     let new = tree("desiredState.configs.c", Node::text("1"));
-    let update = UpdateState { new_state: Some(Ok(new)), masks: vec!["desiredState.configs.c".to_owned()] };
+    let update = UpdateState {
+        new_state: Some(Ok(new)),
+        masks: vec!["desiredState.configs.c".to_owned()],
+        ..Default::default()
+    };
     client.request("update", RequestContent::UpdateState(update));
     client.request("cancel", RequestContent::EventsCancel);
     for id in ["read", "update", "cancel"] {

@@ -232,7 +232,7 @@ fn who_is_refused_again_and_again_does_not_fill_the_log_of_the_server_nor_act_in
         let workload =
             Node::map([("workloads", Node::map([(name.as_str(), Node::map([("agent", Node::text("a"))]))]))]);
         let new_state = Some(Ok(Node::map([("desiredState", workload)])));
-        let content = RequestContent::UpdateState(UpdateState { new_state, masks: Vec::new() });
+        let content = RequestContent::UpdateState(UpdateState { new_state, masks: Vec::new(), ..Default::default() });
         connection::request(&mut sender, &number.to_string(), content);
         receiver.receive().expect("an answer");
     }

@@ -381,6 +381,7 @@ fn workloads_that_write_the_largest_requests_at_the_same_time_cost_little() {
                 RequestContent::UpdateState(UpdateState {
                     new_state: None,
                     masks: masks(5 << 19, "desiredState.configs"),
+                    restart: Vec::new(),
                 }),
             ];
             let frames = kinds.map(|content| frame(FromWorkload::Request(Request { id: "x".to_owned(), content })));

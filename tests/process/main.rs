@@ -20,6 +20,7 @@ mod containerd;
 mod control;
 mod cycles;
 mod dependencies;
+mod dependents;
 mod diff;
 mod docs;
 mod engine_calls;

@@ -274,7 +274,8 @@ fn after_each_kill_of_the_server_the_mode_is_the_last_one_or_the_one_before() {
     for number in 1..=100_u64 {
         let next = format!("m{number}");
         let (mut sender, mut receiver, _hangup) = connection::commander(&cluster.url(), Service::Command);
-        let update = UpdateState { new_state: Some(Ok(new_mode(&next))), masks: vec![ITEM.to_owned()] };
+        let update =
+            UpdateState { new_state: Some(Ok(new_mode(&next))), masks: vec![ITEM.to_owned()], ..Default::default() };
         connection::request(&mut sender, "switch", RequestContent::UpdateState(update));
         if !number.is_multiple_of(4) {
             let accepted = receiver.receive().expect("the server responds");

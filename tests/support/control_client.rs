@@ -141,7 +141,11 @@ impl ControlClient {
     pub fn update(&mut self, id: &str, new_state: Node, masks: &[&str]) -> ResponseContent {
         self.request(
             id,
-            RequestContent::UpdateState(UpdateState { new_state: Some(Ok(new_state)), masks: owned(masks) }),
+            RequestContent::UpdateState(UpdateState {
+                new_state: Some(Ok(new_state)),
+                masks: owned(masks),
+                ..Default::default()
+            }),
         );
         self.answer(id)
     }

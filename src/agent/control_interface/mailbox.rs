@@ -482,9 +482,12 @@ mod tests {
     #[test]
     fn one_request_is_under_way_until_its_answer_and_not_until_what_the_same_id_says_besides() {
         let instance = || InstanceName::with_id("w", "1", "A");
-        let update =
-            RequestContent::UpdateState(crate::model::messages::UpdateState { new_state: None, masks: vec![] });
-        let updated = || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![] };
+        let update = RequestContent::UpdateState(crate::model::messages::UpdateState {
+            new_state: None,
+            masks: vec![],
+            ..Default::default()
+        });
+        let updated = || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![] };
         for (asked, beside, answer) in [
             (read_state(false), event("a").content, first("a").content),
             (read_state(false), lines("a", 1).content, refusal("a").content),

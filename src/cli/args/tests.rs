@@ -256,6 +256,7 @@ fn help_keeps_the_lines_that_tools_read() {
             "apply",
             "diff",
             "validate",
+            "restart",
             "rollback",
             "logs",
             "mode",

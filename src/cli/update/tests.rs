@@ -6,7 +6,7 @@ mod waiting;
 
 use super::*;
 use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, let_need, play, reported, state};
+use crate::cli::tests::{Played, Step, accepted, instance, let_need, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
@@ -345,4 +345,50 @@ fn a_name_with_a_dot_would_replace_part_of_another_workload_and_is_refused() {
         let error = run_workload(&named(name)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("Command failed: 'Invalid workload name '{name}'")), "{error}");
     }
+}
+
+#[test]
+fn a_restart_is_sent_without_a_state_and_waits_for_ends_and_starts() {
+    let running = || state(&["A"], &[("db", "1", "A", Phase::Running), ("web", "1", "A", Phase::Running)]);
+    let both = ["db.1.A", "web.1.A"];
+    let restarted = Accepted { restarted: both.map(instance).to_vec(), ..accepted(&both, &both) };
+    let each = |phase| both.map(|name| Step::Broadcast(vec![reported(name, phase, "")]));
+    let steps = [Step::State(running()), Step::State(running()), Step::Accept(restarted), Step::State(running())];
+    let steps = steps.into_iter().chain(each(Phase::Removed)).chain(each(Phase::Running)).collect();
+    let ran = run(steps, Waiting::default(), |context| {
+        let update = restart(&["db".to_owned()], context.link)?;
+        context.update_and_wait(update)
+    });
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert!(ran.out.starts_with(&format!("Restarting 'db', 'web'.\n{WAITING}")), "{}", ran.out);
+    assert_eq!(ran.server.updates, [(Node::empty(), vec![])]);
+    assert_eq!((ran.server.restarts, ran.server.steps.len()), (vec![vec!["db".to_owned()]], 0));
+}
+
+#[test]
+fn an_unknown_workload_is_not_restarted() {
+    let known = state(&[], &[("web", "1", "A", Phase::Running)]);
+    let ran = run(vec![Step::State(known)], Waiting::default(), |context| {
+        restart(&["wbe".to_owned()], context.link)?;
+        Ok(ExitCode::Success)
+    });
+    let error = ran.result.unwrap_err();
+    let shown = (error.to_string(), error.hint());
+    assert_eq!(
+        shown,
+        ("Command failed: 'Workload name 'wbe' does not exist.'".to_owned(), "did you mean 'web'?".to_owned())
+    );
+}
+
+#[test]
+fn a_server_that_cannot_restart_is_named_when_an_update_replaces_something() {
+    let waiting = || Waiting { no_wait: true, ..Waiting::default() };
+    let sent = |deleted: &[&str]| {
+        let update = Update { restart: vec!["w".to_owned()], ..update() };
+        let steps = vec![Step::Accept(accepted(&["w.2.A"], deleted))];
+        run(steps, waiting(), |context| context.update_and_wait(update)).err
+    };
+    let warning = "warn: this server cannot restart workloads: what needs the changed ones is not restarted\n";
+    assert_eq!(sent(&["w.1.A"]), warning);
+    assert_eq!((sent(&[]), sent(&["w.1."])), (String::new(), String::new()));
 }

@@ -33,7 +33,11 @@ fn subscribe(masks: &[&str]) -> RequestContent {
 }
 
 fn write(masks: &[&str]) -> RequestContent {
-    RequestContent::UpdateState(UpdateState { new_state: Some(Ok(Node::empty())), masks: owned(masks) })
+    RequestContent::UpdateState(UpdateState {
+        new_state: Some(Ok(Node::empty())),
+        masks: owned(masks),
+        ..Default::default()
+    })
 }
 
 fn logs(names: &[&str]) -> RequestContent {
@@ -367,7 +371,7 @@ fn whatever_is_allowed_shows_and_changes_nothing_that_is_denied() {
         let rules = authorizer(vec![rule(&allow)], vec![rule(&deny)]);
         let masks = random_masks(&mut random, 3);
         let content = RequestContent::CompleteState(ReadState { masks: masks.clone(), subscribe: random.bool() });
-        let update = UpdateState { new_state: Some(Ok(Node::empty())), masks: masks.clone() };
+        let update = UpdateState { new_state: Some(Ok(Node::empty())), masks: masks.clone(), ..Default::default() };
         let decision = rules.check(&content).is_ok();
         assert_eq!(decision, rules.check(&RequestContent::UpdateState(update)).is_ok(), "same rules, same decision");
         if !decision {

@@ -50,7 +50,7 @@ impl ServerLoop {
         };
         let joined: Vec<u64> = joined.map(join).collect();
         // A workload may decide only about what it may write: if its request fails, all of the update is put back.
-        if let Some(number) = joined.last().filter(|_| !self.may_write(requester, &unit)) {
+        if let Some(number) = joined.last().filter(|_| !self.may_write(requester, unit.masks())) {
             return Err(UpdateError::Other(format!(
                 "it would become a part of update {number}, which is open and also about what this workload may not \
                  write; wait until that has ended"
@@ -84,10 +84,11 @@ impl ServerLoop {
         self.ask_agents(&mut open);
         let (number, waiting) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
         let mut response = self.carry_out_update(open, prepared, left);
-        let is_staging = self.guarded.open.get(&number).is_some_and(Open::is_staging);
-        if let ResponseContent::UpdateStateSuccess { added, deleted } = &mut response
-            && is_staging
+        if let ResponseContent::UpdateStateSuccess { added, deleted, restarted } = &mut response
+            && let Some(open) = self.guarded.open.get(&number).filter(|open| open.is_staging())
         {
+            let unchanged = open.record.unit.workloads.values().filter(|touched| touched.restarts);
+            restarted.extend(unchanged.flat_map(|touched| &touched.new).map(ToString::to_string));
             added.extend(waiting.added.iter().map(|added| added.instance.to_string()));
             deleted.extend(waiting.deleted.iter().map(ToString::to_string));
             for names in [added, deleted] {
@@ -98,12 +99,10 @@ impl ServerLoop {
         Ok(response)
     }
 
-    /// Whether `requester` may write all that `unit` is about.
-    pub(super) fn may_write(&self, requester: &Requester, unit: &Unit) -> bool {
-        let workloads = unit.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
-        let configs = unit.configs.keys().map(|key| format!("desiredState.configs.{key}"));
-        let update = || UpdateState { new_state: None, masks: workloads.chain(configs).collect() };
-        requester.agent().is_none() || self.rights.authorize(requester, &RequestContent::UpdateState(update())).is_ok()
+    /// Whether `requester` may write all that these masks name.
+    pub(in crate::server) fn may_write(&self, requester: &Requester, masks: Vec<String>) -> bool {
+        let update = RequestContent::UpdateState(UpdateState { masks, ..UpdateState::default() });
+        requester.agent().is_none() || self.rights.authorize(requester, &update).is_ok()
     }
 
     /// Whether a change of workloads is to be guarded although it concerns no open update.
@@ -115,7 +114,7 @@ impl ServerLoop {
     /// What a request does to each workload and config that it touches. A workload that only uses a changed config is one
     /// of them when an open update has it: what waits of it may not be right any more.
     fn changes(&self, prepared: &PreparedUpdate) -> Unit {
-        let PreparedUpdate { change, forms, .. } = prepared;
+        let PreparedUpdate { change, forms, restarted, .. } = prepared;
         let workloads = &self.workloads;
         let is_open =
             |name: &&Name| self.guarded.open.values().any(|open| open.record.unit.workloads.contains_key(*name));
@@ -123,13 +122,16 @@ impl ServerLoop {
         let mode_item = workloads.modes.as_ref().map(Modes::item);
         let configs = || change.configs.keys().filter(|key| mode_item != Some(key.as_str()));
         let users = configs().flat_map(|key| workloads.config_users.of(key)).filter(is_open);
-        let names: BTreeSet<&Name> = change.workloads.keys().chain(forms.keys()).chain(users).collect();
+        let names = change.workloads.keys().chain(forms.keys()).chain(users).chain(restarted);
+        let names: BTreeSet<&Name> = names.collect();
         let touched = |name: &Name| {
             let before = workloads.form(name);
             let as_it_is = || Form { desired: change.workload(&workloads.desired, name).cloned(), ..before.clone() };
             let made = forms.get(name).cloned().unwrap_or_else(as_it_is);
             let stage = self.stage_of(made.effective.as_ref());
-            (name.clone(), Touched::new(before, made, stage))
+            let touched = Touched::new(before, made, stage);
+            let restarts = touched.in_force.is_none() && restarted.contains(name);
+            (name.clone(), Touched { restarts, ..touched })
         };
         let config = |key: &String| {
             let after = change.config(&workloads.desired, key).map(config_hash);
@@ -195,7 +197,7 @@ impl ServerLoop {
             self.guarded.end(record, phase, None);
         }
         let Record { dependents, unit, .. } = &mut open.record;
-        dependents.retain(|name, _| !unit.workloads.contains_key(name));
+        dependents.retain(|name, _| !unit.is_changed(name));
         open
     }
 
@@ -224,6 +226,7 @@ impl ServerLoop {
             forms.insert(name.clone(), made);
         }
         let mut dependents = self.dependents(&open.record.unit, failing);
+        let restarted = if is_ready { open.record.unit.restarted() } else { BTreeSet::new() };
         if is_ready {
             let mut new = open.record.unit.workloads.values().filter_map(|touched| touched.new.as_ref());
             open.record.was_sent |= new.any(|instance| self.peers.of_agent(&instance.agent).is_some());
@@ -241,7 +244,7 @@ impl ServerLoop {
         if is_ready && was_staging {
             self.store_and_wait(); // Before an agent receives anything of it.
         }
-        let result = self.commit(PreparedUpdate { forms, ..prepared });
+        let result = self.commit(PreparedUpdate { forms, restarted, ..prepared });
         if is_ready {
             self.begin_trial(number, &carried_out, &dependents);
         }
@@ -254,12 +257,12 @@ impl ServerLoop {
         state.is_some_and(|state| state.phase == Phase::Running)
     }
 
-    /// Running workloads outside of `unit` that need one of `changed`, with what follows when they fail.
+    /// Running workloads that need one of `changed` and that `unit` does not change, with what follows when they fail.
     fn dependents(&self, unit: &Unit, changed: BTreeMap<Name, OnFailure>) -> BTreeMap<Name, OnFailure> {
         let mut dependents: BTreeMap<Name, OnFailure> = BTreeMap::new();
         let mut next: Vec<(Name, OnFailure)> = changed.into_iter().collect();
         while let Some((needed, on_failure)) = next.pop() {
-            for name in self.workloads.dependents.of(&needed).filter(|name| !unit.workloads.contains_key(*name)) {
+            for name in self.workloads.dependents.of(&needed).filter(|name| !unit.is_changed(name)) {
                 let known = dependents.get(name).copied();
                 // One that needs several follows the strictest.
                 if known.is_none_or(|known| known == OnFailure::Keep && known != on_failure) {
@@ -291,7 +294,11 @@ impl ServerLoop {
             open.trial.judge(Candidate { keeps_name, state: state.filter(|_| *goes_on), ..candidate }, now);
         }
         for (name, on_failure) in dependents {
+            let keeps_name = open.record.unit.workloads.contains_key(name); // It is restarted.
             match self.candidate(name, true, Some(*on_failure)) {
+                Some(candidate) if keeps_name => {
+                    open.trial.judge(Candidate { keeps_name, state: None, ..candidate }, now);
+                }
                 Some(candidate) => open.trial.judge(candidate, now),
                 None => open.trial.remove(name),
             }
@@ -304,18 +311,17 @@ impl ServerLoop {
     /// What is judged of a workload; nothing without an agent. `dependent` is what follows when one fails that the update
     /// does not touch, whose present state counts.
     pub(super) fn candidate(&self, name: &Name, ran: bool, dependent: Option<OnFailure>) -> Option<Candidate> {
-        let AddedWorkload { instance, workload } =
-            self.workloads.effective.get(name).filter(|added| !added.instance.agent.is_empty())?;
-        let block = block_of(workload);
+        let AddedWorkload { instance, workload } = self.workloads.scheduled(name)?;
+        let block = block_of(&workload);
         Some(Candidate {
-            instance: instance.clone(),
             terms: block.as_ref().map(|block| block.terms).unwrap_or_default(),
             on_failure: dependent.unwrap_or_else(|| self.guarded.on_failure_of(block.as_ref())),
             is_never_restarted: workload.restart_policy == RestartPolicy::Never,
             ran,
-            state: dependent.and_then(|_| self.workloads.states.get(instance).cloned()),
+            state: dependent.and_then(|_| self.workloads.states.get(&instance).cloned()),
             keeps_name: false,
             is_present: self.peers.of_agent(&instance.agent).is_some(),
+            instance,
         })
     }
 

@@ -83,6 +83,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// What is restarted when it is put back.
+    fn restarted(&self) -> BTreeSet<Name> {
+        if self.was_switched { self.unit.restarted() } else { BTreeSet::new() }
+    }
+
     /// What is stored of it, and read by clients as far as it concerns them.
     fn node(&self) -> Node {
         // A record has nothing that JSON could not hold.
@@ -172,6 +177,11 @@ pub struct GuardedUpdates {
 }
 
 impl GuardedUpdates {
+    /// The open update that is about the workload `name`.
+    pub fn open_update_of(&self, name: &Name) -> Option<u64> {
+        self.open.iter().find(|(_, open)| open.record.unit.workloads.contains_key(name)).map(|(number, _)| *number)
+    }
+
     /// Whether requests need not be compared with anything.
     fn is_idle(&self) -> bool {
         self.open.is_empty() && !self.remembers_any()
@@ -378,7 +388,7 @@ impl ServerLoop {
             in_force.insert(name.clone(), before);
         }
         let difference = self.workloads.render(in_force);
-        self.carry_out_in_mode(difference, Changes::default());
+        self.carry_out_in_mode(difference, &BTreeSet::new(), Changes::default());
         let mut open = Open::new(record, now);
         let Record { unit, dependents, was_switched, was_sent, .. } = &open.record;
         // What this start could not take over has no agent, so nothing is judged of it.

@@ -1,6 +1,7 @@
 //! Guarded updates through the events of the server, with a clock that the test moves.
 
 mod bounds;
+mod dependents;
 mod joins;
 mod modes;
 mod restarts;

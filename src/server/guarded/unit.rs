@@ -13,7 +13,7 @@ use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{ConfigItem, Workload};
 use crate::server::plan::Form;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Not;
 use std::sync::Arc;
 
@@ -52,6 +52,9 @@ pub struct Touched {
     /// The old instance was running when the update was carried out, so the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
+    /// It is not changed, but restarted with those that are, since it needs one of them.
+    #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
+    pub restarts: bool,
     /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<Form>,
@@ -75,6 +78,7 @@ impl Touched {
             in_force: is_changed.then(|| Form { desired: None, ..before.clone() }),
             stage: stage.filter(|_| is_changed),
             ran: false,
+            restarts: false,
             before,
             made,
         }
@@ -148,6 +152,23 @@ impl Unit {
         names.collect::<Vec<_>>().join(", ")
     }
 
+    /// The masks of all that it is about.
+    pub fn masks(&self) -> Vec<String> {
+        let workloads = self.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
+        workloads.chain(self.configs.keys().map(|key| format!("desiredState.configs.{key}"))).collect()
+    }
+
+    /// Whether it changes a workload, and not only restarts it.
+    pub fn is_changed(&self, name: &Name) -> bool {
+        self.workloads.get(name).is_some_and(|touched| !touched.restarts)
+    }
+
+    /// The workloads that are restarted together when it is carried out or put back.
+    pub fn restarted(&self) -> BTreeSet<Name> {
+        let restarts = self.workloads.values().any(|touched| touched.restarts);
+        self.workloads.keys().filter(|_| restarts).cloned().collect()
+    }
+
     /// Whether `request` has a name of this update, or a workload that refers to a config of it.
     pub fn is_touched_by(&self, request: &Self) -> bool {
         let has_config = |key: &String| self.configs.contains_key(key);
@@ -161,7 +182,9 @@ impl Unit {
     /// a condition: nothing of it is stopped before. Returns the workloads that have left, as they are to be.
     pub fn join(&mut self, request: Self) -> BTreeMap<Name, Form> {
         let mut left = BTreeMap::new();
-        let leaves = |known: &Touched, it: &Touched| it.made.desired.is_none() || is_like(&it.made, &known.before);
+        let leaves = |known: &Touched, it: &Touched| {
+            it.made.desired.is_none() || is_like(&it.made, &known.before) && !it.restarts
+        };
         let stays = |(name, touched): (&Name, &Touched)| {
             touched.stage.as_ref().is_some_and(|stage| stage.has_condition)
                 && self.workloads.get(name).is_none_or(|known| !leaves(known, touched))
@@ -188,6 +211,11 @@ impl Unit {
                 Some(known) => _ = self.configs.insert(key, TouchedConfig { before: known.before, ..touched }),
                 None => _ = self.configs.insert(key, touched),
             }
+        }
+        if self.configs.is_empty() && self.workloads.values().all(|touched| touched.restarts) {
+            // What they need is as it was.
+            let others = std::mem::take(&mut self.workloads).into_iter();
+            left.extend(others.map(|(name, touched)| (name, touched.made)));
         }
         left
     }

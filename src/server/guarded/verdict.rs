@@ -19,7 +19,7 @@ use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
 use crate::server::templates::RenderError;
 use crate::server::update::{StateChange, UpdateError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// What is to be done with an open update.
@@ -219,19 +219,19 @@ impl ServerLoop {
         let Some(Open { mut record, .. }) = self.guarded.close(number) else { return };
         // A link that was down proves nothing about what was never started.
         record.remembered = record.was_switched.then(|| unit.fingerprint());
+        let restarted = record.restarted();
         self.guarded.end(record, UpdatePhase::Undone, Some(why.clone()));
         let ends = self.undone_states(&unit, &why);
         self.peers.broadcast_to_clis(&ends);
         self.show(true);
         let forms = unit.workloads.into_iter().map(|(name, touched)| (name, touched.before)).collect();
-        self.commit(PreparedUpdate { change, forms, ..PreparedUpdate::default() });
+        self.commit(PreparedUpdate { change, forms, restarted, ..PreparedUpdate::default() });
         self.send_lists();
     }
 
     /// A workload that is late because others keep its old instance from stopping names those.
     fn with_dependents(&self, workload: &Name, why: &str) -> String {
-        let agent =
-            self.workloads.effective.get(workload).map(|added| added.instance.agent.clone()).unwrap_or_default();
+        let agent = self.workloads.placed().get(workload).map(|added| added.instance.agent.clone()).unwrap_or_default();
         let instances = self.workloads.states.of_agent_workload(&agent, workload);
         let waiting = instances.filter(|(_, state)| state.phase == Phase::StoppingWaitingToStop);
         let others = waiting.flat_map(|(instance, _)| self.deletes.conditions(&instance));
@@ -242,7 +242,8 @@ impl ServerLoop {
         }
     }
 
-    /// What leads back to the desired state before update `number`, for a requester that may write all of it.
+    /// What leads back to the desired state before update `number`, for a requester that may write all of it, and what is
+    /// restarted with that.
     ///
     /// # Errors
     /// Why not.
@@ -251,12 +252,12 @@ impl ServerLoop {
         &self,
         number: u64,
         requester: &Requester,
-    ) -> Result<StateChange, UpdateError> {
+    ) -> Result<(StateChange, BTreeSet<Name>), UpdateError> {
         let refused = |reason: String| Err(UpdateError::Other(reason));
         let known = self.guarded.records().map(|(record, _)| record).find(|record| record.number == number);
         let Some(record) = known else { return refused(format!("update {number} does not exist")) };
         let unit = &record.unit;
-        if !self.may_write(requester, unit) {
+        if !self.may_write(requester, unit.masks()) {
             return refused(format!("update {number} is also about what this workload may not write"));
         }
         if record.phase == UpdatePhase::Undone {
@@ -277,7 +278,7 @@ impl ServerLoop {
         if let Some(key) = unit.configs.keys().find(changed) {
             return refused(format!("config '{key}' was changed after update {number}"));
         }
-        Ok(self.way_back(unit))
+        Ok((self.way_back(unit), record.restarted()))
     }
 
     /// What leads back to the desired state before `unit`.

@@ -416,7 +416,7 @@ impl Run {
         self.note(format!("update {} with masks {masks:?}", serde_json::to_string(&new).unwrap()));
         let before = self.cluster.server.view().read(&[]);
         let commander = self.cluster.commander();
-        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.clone() };
+        let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.clone(), ..Default::default() };
         let answer = self.cluster.request(commander, RequestContent::UpdateState(update));
         self.cluster.send(commander, ToServer::Goodbye);
         self.forget_denied();

@@ -208,7 +208,7 @@ fn busy_cluster() -> (Cluster, ManualClock, Receiver<()>) {
 
 /// A request that is refused.
 fn refused_update() -> RequestContent {
-    RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })
+    RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() })
 }
 
 #[test]

@@ -56,8 +56,14 @@ fn kinds() -> Vec<Kind> {
         same(|_| update("{desiredState: {apiVersion: v0.1}}", &["desiredState.workloads.t0"])),
         same(|_| update("{desiredState: {apiVersion: v9}}", &["desiredState.workloads.t0"])),
         same(|_| update("{desiredState: {apiVersion: v1}}", &["desiredState.workloads.other"])),
-        same(|_| RequestContent::UpdateState(UpdateState { new_state: Some(Err("x".to_owned())), masks: vec![] })),
-        same(|_| RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] })),
+        same(|_| {
+            RequestContent::UpdateState(UpdateState {
+                new_state: Some(Err("x".to_owned())),
+                masks: vec![],
+                ..Default::default()
+            })
+        }),
+        same(|_| RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() })),
         same(|number| RequestContent::RollBack(number as u64)),
         same(|_| read(&["desiredState.workloads.t0"], false)),
         same(|_| read(&["desiredState.workloads.t0"], true)),

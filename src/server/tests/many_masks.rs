@@ -116,7 +116,8 @@ fn an_update_of_very_many_deep_fields_ends_subscriptions_and_not_the_server() {
     let mut cluster = Cluster::default();
     let masks = vec!["desiredState.configs".to_owned()];
     let put = |cluster: &mut Cluster, value: &str, leaves: usize| {
-        let update = UpdateState { new_state: Some(Ok(wide(value, leaves))), masks: masks.clone() };
+        let update =
+            UpdateState { new_state: Some(Ok(wide(value, leaves))), masks: masks.clone(), ..Default::default() };
         let peer = cluster.commander();
         let answer = cluster.request(peer, RequestContent::UpdateState(update));
         assert!(matches!(answer, ResponseContent::UpdateStateSuccess { .. }), "{answer:?}");
@@ -144,7 +145,7 @@ fn masks_to_each_of_very_many_new_fields_end_their_subscription_and_no_other() {
         let (greedy, _) = read_as_new(&mut cluster, std::slice::from_ref(&each), true);
         let (modest, _) = read_as_new(&mut cluster, &["desiredState.configs".to_owned()], true);
         let new_state = Some(Ok(wide("v", leaves)));
-        let update = UpdateState { new_state, masks: vec!["desiredState.configs".to_owned()] };
+        let update = UpdateState { new_state, masks: vec!["desiredState.configs".to_owned()], ..Default::default() };
         let peer = cluster.commander();
         let mut answer = None;
         let work = lookups(|| answer = Some(cluster.request(peer, RequestContent::UpdateState(update))));

@@ -237,7 +237,8 @@ fn a_new_state_that_cannot_be_read_is_refused() {
         let mut cluster = Cluster::with_manifest(MANIFEST);
         let commander = cluster.commander();
         let new_state = Some(Err("unknown enumeration value 9".to_owned()));
-        let answer = cluster.request(commander, RequestContent::UpdateState(UpdateState { new_state, masks }));
+        let answer = cluster
+            .request(commander, RequestContent::UpdateState(UpdateState { new_state, masks, ..Default::default() }));
         assert_eq!(answer, ResponseContent::Error(expected.to_owned()));
     }
 }

@@ -61,7 +61,11 @@ fn the_worked_example_of_the_specification() {
     let new_b = InstanceName::new("b", "hello2", "agent_B");
     assert_eq!(
         cluster.request(commander, update(new_state, &["desiredState.workloads.b.runtimeConfig"])),
-        ResponseContent::UpdateStateSuccess { added: vec![new_b.to_string()], deleted: vec![b().to_string()] }
+        ResponseContent::UpdateStateSuccess {
+            added: vec![new_b.to_string()],
+            deleted: vec![b().to_string()],
+            restarted: vec![]
+        }
     );
     let WorkloadPlan { added, deleted } = cluster.one_plan(agent_b);
     assert_eq!((added.len(), &added[0].instance), (1, &new_b));
@@ -313,7 +317,7 @@ fn a_request_that_cannot_be_handled_is_answered_with_an_error() {
     let mut cluster = Cluster::with_manifest(ASKING);
     let agent = cluster.settled_agent("A");
     let commander = cluster.commander();
-    let no_state = RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![] });
+    let no_state = RequestContent::UpdateState(UpdateState { new_state: None, masks: vec![], ..Default::default() });
     for (content, text) in [
         (RequestContent::Missing, "The Request does not contain any content"),
         (no_state, "The UpdateStateRequest does not contain a new state"),

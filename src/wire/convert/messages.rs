@@ -36,7 +36,8 @@ use std::sync::Arc;
 /// Number of a request in what workloads and peers of the server send, and of its id in that.
 const REQUEST: u32 = 3;
 const REQUEST_ID: u32 = 1;
-/// That of a rollback in an update.
+/// Those of restarts and of a rollback in an update.
+const RESTART_WORKLOADS: u32 = 1004;
 const ROLLBACK_OF: u32 = 1005;
 const ANY: RangeInclusive<u32> = 1..=u32::MAX;
 
@@ -227,7 +228,7 @@ choices! {
     ResponseContent as ResponseEnum or Self::default() => {
         Error(text) = base Error
         CompleteState { state: completeState, altered: alteredFields } = base CompleteStateResponse
-        UpdateStateSuccess { added: addedWorkloads, deleted: deletedWorkloads } = base UpdateStateSuccess
+        UpdateStateSuccess { added: addedWorkloads, deleted: deletedWorkloads, restarted: restartedWorkloads } = base UpdateStateSuccess
         LogsAccepted(instances) = base LogsRequestAccepted
         LogEntries(entries) = base LogEntriesResponse
         LogsStop(instance) = base LogsStopResponse
@@ -419,12 +420,15 @@ impl Wire<base::Request> for Request {
     fn write(&self) -> base::Request {
         let update = |update| Some(RequestEnum::UpdateStateRequest(update));
         let content = match &self.content {
-            RequestContent::UpdateState(UpdateState { new_state, masks }) => update(base::UpdateStateRequest {
-                // A state that could not be read never leaves this program again.
-                newState: new_state.iter().flatten().next().map(tree::write_state),
-                updateMask: masks.clone(),
-                ..Default::default()
-            }),
+            RequestContent::UpdateState(UpdateState { new_state, masks, restart }) => {
+                update(base::UpdateStateRequest {
+                    // A state that could not be read never leaves this program again.
+                    newState: new_state.iter().flatten().next().map(tree::write_state),
+                    updateMask: masks.clone(),
+                    restartWorkloads: restart.clone(),
+                    ..Default::default()
+                })
+            }
             RequestContent::RollBack(number) => {
                 update(base::UpdateStateRequest { rollbackOf: Some(*number), ..Default::default() })
             }
@@ -484,7 +488,7 @@ pub fn read_to_server(bytes: &[u8], left: &mut Left) -> Decoded<ToServer> {
 
 /// A request that was not decoded, for the reason that its sender is told.
 pub fn refused_request(id: String, reason: String) -> ToServer {
-    let update = UpdateState { new_state: Some(Err(reason)), masks: Vec::new() };
+    let update = UpdateState { new_state: Some(Err(reason)), ..UpdateState::default() };
     ToServer::Request(Request { id, content: RequestContent::UpdateState(update) })
 }
 
@@ -523,13 +527,13 @@ fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
 
 /// Without masks fewer parts of the state count. A state that cannot be read is refused by the server, with its reason.
 fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
-    let (mut masks, mut state, mut rollback_of) = (Vec::new(), None, None);
+    let (mut masks, mut restart, mut state, mut rollback_of) = (Vec::new(), Vec::new(), None, None);
     for field in Fields::of(bytes) {
         match field? {
             Field { number: 1, value: Value::Bytes(bytes) } => state = Some(bytes),
-            Field { number: 2, value: Value::Bytes(mask) } => {
+            Field { number: number @ (2 | RESTART_WORKLOADS), value: Value::Bytes(text) } => {
                 left.take(PART)?;
-                masks.push(left.text(mask)?);
+                (if number == 2 { &mut masks } else { &mut restart }).push(left.text(text)?);
             }
             Field { number: ROLLBACK_OF, value: Value::Varint(number) } => rollback_of = Some(number),
             _ => {}
@@ -540,7 +544,7 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
     }
     let parts = if masks.is_empty() { Parts::NewWhole } else { Parts::New };
     let new_state = state.map(|state| tree::read_state(state, parts, left).map_err(|error| error.to_string()));
-    Ok(RequestContent::UpdateState(UpdateState { new_state, masks }))
+    Ok(RequestContent::UpdateState(UpdateState { new_state, masks, restart }))
 }
 
 /// Parts of all masks of a read or subscription.

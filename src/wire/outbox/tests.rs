@@ -16,7 +16,8 @@ fn states(states: &[WorkloadState]) -> FromServer {
 }
 
 fn response(bytes: usize) -> FromServer {
-    let content = ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(bytes)], deleted: vec![] };
+    let content =
+        ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(bytes)], deleted: vec![], restarted: vec![] };
     FromServer::Response(Response { id: String::new(), content })
 }
 

@@ -253,7 +253,7 @@ fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goe
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let large = |id: &str| {
         let masks = vec!["x".repeat(AGENT_REQUEST_MAX)];
-        let content = RequestContent::UpdateState(UpdateState { new_state: None, masks });
+        let content = RequestContent::UpdateState(UpdateState { new_state: None, masks, ..Default::default() });
         ToServer::Request(Request { id: id.to_owned(), content })
     };
     let (mut of_agent, _receiver, _hangup) = dial(&endpoint, Service::Agent, agent("A"));

@@ -138,7 +138,8 @@ fn the_first_message_must_be_a_hello_that_fits() {
 fn what_is_not_allowed_is_answered_here() {
     let mut rig = Rig::established();
     let update = |new_state, mask: &str| {
-        let content = RequestContent::UpdateState(UpdateState { new_state, masks: vec![mask.to_owned()] });
+        let content =
+            RequestContent::UpdateState(UpdateState { new_state, masks: vec![mask.to_owned()], ..Default::default() });
         FromWorkload::Request(Request { id: "u".to_owned(), content })
     };
     let no_state = "The UpdateStateRequest does not contain a new state";

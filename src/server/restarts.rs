@@ -1,0 +1,136 @@
+//! Restarts: workloads, and all that need them running, leave the effective state together, and come back when the ends of
+//! all of them are reported. For agents these are deletes and adds, so all of them stop and start in the order of their
+//! dependencies. Nothing of it is stored: a restart of the server ends it.
+//!
+//! Thread: `server`; part of [`ServerLoop`]. Without a restart there is nothing to look at.
+
+use super::ServerLoop;
+use super::commit::texts;
+use super::events::Changes;
+use super::plan::{Difference, Form};
+use super::requester::Requester;
+use super::update::UpdateError;
+use super::workloads::{Restart, Workloads};
+use crate::model::execution_state::Phase;
+use crate::model::names::{InstanceName, Name, excerpt};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl ServerLoop {
+    /// The workloads `names` and all that need them running, directly or not. With an update only those of `names` count
+    /// that have other `forms` by it. Nothing that has no agent now is restarted.
+    ///
+    /// # Errors
+    /// Why one of them cannot be restarted, or may not by this requester.
+    // [impl->swdd~server-restarts-workloads~1]
+    pub(super) fn to_restart(
+        &self,
+        names: &[String],
+        forms: Option<&BTreeMap<Name, Form>>,
+        requester: &Requester,
+    ) -> Result<BTreeSet<Name>, UpdateError> {
+        let refused = |reason: String| Err(UpdateError::Other(reason));
+        let workloads = &self.workloads;
+        let mut next: Vec<Name> = Vec::new();
+        for name in names {
+            match workloads.placed().get(name.as_str()) {
+                _ if forms.is_some_and(|forms| !forms.contains_key(name.as_str())) => {}
+                Some(added) if forms.is_some() || !workloads.seen(added).instance.agent.is_empty() => {
+                    next.push(added.instance.workload.clone());
+                }
+                _ if forms.is_some() => {}
+                None => return refused(format!("workload '{}' does not exist", excerpt(name))),
+                Some(added) if added.instance.agent.is_empty() => {
+                    return refused(format!("workload '{name}' does not run: it has no agent"));
+                }
+                Some(_) => {
+                    let reason = format!("workload '{name}' does not run: it is outside of the current mode");
+                    return refused(reason);
+                }
+            }
+        }
+        let mut restarted = BTreeSet::new();
+        while let Some(name) = next.pop() {
+            if restarted.insert(name.clone()) {
+                next.extend(workloads.dependents.of(&name).cloned());
+            }
+        }
+        restarted.retain(|name| workloads.scheduled(name).is_some());
+        for name in &restarted {
+            if !self.may_write(requester, vec![format!("desiredState.workloads.{name}")]) {
+                return refused(format!("it would restart '{name}', too, which this workload may not write"));
+            }
+            let agent = workloads.scheduled(name).map(|added| added.instance.agent).unwrap_or_default();
+            if self.peers.of_agent(&agent).is_none() {
+                return refused(format!(
+                    "agent '{agent}' is not connected, so '{name}' cannot be restarted; try again when it is connected"
+                ));
+            }
+            if let Some(number) = self.guarded.open_update_of(name) {
+                return refused(format!(
+                    "'{name}' is a part of update {number}, which is open; wait until that has ended, or roll it back"
+                ));
+            }
+        }
+        Ok(restarted)
+    }
+
+    /// A restart of these workloads begins; another one of some of them becomes a part of it.
+    pub(super) fn begin_restart(&mut self, mut names: BTreeSet<Name>) -> BTreeSet<Name> {
+        if names.is_empty() {
+            return names;
+        }
+        let Workloads { restarts, placed, effective, .. } = &mut self.workloads;
+        placed.get_or_insert_with(|| effective.clone());
+        restarts.retain(|other| {
+            let stays = other.names.is_disjoint(&names);
+            names.extend(other.names.iter().filter(|_| !stays).cloned());
+            stays
+        });
+        restarts.push(Restart { names: names.clone(), stopping: Vec::new() });
+        names
+    }
+
+    /// The workloads of the newest restart are out of the effective state: it waits for the ends of their instances, and of
+    /// those that agents stop only when these have ended. Returns the instances that come back.
+    pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) -> Vec<String> {
+        let waits_for_one = |instance: &InstanceName| {
+            self.deletes.conditions(instance).iter().any(|name| names.contains(name.as_str()))
+        };
+        let all = self.workloads.states.iter().map(|(instance, _)| instance).filter(|one| self.is_ending(one));
+        let stopping = all.filter(|one| names.contains(&one.workload) || waits_for_one(one)).collect();
+        let back: Vec<InstanceName> =
+            names.iter().filter_map(|name| Some(self.workloads.scheduled(name)?.instance)).collect();
+        if let Some(restart) = self.workloads.restarts.last_mut().filter(|_| !names.is_empty()) {
+            restart.stopping = stopping;
+            log::info!("Restarting {}.", names.iter().map(|name| &**name).collect::<Vec<_>>().join(", "));
+        }
+        texts(&back)
+    }
+
+    /// Whether the end of an instance is to come. Nobody waits for that of an agent that is away.
+    fn is_ending(&self, instance: &InstanceName) -> bool {
+        let ends = |phase: Phase| self.workloads.is_unwanted(instance) || phase.state() == "Stopping";
+        let state = self.workloads.states.get(instance);
+        state.is_some_and(|state| state.phase != Phase::AgentDisconnected && ends(state.phase))
+    }
+
+    /// Brings back the workloads of restarts that wait for no end any more. Returns whether there were some.
+    pub(super) fn settle_restarts(&mut self) -> bool {
+        let mut restarts = std::mem::take(&mut self.workloads.restarts);
+        for Restart { stopping, .. } in &mut restarts {
+            // One at a time: there may be many, and each event looks for ends.
+            while stopping.pop_if(|last| !self.is_ending(last)).is_some() {}
+        }
+        let (over, others): (Vec<Restart>, _) = restarts.into_iter().partition(|restart| restart.stopping.is_empty());
+        self.workloads.restarts = others;
+        if over.is_empty() {
+            return false;
+        }
+        let names = over.into_iter().flat_map(|restart| restart.names).collect();
+        self.carry_out_in_mode(Difference::default(), &names, Changes::default());
+        if self.workloads.restarts.is_empty() && self.workloads.modes.is_none() {
+            self.workloads.placed = None;
+        }
+        true
+    }
+}
