@@ -20,7 +20,7 @@ use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan}
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use crate::runtime::engine_children::EarlierCalls;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
@@ -61,7 +61,6 @@ pub struct AgentManager<C: Clock> {
 
 impl<C: Clock> AgentManager<C> {
     /// Manages the workloads of `runtime`. Its events, listings among them, come through `inbox`.
-    #[must_use]
     pub fn new(
         inbox: Sender<SchedulerEvent>,
         runtime: RuntimeManager<C>,
@@ -98,16 +97,16 @@ impl<C: Clock> AgentManager<C> {
 
     /// Handles events until the other end of `stop` is dropped.
     // [impl->swdd~agent-manager-listens-requests-from-server~1]
-    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>, pulse: &Pulse) {
+    pub fn run(mut self, events: &Receiver<SchedulerEvent>, stop: &Receiver<()>, heartbeat: &Heartbeat) {
         self.report_status();
         loop {
-            pulse.turn();
+            heartbeat.turn();
             let alarm = self.runtime.context.clock.alarm(self.due());
             let event = select_biased! {
                 recv(stop) -> _ => return,
                 recv(events) -> event => event.ok(),
                 recv(alarm) -> _ => None,
-                recv(pulse.nudged()) -> _ => continue,
+                recv(heartbeat.woken()) -> _ => continue,
             };
             let start = self.now();
             match event {
@@ -122,7 +121,6 @@ impl<C: Clock> AgentManager<C> {
     }
 
     /// When [`Self::tick`] wants to be called next.
-    #[must_use]
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
         let listings = self.runtime.listings.due().filter(|_| self.greeted);

@@ -30,7 +30,6 @@ impl Default for NodeFacts {
 
 impl NodeFacts {
     /// The node of this process.
-    #[must_use]
     pub fn new(tags: BTreeMap<String, String>) -> Self {
         // Most agents never check a path, and the queues take memory from the start.
         let mut probes = None;

@@ -37,7 +37,7 @@ use crate::platform::clock::SystemClock;
 use crate::platform::folder_lock;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::threads::{self, Thread};
-use crate::platform::vital::VitalThreads;
+use crate::platform::watchdog::WatchedThreads;
 use crate::runtime::container_engine::ContainerConnector;
 use crate::runtime::containerd;
 use crate::runtime::engine_children::EngineChildren;
@@ -76,14 +76,14 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all threads, those without which nothing goes on as `vital`. `refused` is called when the server will
+    /// Starts all threads, those without which nothing goes on as `watched`. `refused` is called when the server will
     /// never accept us, with its text.
     ///
     /// # Errors
     /// When the system gives no thread, or the run folder cannot be used, because another agent uses it for example.
     pub fn start(
         settings: AgentSettings,
-        vital: &mut VitalThreads,
+        watched: &mut WatchedThreads,
         status: StatusBoard,
         refused: impl FnOnce(String) + Send + 'static,
     ) -> io::Result<Self> {
@@ -95,10 +95,10 @@ impl Agent {
         let (outbox, reader) = uplink_outbox();
         let mut threads = Vec::new();
         let (children, previous) = EngineChildren::open(&settings.folder.join("engine-children"))?;
-        let engines = start_engines(&settings, &children, &mut threads, vital)?;
+        let engines = start_engines(&settings, &children, &mut threads, watched)?;
         let control = ControlHub::new(outbox.clone(), settings.control_message_max.0 as usize)?;
         let (control_stop, control_running) = pipe_with(PipeFlags::CLOEXEC)?;
-        threads.push(control.start(SystemClock, control_stop, vital)?);
+        threads.push(control.start(SystemClock, control_stop, watched)?);
         let calls = CallContext {
             folder: settings.folder,
             boot: children.boot().into(),
@@ -129,8 +129,9 @@ impl Agent {
             RuntimeManager::new(name, context, random, start_loop, settings.keep_ended_since, settings.prepare, facts);
         let load = LoadSampler::new(Path::new("/proc"));
         let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)), status.clone());
-        let (scheduler_stop, pulse) = (stop.clone(), vital.add("scheduler"));
-        threads.push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &pulse))?);
+        let (scheduler_stop, heartbeat) = (stop.clone(), watched.add("scheduler"));
+        threads
+            .push(threads::spawn("scheduler", STACK_LARGE, move || manager.run(&events, &scheduler_stop, &heartbeat))?);
         let uplink = Uplink {
             options: ClientOptions {
                 url: settings.url,
@@ -146,9 +147,9 @@ impl Agent {
             inbox: UplinkInbox { control, scheduler: inbox },
             status,
         };
-        let pulse = vital.add("uplink");
+        let heartbeat = watched.add("uplink");
         threads.push(threads::spawn("uplink", STACK_LARGE, move || {
-            if let Some(text) = uplink.run(&stop, &pulse) {
+            if let Some(text) = uplink.run(&stop, &heartbeat) {
                 refused(text);
             }
         })?);
@@ -157,7 +158,6 @@ impl Agent {
 
     /// Ends the threads; returns the names of those that have not ended in time. Workloads go on running, and the next
     /// agent takes them over: engine calls are not waited for, nothing in the run folder is removed.
-    #[must_use]
     pub fn stop(self) -> Vec<String> {
         drop(self.running);
         threads::join_all(self.threads, AGENT_STOP_DEADLINE)
@@ -192,7 +192,7 @@ fn start_engines(
     settings: &AgentSettings,
     children: &EngineChildren,
     threads: &mut Vec<Thread>,
-    vital: &mut VitalThreads,
+    watched: &mut WatchedThreads,
 ) -> io::Result<Engines> {
     let mut engines = Engines::new();
     for &engine in &settings.runtimes {
@@ -212,7 +212,7 @@ fn start_engines(
         };
         let checker = CheckerSettings { engine, unknown_info, repair_interval: settings.listing_interval };
         let (watch, commands) = bounded(WATCH_INBOX);
-        threads.push(state_checker::start(checker, connect(), commands, vital.add(format!("watch:{engine}")))?);
+        threads.push(state_checker::start(checker, connect(), commands, watched.add(format!("watch:{engine}")))?);
         engines.insert(engine.into(), EngineSource { connect: Box::new(connect), watch });
     }
     Ok(engines)

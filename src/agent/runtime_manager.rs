@@ -77,7 +77,7 @@ struct Record {
     /// By whose states it is decided about again.
     waits_for: BTreeSet<String>,
     /// Why it may not run whatever its dependencies do.
-    withheld: Option<String>,
+    held_back: Option<String>,
     /// Why it may not be started yet whatever its dependencies do.
     unlisted: Option<String>,
     /// The conditions of what is wanted.
@@ -144,7 +144,7 @@ impl Record {
 
     /// What is shown of `instance`, which waits to be started.
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        let why = self.withheld.as_deref().into_iter().chain(self.unlisted.as_deref());
+        let why = self.held_back.as_deref().into_iter().chain(self.unlisted.as_deref());
         let parts = why.chain(Some(&*self.note).filter(|note| !note.is_empty()));
         let info = short_info(parts.collect::<Vec<_>>().join("; "));
         WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
@@ -346,7 +346,7 @@ impl<C: Clock> RuntimeManager<C> {
         let record = &self.records[name];
         let is_again = record.starts_again();
         let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
-        if let Some(runs) = runs.filter(|runs| record.withheld.is_none() || has_finished(runs, &self.store)) {
+        if let Some(runs) = runs.filter(|runs| record.held_back.is_none() || has_finished(runs, &self.store)) {
             if before == Waits::ToStop
                 && let Some(state) = self.store.cancel_stop(&runs.instance)
             {
@@ -378,7 +378,7 @@ impl<C: Clock> RuntimeManager<C> {
             }
         }
         let may_start = |new: &AddedWorkload| {
-            record.withheld.is_none()
+            record.held_back.is_none()
                 && record.unlisted.is_none()
                 && self.store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
         };
@@ -498,31 +498,31 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-lifecycle-precondition~1]
     fn update_withheld(&mut self) -> Vec<Name> {
         let closed = |(name, record): (&Name, &Record)| Some((name.clone(), record.gate.as_ref()?.reason()?));
-        let mut withheld: BTreeMap<Name, String> = self.records.iter().filter_map(closed).collect();
-        if withheld.is_empty() && self.records.values().all(|record| record.withheld.is_none()) {
+        let mut held_back: BTreeMap<Name, String> = self.records.iter().filter_map(closed).collect();
+        if held_back.is_empty() && self.records.values().all(|record| record.held_back.is_none()) {
             return Vec::new();
         }
-        let mut open: Vec<Name> = withheld.keys().cloned().collect();
+        let mut open: Vec<Name> = held_back.keys().cloned().collect();
         while let Some(name) = open.pop() {
             for (user, record) in &self.records {
                 let needs =
                     |added: &AddedWorkload| added.workload.dependencies.get(&*name) == Some(&AddCondition::Running);
-                if !withheld.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
-                    withheld.insert(user.clone(), short_info(format!("waits for '{name}', which may not run")));
+                if !held_back.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
+                    held_back.insert(user.clone(), short_info(format!("waits for '{name}', which may not run")));
                     open.push(user.clone());
                 }
             }
         }
         let mut due = Vec::new();
         for (name, record) in &mut self.records {
-            let (_source, why) = (log_source(name.clone()), withheld.remove(name));
-            match (&record.withheld, &why) {
+            let (_source, why) = (log_source(name.clone()), held_back.remove(name));
+            match (&record.held_back, &why) {
                 (None, None) => continue,
                 (None, Some(why)) => info!("Workload '{name}' may not run: {why}"),
                 (Some(_), None) => info!("Workload '{name}' may run again."),
                 (Some(_), Some(_)) => {}
             }
-            record.withheld = why;
+            record.held_back = why;
             due.push(name.clone());
         }
         due
@@ -533,8 +533,8 @@ impl<C: Clock> RuntimeManager<C> {
         let needs_it = |added: &AddedWorkload| {
             added.workload.dependencies.get(name) == Some(&AddCondition::Running) && !has_finished(added, &self.store)
         };
-        let withheld = self.records.iter().filter(|(_, record)| record.withheld.is_some());
-        let users = withheld.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
+        let held_back = self.records.iter().filter(|(_, record)| record.held_back.is_some());
+        let users = held_back.filter(|(_, record)| record.wanted.as_ref().is_some_and(needs_it));
         users.map(|(user, _)| (user.to_string(), DeleteCondition::NotPendingNorRunning)).collect()
     }
 
@@ -644,7 +644,6 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
     /// its runtime is not known.
-    #[must_use]
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
         let object = self.records.get(&instance.workload)?.object.as_ref()?;
         if object.wishes.has_prepared(instance) {

@@ -15,7 +15,7 @@ use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads::{self, Thread};
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
@@ -535,7 +535,7 @@ pub fn start(
     settings: CheckerSettings,
     connector: Connector,
     commands: Receiver<WatchCommand>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 ) -> io::Result<Thread> {
     let engine = settings.engine;
     // Ended processes waiting for one state checker; their watcher waits when it is full.
@@ -545,7 +545,7 @@ pub fn start(
     let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
     let system = System { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(StateChecker::new(system, SystemClock, settings), &commands, exits, &results, &pulse);
+        run(StateChecker::new(system, SystemClock, settings), &commands, exits, &results, &heartbeat);
     })
 }
 
@@ -554,10 +554,10 @@ fn run<S: SystemEnv, C: Clock>(
     commands: &Receiver<WatchCommand>,
     mut exits: Receiver<u64>,
     results: &Receiver<ListResult>,
-    pulse: &Pulse,
+    heartbeat: &Heartbeat,
 ) {
     loop {
-        pulse.turn();
+        heartbeat.turn();
         checker.list_if_due();
         let due = checker.next_listing_at().map_or_else(never, |at| checker.clock.alarm(at));
         select_biased! {
@@ -573,7 +573,7 @@ fn run<S: SystemEnv, C: Clock>(
                 checker.on_event(CheckerEvent::Listed(result));
             },
             recv(due) -> _ => {}
-            recv(pulse.nudged()) -> _ => {}
+            recv(heartbeat.woken()) -> _ => {}
         }
         // What happened together is served by one listing.
         for command in commands.try_iter() {

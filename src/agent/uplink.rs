@@ -14,7 +14,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::with_causes;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::threads;
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use crate::wire::client::{ClientOptions, ClientReceiver, StreamEnd, connect};
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased};
 use log::{debug, info, warn};
@@ -74,12 +74,12 @@ impl Uplink {
     /// Runs until the other end of `stop` is dropped. Returns the server's text when it refuses our version.
     // [impl->swdd~communication-to-from-agent-middleware~1]
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
-    pub fn run(self, stop: &Receiver<()>, pulse: &Pulse) -> Option<String> {
+    pub fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
         let mut log = InterruptionLog::default();
         self.status.connection(|| format!("Connecting to '{}'", self.options.url));
         loop {
-            pulse.turn();
-            match self.session(stop, pulse) {
+            heartbeat.turn();
+            match self.session(stop, heartbeat) {
                 SessionEnd::Stopped => return None,
                 SessionEnd::Refused(text) => return Some(text),
                 SessionEnd::Interrupted { reason, greeted } => {
@@ -98,7 +98,7 @@ impl Uplink {
                         select_biased! {
                             recv(stop) -> _ => return None,
                             recv(pause) -> _ => break,
-                            recv(pulse.nudged()) -> _ => pulse.turn(),
+                            recv(heartbeat.woken()) -> _ => heartbeat.turn(),
                         }
                     }
                 }
@@ -107,12 +107,12 @@ impl Uplink {
     }
 
     // [impl->swdd~agent-sends-hello~1]
-    fn session(&self, stop: &Receiver<()>, pulse: &Pulse) -> SessionEnd {
+    fn session(&self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> SessionEnd {
         let (agent, version) = (self.agent.clone(), self.version.to_owned());
         let capabilities = AgentCapabilities { tells_usage: true, prepares: true };
         let hello = ToServer::AgentHello(AgentHello { agent, version, tags: self.tags.clone(), capabilities });
         let interrupted = |reason| SessionEnd::Interrupted { reason, greeted: false };
-        let (sender, receiver, hangup) = match pulse.outside(|| connect(&self.options, hello)) {
+        let (sender, receiver, hangup) = match heartbeat.outside(|| connect(&self.options, hello)) {
             Ok(connection) => connection,
             Err(error) => return interrupted(with_causes(&error)),
         };
@@ -135,7 +135,7 @@ impl Uplink {
         }
         debug!("Connected to server '{}'.", self.options.url);
         let end = loop {
-            pulse.turn();
+            heartbeat.turn();
             if self.outbox.send_waiting().is_err() {
                 hangup.hang_up(); // The reader ends then, with the better reason.
             }
@@ -146,7 +146,7 @@ impl Uplink {
                 }
                 recv(ended) -> end => break end,
                 recv(self.outbox.woken()) -> _ => {}
-                recv(pulse.nudged()) -> _ => {}
+                recv(heartbeat.woken()) -> _ => {}
             }
         };
         hangup.hang_up();

@@ -142,7 +142,6 @@ struct Slot {
 }
 
 /// Makes a slot without a wish.
-#[must_use]
 pub fn wish_slot() -> (WishSender, WishSlot) {
     let (wake, woken) = bounded(1);
     let shared = Arc::new(Shared { slot: Mutex::default(), wake });
@@ -280,14 +279,12 @@ impl WishSender {
     }
 
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
-    #[must_use]
     pub fn accounts_for(&self, instance: &InstanceName) -> bool {
         let slot = self.shared.slot.lock();
         slot.wants(instance) || slot.held.contains(instance)
     }
 
     /// Whether the control loop has ended.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.slot.lock().closed
     }
@@ -302,7 +299,6 @@ impl Drop for WishSender {
 
 impl WishSlot {
     /// Takes the next event. Wishes come first: a delete must not lose to a retry.
-    #[must_use]
     pub fn next(&self) -> Option<SlotEvent> {
         let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.preparation_is_new) {
@@ -323,13 +319,11 @@ impl WishSlot {
     }
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
-    #[must_use]
     pub fn take(&self, removed: Option<&InstanceName>) -> Option<Wish> {
         self.take_if(removed, |_| true)
     }
 
     /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is announced by itself.
-    #[must_use]
     pub fn take_if(&self, removed: Option<&InstanceName>, fits: impl FnOnce(&Wish) -> bool) -> Option<Wish> {
         let mut slot = self.shared.slot.lock();
         if !slot.wish.as_ref().is_none_or(fits) {
@@ -398,14 +392,12 @@ impl WishSlot {
     }
 
     /// Whether this instance is to run as soon as the wish is taken.
-    #[must_use]
     pub fn wants(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().wants(instance)
     }
 
     /// Begins a watch: what takes its states. Those of an earlier one count no more.
     // [impl->swdd~workload-control-loop-checks-workload-state-validity~1]
-    #[must_use]
     pub fn begin_watch(&self) -> StateReply {
         let watch = self.end_watch();
         let shared = self.shared.clone();
@@ -428,34 +420,29 @@ impl WishSlot {
     }
 
     /// Takes the results of probes.
-    #[must_use]
     pub fn probe_reply(&self) -> ProbeReply {
         let shared = self.shared.clone();
         Box::new(move |report| shared.probed(report))
     }
 
     /// Wakes the control loop.
-    #[must_use]
     pub fn waker(&self) -> Box<dyn Fn() + Send> {
         let shared = self.shared.clone();
         Box::new(move || shared.wake())
     }
 
     /// Becomes ready when there may be an event.
-    #[must_use]
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
     }
 
     /// Whether the sender is gone. Takes the wake-up token, so call [`Self::next`] afterwards.
-    #[must_use]
     pub fn owner_gone(&self) -> bool {
         let _ = self.woken.try_recv();
         self.shared.slot.lock().abandoned
     }
 
     /// Refuses everything from now on if there is nothing to do; returns whether it does.
-    #[must_use]
     pub fn close_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
         slot.closed =

@@ -182,7 +182,6 @@ pub enum Step {
 
 impl<C: Clock> WorkloadControlLoop<C> {
     /// It holds nothing of `instance` yet, or a container of an earlier life.
-    #[must_use]
     pub fn new(
         instance: InstanceName,
         held: Option<(Name, ContainerId)>,
@@ -265,7 +264,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// When the loop wants to act by itself.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let others = self.removal_due().into_iter().chain(self.preparation_due()).chain(self.lifecycle.deadline);
         self.stage_due().into_iter().chain(others).min()

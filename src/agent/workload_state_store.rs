@@ -27,7 +27,6 @@ struct Entry {
 
 impl WorkloadStateStore {
     /// No state yet; instances of `agent` are our own.
-    #[must_use]
     pub fn new(agent: Name) -> Self {
         Self { agent, by_workload: BTreeMap::new() }
     }
@@ -99,14 +98,12 @@ impl WorkloadStateStore {
     }
 
     /// The states of all own instances.
-    #[must_use]
     pub fn own(&self) -> Vec<WorkloadState> {
         let own = self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent);
         own.map(|entry| WorkloadState::new(entry.instance.clone(), entry.state.clone())).collect()
     }
 
     /// How many own instances there are in which state, for people: `3 workloads: 2 running, 1 failed`.
-    #[must_use]
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for entry in self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent) {
@@ -123,7 +120,6 @@ impl WorkloadStateStore {
     }
 
     /// The state of an instance.
-    #[must_use]
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
         let entries = self.by_workload.get(&instance.workload)?;
         entries.iter().find(|entry| entry.instance == *instance).map(|entry| &entry.state)
@@ -131,7 +127,6 @@ impl WorkloadStateStore {
 
     /// Whether a workload with these dependencies may start: of each, some instance that counts has reached the state.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
-    #[must_use]
     pub fn may_start(
         &self,
         dependencies: &BTreeMap<String, AddCondition>,
@@ -145,19 +140,16 @@ impl WorkloadStateStore {
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
-    #[must_use]
     pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
         self.states(dependent).all(|state| state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
-    #[must_use]
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
         self.phases(dependent).all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
-    #[must_use]
     pub fn has_no_container(&self, workload: &str) -> bool {
         let own =
             self.by_workload.get(workload).into_iter().flatten().filter(|entry| entry.instance.agent == self.agent);

@@ -10,7 +10,7 @@ use ankaios_lite::platform::memory;
 use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::SettingsError;
-use ankaios_lite::platform::vital::VitalThreads;
+use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::Security;
 use crossbeam_channel::bounded;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -77,12 +77,12 @@ fn start_and_wait(settings: settings::AgentSettings) -> Result<(), Box<dyn Error
         }
     };
     let mut refusal_wake = wake;
-    let mut vital = VitalThreads::new(lost);
-    let agent = Agent::start(settings, &mut vital, manager.status(), move |text| {
+    let mut watched = WatchedThreads::new(lost);
+    let agent = Agent::start(settings, &mut watched, manager.status(), move |text| {
         let _ = failure.try_send(format!("Ankaios version mismatch: '{text}'."));
         let _ = refusal_wake.write_all(b"r");
     })?;
-    let watch = manager.watch(vital)?;
+    let watch = manager.watch(watched)?;
     log::info!("Awaiting commands from the server ...");
     if let Err(error) = memory::settle() {
         log::debug!("Memory of the start is kept: '{error}'");

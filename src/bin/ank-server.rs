@@ -14,7 +14,7 @@ use ankaios_lite::platform::program::{self, Exit};
 use ankaios_lite::platform::service_manager::ServiceManager;
 use ankaios_lite::platform::settings::{MissingPems, SettingsError, read_limited};
 use ankaios_lite::platform::threads::{self, Thread};
-use ankaios_lite::platform::vital::VitalThreads;
+use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::server::ServerLoop;
 use ankaios_lite::server::metrics;
 use ankaios_lite::server::mutating_hooks::MutatingHooks;
@@ -137,12 +137,12 @@ fn serve(
     // The end of a thread without which nothing goes on ends the server as a signal does.
     let (lost, lost_thread) = bounded(1);
     let handle = signals.handle();
-    let mut vital = VitalThreads::new(move |name| {
+    let mut watched = WatchedThreads::new(move |name| {
         let _ = lost.try_send(name.to_owned()); // Others that end then are a consequence.
         handle.close();
     });
     let (inbox, events) = bounded(SERVER_INBOX);
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut vital)?;
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut watched)?;
     let (running, stop) = bounded(0);
     server.set_status(manager.status());
     if let Some(metrics) = settings.metrics {
@@ -152,9 +152,9 @@ fn serve(
         let thread = metrics_file::start(metrics, stop.clone(), text)?;
         server_threads.push(thread);
     }
-    let pulse = vital.add("server");
-    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &pulse))?;
-    let watch = manager.watch(vital)?;
+    let heartbeat = watched.add("server");
+    let thread = threads::spawn("server", STACK_SERVER, move || server.run(&events, &stop, &SystemClock, &heartbeat))?;
+    let watch = manager.watch(watched)?;
     server_threads.push(thread);
     let config = settings.config_file.as_deref().unwrap_or(Path::new("none")).display().to_string();
     let addresses: Vec<String> = endpoint.addresses().iter().map(ToString::to_string).collect();

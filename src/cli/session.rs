@@ -448,12 +448,12 @@ mod tests {
     #[cfg(feature = "server")]
     #[test]
     fn who_has_only_read_sends_no_goodbye_and_does_not_wait_for_its_end() {
-        use crate::platform::vital::VitalThreads;
+        use crate::platform::watchdog::WatchedThreads;
         use crate::wire::peer::PeerEvent;
         use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
         let (inbox, events) = bounded(16);
         let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), Security::Insecure, 4 * 1024 * 1024);
-        let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
+        let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
         let address = endpoint.addresses()[0].to_string();
         let server = std::thread::spawn(move || {
             let (mut outboxes, mut goodbyes) = (Vec::new(), 0);

@@ -51,7 +51,6 @@ pub enum Denial {
 
 impl Authorizer {
     /// Splits the rules of a workload.
-    #[must_use]
     pub fn new(access: &ControlInterfaceAccess) -> Self {
         let (allow, deny) = (&access.allow_rules, &access.deny_rules);
         let about = |wanted: Operation| Rules { allow: masks(allow, wanted), deny: masks(deny, wanted) };

@@ -45,7 +45,6 @@ pub struct AgentAttributes {
 }
 
 /// What tags take in memory, in bytes, about.
-#[must_use]
 pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
     // What a tag takes beside its key and value, about.
     tags.iter().map(|(key, text)| key.len() + text.len() + 64).sum()
@@ -84,7 +83,6 @@ fn instance((agent, workload, id): &(Name, Name, Name)) -> InstanceName {
 
 impl WorkloadStates {
     /// The state of `instance`.
-    #[must_use]
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
         self.entries.get(&key(instance))
     }
@@ -140,7 +138,6 @@ impl WorkloadStates {
     }
 
     /// All entries as reports.
-    #[must_use]
     pub fn reports(&self) -> Vec<WorkloadState> {
         self.iter().map(|(instance, state)| WorkloadState::new(instance, state.clone())).collect()
     }
@@ -153,7 +150,6 @@ fn texts(map: &BTreeMap<String, String>) -> Node {
 }
 
 /// The tree of one workload.
-#[must_use]
 pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
     let dependencies =
         workload.dependencies.iter().map(|(name, condition)| (name.clone(), Node::text(condition.as_str())));
@@ -206,7 +202,6 @@ fn rule_node(rule: &AccessRule) -> Node {
 }
 
 /// The tree of a config value.
-#[must_use]
 pub fn config_node(item: &ConfigItem) -> Node {
     match item {
         ConfigItem::Text(text) => Node::text(text),
@@ -216,7 +211,6 @@ pub fn config_node(item: &ConfigItem) -> Node {
 }
 
 /// The tree of the state of one instance.
-#[must_use]
 pub fn execution_state_node(state: &ExecutionState) -> Node {
     Node::object([
         ("state", Node::text(state.phase.state())),
@@ -226,7 +220,6 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
 }
 
 /// The tree of one agent.
-#[must_use]
 pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
     let status = agent.load.map(|(cpu, memory)| {
         let status = [("cpuUsage", Node::Number(cpu.into())), ("freeMemory", Node::Number(memory))];
@@ -238,7 +231,6 @@ pub fn agent_node(agent: &AgentAttributes, rendering: Rendering) -> Node {
 
 impl DesiredState {
     /// The tree of this state.
-    #[must_use]
     pub fn node(&self, rendering: Rendering) -> Node {
         let workloads =
             self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
@@ -253,7 +245,6 @@ impl DesiredState {
 
 impl WorkloadStates {
     /// The tree `<agent>.<workload>.<id>.{state,subState,additionalInfo}`.
-    #[must_use]
     pub fn node(&self) -> Node {
         let all: Vec<_> = self.entries.iter().collect();
         Node::map(all.chunk_by(|(one, _), (next, _)| one.0 == next.0).map(|of_agent| {

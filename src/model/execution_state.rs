@@ -87,25 +87,21 @@ impl Phase {
     ];
 
     /// Name of the state, for example `Pending`.
-    #[must_use]
     pub fn state(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
     /// Name of the sub-state, for example `Starting`.
-    #[must_use]
     pub fn sub_state(self) -> &'static str {
         Self::ALL[self as usize].2
     }
 
     /// Finds the phase with these names.
-    #[must_use]
     pub fn parse(state: &str, sub_state: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, s, sub)| *s == state && *sub == sub_state).map(|(phase, _, _)| *phase)
     }
 
     /// Any `Pending` sub-state.
-    #[must_use]
     pub fn is_pending(self) -> bool {
         self.state() == "Pending"
     }
@@ -114,7 +110,6 @@ impl Phase {
     ///
     /// A start that was given up counts as failed, so that an error handler does not wait for ever.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-add-conditions~1]
-    #[must_use]
     pub fn fulfils_add(self, condition: AddCondition) -> bool {
         match condition {
             AddCondition::Running => self == Self::Running,
@@ -125,7 +120,6 @@ impl Phase {
 
     /// Whether the phase of a dependent allows to stop what it depends on.
     // [impl->swdd~execution-states-of-workload-dependencies-fulfill-delete-conditions~1]
-    #[must_use]
     pub fn fulfils_delete(self, condition: DeleteCondition) -> bool {
         match (self, condition) {
             (Self::PendingWaitingToStart, _) => true,  // Not started, so it cannot be hurt.
@@ -147,38 +141,32 @@ impl fmt::Display for Phase {
 
 impl ExecutionState {
     /// A state without additional info.
-    #[must_use]
     pub fn plain(phase: Phase) -> Self {
         static NONE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
         Self { phase, additional_info: NONE.clone() }
     }
 
     /// A state with additional info.
-    #[must_use]
     pub fn with_info(phase: Phase, info: impl Into<Arc<str>>) -> Self {
         Self { phase, additional_info: info.into() }
     }
 
     /// The start of the workload was requested from the runtime.
-    #[must_use]
     pub fn starting_triggered() -> Self {
         Self::with_info(Phase::PendingStarting, "Triggered at runtime.")
     }
 
     /// The start failed with `error` and retry number `retry` will come.
-    #[must_use]
     pub fn retry_starting(retry: u32, error: &str) -> Self {
         Self::with_info(Phase::PendingStarting, format!("Retry {retry}: {error}"))
     }
 
     /// The start failed with `error` for the last time.
-    #[must_use]
     pub fn no_more_retries(error: &str) -> Self {
         Self::with_info(Phase::PendingStartingFailed, format!("No more retries: {error}"))
     }
 
     /// The workload ended with `code`.
-    #[must_use]
     pub fn exited(code: i64) -> Self {
         if code == 0 {
             Self::plain(Phase::Succeeded)
@@ -196,21 +184,18 @@ impl ExecutionState {
     }
 
     /// The state without the text for people: only a prefix remains by which others decide.
-    #[must_use]
     pub fn without_text(&self) -> Self {
         let prefix = [GONE_PREFIX, INACTIVE_PREFIX].into_iter().find(|prefix| self.additional_info.starts_with(prefix));
         prefix.map_or_else(|| Self::plain(self.phase), |prefix| Self::with_info(self.phase, prefix))
     }
 
     /// Whether the workload is not relevant on its node, so that nothing should wait for it.
-    #[must_use]
     pub fn is_inactive(&self) -> bool {
         self.phase == Phase::PendingWaitingToStart && self.additional_info.starts_with(INACTIVE_PREFIX)
     }
 
     /// Whether the state of a dependent allows to stop what it depends on: as its phase says, unless a `gone` condition
     /// is awaited.
-    #[must_use]
     pub fn fulfils_delete(&self, condition: DeleteCondition) -> bool {
         let awaited = self.phase.state() == "Stopping" && self.additional_info.starts_with(GONE_PREFIX);
         !awaited && self.phase.fulfils_delete(condition)
@@ -219,7 +204,6 @@ impl ExecutionState {
     /// The state that follows this one when `incoming` is reported: during a stop, what the
     /// runtime reports about the container that still exists changes nothing.
     // [impl->swdd~api-workload-state-transitions~1]
-    #[must_use]
     pub fn transition(&self, incoming: Self) -> Self {
         let stop_requested = matches!(self.phase, Phase::StoppingRequestedAtRuntime | Phase::StoppingWaitingToStop);
         let runtime_view = matches!(
@@ -248,7 +232,6 @@ pub struct WorkloadState {
 
 impl WorkloadState {
     /// Joins both parts.
-    #[must_use]
     pub fn new(instance: InstanceName, state: ExecutionState) -> Self {
         Self { instance, state }
     }

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 pub const WILDCARD: &str = "*";
 
 /// Splits a mask at its dots. There is no escaping, so a key that contains a dot cannot be addressed.
-#[must_use]
 pub fn parts(mask: &str) -> Vec<&str> {
     mask.split('.').collect()
 }

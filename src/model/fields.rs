@@ -50,7 +50,6 @@ pub enum Kind {
 
 impl Kind {
     /// The texts of which one must be the value, or the first field of the object.
-    #[must_use]
     pub fn texts(self) -> Vec<&'static str> {
         match self {
             Self::Choice(texts) => texts.to_vec(),
@@ -60,7 +59,6 @@ impl Kind {
     }
 
     /// The object that `node` is when it is of this kind.
-    #[must_use]
     pub fn object(self, node: &Node) -> Option<&'static Object> {
         match self {
             Self::Object(object) => Some(object),
@@ -96,13 +94,11 @@ impl Object {
     }
 
     /// The text of [`TYPE`], by which it is distinguished from others.
-    #[must_use]
     pub fn tag(&self) -> Option<&'static str> {
         if let Kind::Choice(texts) = self.field(TYPE)?.kind { texts.first().copied() } else { None }
     }
 
     /// The field `name`.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
@@ -167,7 +163,6 @@ impl Field {
     }
 
     /// Whether `node`, the value of this field, is left out where only values are of interest.
-    #[must_use]
     pub fn is_omitted(&self, node: &Node) -> bool {
         let is_empty = |node: &Node| match self.kind {
             // Only with fields that are left out themselves: no access rules are as good as two empty lists.
@@ -212,7 +207,6 @@ pub enum Text {
 
 impl Text {
     /// How many characters it has at most; it is not empty where this is bounded.
-    #[must_use]
     pub fn length_max(self) -> Option<usize> {
         match self {
             Self::Name => Some(NAME_MAX),

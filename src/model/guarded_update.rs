@@ -31,14 +31,12 @@ named_enum! {
 
 impl UpdatePhase {
     /// Whether nothing is decided yet.
-    #[must_use]
     pub fn is_open(self) -> bool {
         matches!(self, Self::Staging | Self::Trial)
     }
 
     /// Whether others have taken over all that it was about.
-    #[must_use]
-    pub fn is_moot(self) -> bool {
+    pub fn is_superseded(self) -> bool {
         matches!(self, Self::Replaced | Self::Withdrawn)
     }
 }
@@ -51,7 +49,6 @@ pub const REMEMBERED: &str = "it is the same as update ";
 pub const AGENT_PREFIX: &str = "agent ";
 
 /// The SHA-256 of the definition of a workload or config: its tree without empty containers, as JSON with sorted keys.
-#[must_use]
 pub fn definition_hash(definition: &Node) -> String {
     // A tree has nothing that JSON could not hold.
     hash_id(&serde_json::to_string(definition).unwrap_or_default())

@@ -22,7 +22,6 @@ fn bytes(entry: &LogEntry) -> usize {
 
 /// Splits `entries` into messages of at most [`LOG_MESSAGE_MAX`] bytes, in order. A line that is longer by itself is
 /// cut and followed by a note.
-#[must_use]
 pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut messages: Vec<Vec<LogEntry>> = Vec::new();
     let mut room = 0;
@@ -54,7 +53,6 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
 
 /// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not read as fast as they
 /// came.
-#[must_use]
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };
     LogEntry { instance, message: format!("[{lines} line{plural} not shown: they came faster than they were read]") }

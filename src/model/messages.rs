@@ -237,7 +237,6 @@ pub enum RequestContent {
 
 impl RequestContent {
     /// Whether it only ends something that goes on.
-    #[must_use]
     pub fn is_cancel(&self) -> bool {
         matches!(self, Self::LogsCancel | Self::EventsCancel)
     }

@@ -23,20 +23,17 @@ pub fn mode_names(value: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a workload with these tags is in `mode`.
-#[must_use]
 pub fn is_in_mode(tags: &BTreeMap<String, String>, mode: &str) -> bool {
     tags.get(MODES_TAG).is_none_or(|value| mode_names(value).any(|name| name == mode))
 }
 
 /// Whether a workload with these tags is essential.
-#[must_use]
 pub fn is_essential(tags: &BTreeMap<String, String>) -> bool {
     tags.get(ESSENTIAL_TAG).is_some_and(|value| value == ESSENTIAL)
 }
 
 /// The first name in the value of a tag `modes` that cannot be one of a mode, which has 1 to 63 bytes of
 /// `[a-zA-Z0-9_-]`.
-#[must_use]
 pub fn wrong_mode(value: &str) -> Option<&str> {
     mode_names(value).find(|name| !is_name(name))
 }

@@ -12,13 +12,11 @@ use std::sync::Arc;
 pub type Name = Arc<str>;
 
 /// Whether `text` consists of `[a-zA-Z0-9_-]` only; true for the empty text.
-#[must_use]
 pub fn has_name_characters(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
 /// Whether `text` is a name: 1 to 63 bytes of `[a-zA-Z0-9_-]`.
-#[must_use]
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
@@ -42,19 +40,16 @@ pub struct InstanceName {
 
 impl InstanceName {
     /// The instance of `workload` with this `runtime_config` on `agent`.
-    #[must_use]
     pub fn new(workload: &str, runtime_config: &str, agent: &str) -> Self {
         Self { workload: workload.into(), id: hash_id(runtime_config).into(), agent: agent.into() }
     }
 
     /// The instance with an id that is already known.
-    #[must_use]
     pub fn with_id(workload: &str, id: &str, agent: &str) -> Self {
         Self { workload: workload.into(), id: id.into(), agent: agent.into() }
     }
 
     /// Reads `<workload>.<id>.<agent>`; `None` unless there are exactly three parts.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let (workload, id, agent) = (parts.next()?, parts.next()?, parts.next()?);
@@ -62,7 +57,6 @@ impl InstanceName {
     }
 
     /// `<workload>.<first 7 digits of the id>.<agent>`: the default name of the container.
-    #[must_use]
     pub fn short(&self) -> String {
         let id = self.id.get(..7).unwrap_or(&self.id);
         format!("{}.{id}.{}", self.workload, self.agent)
@@ -74,7 +68,6 @@ impl InstanceName {
     }
 
     /// `<workload>.<id>`: the folder of FIFOs and files.
-    #[must_use]
     pub fn folder(&self) -> String {
         format!("{}.{}", self.workload, self.id)
     }
@@ -101,13 +94,11 @@ impl TryFrom<String> for InstanceName {
 }
 
 /// The id that a runtime configuration gives to its instance.
-#[must_use]
 pub fn hash_id(runtime_config: &str) -> String {
     format!("{:x}", Sha256::digest(runtime_config))
 }
 
 /// The beginning of a text of any length that a peer sent, for a line of the log or an answer.
-#[must_use]
 pub fn excerpt(text: &str) -> Cow<'_, str> {
     if text.len() <= EXCERPT_MAX {
         return text.into();
@@ -133,13 +124,11 @@ macro_rules! named_enum {
             pub const TEXTS: &'static [&'static str] = &[$($text),+];
 
             /// The text used in manifests and output.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$member => $text),+ }
             }
 
             /// Reads exactly that text.
-            #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|member| member.as_str() == text)
             }
@@ -155,7 +144,6 @@ macro_rules! named_enum {
 pub(super) use named_enum;
 
 /// `A, B or C`.
-#[must_use]
 pub fn alternatives(texts: &[&str]) -> String {
     match texts {
         [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),

@@ -35,13 +35,11 @@ impl Default for Node {
 
 impl Node {
     /// A map without entries.
-    #[must_use]
     pub fn empty() -> Self {
         Self::Map(Entries::default())
     }
 
     /// A text node.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
@@ -57,13 +55,11 @@ impl Node {
     }
 
     /// The entry `key` when this is a map that has it.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.as_map()?.get(key)
     }
 
     /// The node that `path` leads to through maps.
-    #[must_use]
     pub fn at(&self, path: &[&str]) -> Option<&Node> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
@@ -79,7 +75,6 @@ impl Node {
     }
 
     /// The entries when this is a map.
-    #[must_use]
     pub fn as_map(&self) -> Option<&Entries> {
         if let Self::Map(map) = self { Some(map) } else { None }
     }
@@ -90,19 +85,16 @@ impl Node {
     }
 
     /// The text when this is a text.
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
     /// The number when this is a number.
-    #[must_use]
     pub fn as_number(&self) -> Option<u64> {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
 
     /// The items when this is a list.
-    #[must_use]
     pub fn as_list(&self) -> Option<&[Node]> {
         if let Self::List(list) = self { Some(list) } else { None }
     }
@@ -127,7 +119,6 @@ impl Node {
     }
 
     /// Whether this is a map or a list without entries.
-    #[must_use]
     pub fn is_empty_container(&self) -> bool {
         match self {
             Self::Map(map) => map.is_empty(),

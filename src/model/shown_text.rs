@@ -11,7 +11,6 @@ pub const MASK: &str = "***";
 /// Whether a terminal does something else with `character` than show it: it moves the cursor, begins a command, or
 /// changes the order of the characters around it. Not ends of lines and tabs, which every text may have.
 #[inline]
-#[must_use]
 pub fn acts_on_terminal(character: char) -> bool {
     // Nearly all of a long text.
     if matches!(character, ' '..='~' | '\n' | '\t') {
@@ -25,7 +24,6 @@ pub fn acts_on_terminal(character: char) -> bool {
 }
 
 /// `text` with what acts on a terminal written out.
-#[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(acts_on_terminal) {
         return text.into();
@@ -43,7 +41,6 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// A text of a program that may colour what it writes: colours stay and end with the line, the rest is as in
 /// [`printable`]. A carriage return at the end of a line is left out.
-#[must_use]
 pub fn printable_with_colours(line: &str) -> String {
     let mut pieces = line.trim_end_matches('\r').split("\x1b[");
     let mut shown = printable(pieces.next().unwrap_or_default()).into_owned();
@@ -67,7 +64,6 @@ pub fn printable_with_colours(line: &str) -> String {
 
 /// Where the password stands in a name of an image or an address: `https://user:password@host`, `user:password@host`
 /// or `https://token@host`.
-#[must_use]
 pub fn password_in(text: &str) -> Option<Range<usize>> {
     let mut name = text;
     if let Some((before, digest)) = text.rsplit_once('@')
@@ -94,7 +90,6 @@ pub fn password_in(text: &str) -> Option<Range<usize>> {
 }
 
 /// `text` with the mask in the place of the passwords in its words.
-#[must_use]
 pub fn without_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for word in text.split_inclusive(ends_word) {

@@ -59,7 +59,7 @@ enum Standing {
     /// It has failed and the update is kept all the same.
     Kept,
     /// It may not run.
-    Excused,
+    MayNotRun,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Judged {
         *self.candidate.instance.agent == *agent
     }
 
-    fn is_excused(&self) -> bool {
+    fn may_not_run(&self) -> bool {
         let info = &self.state.additional_info;
         let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
         let may_not_run = waits && ![PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| info.starts_with(prefix));
@@ -95,7 +95,7 @@ impl Judged {
         match () {
             () if self.has_failed => Standing::Kept,
             () if !self.candidate.is_present => Standing::Away,
-            () if self.is_excused() => Standing::Excused,
+            () if self.may_not_run() => Standing::MayNotRun,
             () if self.is_healthy(now) => Standing::Healthy,
             () => Standing::Waits,
         }
@@ -196,7 +196,7 @@ impl Trial {
             is_started: false,
             healthy_since: None,
             has_failed: false,
-            standing: Standing::Excused,
+            standing: Standing::MayNotRun,
             spent,
             runs_since: None,
             candidate,
@@ -317,14 +317,14 @@ impl Trial {
     /// All that are not healthy fail: too often something was lost, which may be their doing.
     pub fn fail_by_losses(&mut self, why: &str, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let is_concerned = |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::Excused);
+        let is_concerned = |judged: &Judged| !matches!(judged.standing, Standing::Healthy | Standing::MayNotRun);
         self.change(now, is_concerned, |judged| failures.extend(judged.fail(why.to_owned())));
         failures
     }
 
     /// When [`Self::tick`] has something to do, or before.
     pub fn due(&self) -> Option<Instant> {
-        self.due.filter(|_| !self.is_quiet())
+        self.due.filter(|_| !self.is_settled())
     }
 
     /// When the first of those that wait changes by itself: looks at each of them.
@@ -358,18 +358,18 @@ impl Trial {
     }
 
     /// Whether nobody who is there is waited for.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         !self.has(Standing::Waits)
     }
 
     /// Whether nobody is waited for at all.
     pub fn is_over(&self) -> bool {
-        self.is_quiet() && !self.has(Standing::Away)
+        self.is_settled() && !self.has(Standing::Away)
     }
 
     /// Whether one has become healthy since the last call, and all others that are there are.
     pub fn has_recovered(&mut self) -> bool {
-        std::mem::take(&mut self.has_improved) && self.is_quiet()
+        std::mem::take(&mut self.has_improved) && self.is_settled()
     }
 
     /// What is waited for: workloads, and agents that are away.

@@ -69,13 +69,11 @@ use ValidationError as Error;
 
 /// What a path cannot hold that becomes part of the option of a mount, which is a list with commas: the first such
 /// character.
-#[must_use]
 pub fn unfit_for_mount(path: &str) -> Option<char> {
     path.chars().find(|character| matches!(character, ',' | '"') || character.is_control())
 }
 
 /// Why a path with this character is refused.
-#[must_use]
 pub fn mount_rule(character: char) -> String {
     format!("It contains '{}': commas, double quotes and control characters are not allowed.", character.escape_debug())
 }

@@ -151,7 +151,6 @@ fn trimmed<'de, D: Deserializer<'de>>(text: D) -> Result<RuntimeConfig, D::Error
 
 impl Workload {
     /// A workload with everything optional left out.
-    #[must_use]
     pub fn new(agent: &str, runtime: &str, runtime_config: &str) -> Self {
         Self {
             agent: agent.into(),
@@ -162,13 +161,11 @@ impl Workload {
     }
 
     /// What the runtime configuration says, read with the first call.
-    #[must_use]
     pub fn config(&self) -> Arc<ReadConfig> {
         self.runtime_config.read(&self.runtime)
     }
 
     /// The instance that this workload has under `name`.
-    #[must_use]
     pub fn instance_name(&self, name: &str) -> InstanceName {
         InstanceName::new(name, &self.runtime_config, &self.agent)
     }

@@ -20,4 +20,4 @@ pub mod settings;
 pub mod sync;
 pub mod threads;
 #[cfg(any(feature = "agent", feature = "server"))]
-pub mod vital;
+pub mod watchdog;

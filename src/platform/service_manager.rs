@@ -1,9 +1,9 @@
-//! Reports to the service manager (systemd) that the program is ready, its status, that it ends, and that all vital
+//! Reports to the service manager (systemd) that the program is ready, its status, that it ends, and that all watched
 //! threads make progress. Without a `NOTIFY_SOCKET` nothing is reported and nothing is watched.
 //!
 //! Thread: `notify` watches and reports; [`StatusBoard`] belongs to all that have a part of the status; `main` starts it
 //! and reports the end.
-//! Owns: the vital threads' rounds, the socket. Takes: parts of the status, of which only the newest counts.
+//! Owns: the watched threads' rounds, the socket. Takes: parts of the status, of which only the newest counts.
 //!
 //! The socket is ours because it has to work after children were started without the variable, with abstract names too,
 //! and with a bound on how long a full queue of the manager is waited for.
@@ -12,7 +12,7 @@ use crate::limits::STACK_SMALL;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
-use crate::platform::vital::VitalThreads;
+use crate::platform::watchdog::WatchedThreads;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use sd_notify::NotifyState;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const SERVICE_STATUS_REST: Duration = Duration::from_secs(1);
 /// Longest part of the status, in bytes; it is shown on one line.
 const SERVICE_STATUS_MAX: usize = 300;
-/// First pause before a nudged thread is checked again; it doubles. A turn takes less than a millisecond.
+/// First pause before a woken thread is checked again; it doubles. A turn takes less than a millisecond.
 const VITAL_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two such checks. Much less than half of the shortest sensible `WatchdogSec`.
 const VITAL_CHECK_MAX: Duration = Duration::from_millis(250);
@@ -84,7 +84,7 @@ impl ServiceManager {
 
     /// Starts the thread that reports that all of `threads` run, and from then on that they make progress. It ends when
     /// the returned sender is dropped; `None` without a service manager.
-    pub fn watch(&self, threads: VitalThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
+    pub fn watch(&self, threads: WatchedThreads) -> io::Result<Option<(Sender<()>, Thread)>> {
         let (Some(socket), Some(changed)) = (self.socket.clone(), self.changed.clone()) else { return Ok(None) };
         let (running, stop) = bounded::<()>(0);
         let notifier = Notifier::new(socket, self.board.clone(), threads, self.watchdog, SystemClock);
@@ -140,7 +140,7 @@ fn one_line(text: &str) -> String {
 struct Notifier<C> {
     socket: Arc<NotifySocket>,
     board: StatusBoard,
-    threads: VitalThreads,
+    threads: WatchedThreads,
     watchdog: Option<Duration>,
     clock: C,
     /// Whether all threads have run.
@@ -162,7 +162,7 @@ impl<C: Clock> Notifier<C> {
     fn new(
         socket: Arc<NotifySocket>,
         board: StatusBoard,
-        threads: VitalThreads,
+        threads: WatchedThreads,
         watchdog: Option<Duration>,
         clock: C,
     ) -> Self {
@@ -204,7 +204,7 @@ impl<C: Clock> Notifier<C> {
     }
 
     /// Checks the threads. Once all have made progress, reports it and begins the next round; until then those that
-    /// have not are nudged and checked again soon.
+    /// have not are woken and checked again soon.
     fn check(&mut self) {
         let now = self.clock.now();
         if self.due.is_none_or(|at| now < at) {

@@ -114,7 +114,6 @@ impl Deletes {
     /// These are effective ones, as they were before the update, and stopping ones that still have a state. A stopped
     /// workload that exists again is judged by its present form alone: its name would stand for the new instance, and
     /// waiting for the end of that could last for ever.
-    #[must_use]
     pub fn with_conditions(&mut self, deleted: Vec<InstanceName>, workloads: &Workloads) -> Vec<DeletedWorkload> {
         let with_conditions = |instance: InstanceName| {
             let stopping: Vec<InstanceName> = self.stopping.instances.of(&instance.workload).cloned().collect();

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Updates that waited for hooks when the server switched by itself. They came before and are carried out after: what they
 /// write into the config item is older than the failure.
 #[derive(Debug, Default)]
-pub struct Overtaken {
+pub struct OlderUpdates {
     updates: Vec<RequestKey>,
     /// Why the server switched.
     cause: String,
@@ -45,7 +45,7 @@ impl ServerLoop {
         let cause = format!("{text}; switching from mode '{old}' to '{new}'.");
         log::error!("{cause}");
         let updates = self.waiting.updates().cloned().collect();
-        self.overtaken = Overtaken { updates, cause: cause.clone() };
+        self.older_updates = OlderUpdates { updates, cause: cause.clone() };
         self.write_mode(new, cause);
     }
 
@@ -65,8 +65,8 @@ impl ServerLoop {
 
     /// An update has its response. If it came before the server switched by itself and has written another mode, the mode
     /// for failures is written again.
-    pub(super) fn overtaken_done(&mut self, key: &RequestKey) {
-        let Overtaken { updates, cause } = &mut self.overtaken;
+    pub(super) fn older_update_done(&mut self, key: &RequestKey) {
+        let OlderUpdates { updates, cause } = &mut self.older_updates;
         let Some(index) = updates.iter().position(|update| update == key) else { return };
         updates.remove(index);
         let cause = cause.clone();

@@ -59,7 +59,6 @@ pub struct ServerNumbers {
 
 impl ServerNumbers {
     /// The metrics as text.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = MetricsText::default();
         text.add(&INFO, &[("version", VERSION)], 1);
@@ -85,7 +84,6 @@ impl ServerNumbers {
 }
 
 /// Requests the numbers from the server; `None` when it has ended, or is busy for long.
-#[must_use]
 pub fn requested(requests: &Sender<NumbersRequest>) -> Option<ServerNumbers> {
     let (reply, numbers) = bounded(1);
     requests.try_send(reply).ok()?;

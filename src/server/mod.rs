@@ -38,11 +38,11 @@ use crate::model::complete_state::DesiredState;
 use crate::model::lifecycle::OnFailure;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::service_manager::StatusBoard;
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use crate::wire::peer::PeerEvent;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use deletes::Deletes;
-use essential::Overtaken;
+use essential::OlderUpdates;
 use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
 use lasting::LastingRequests;
@@ -118,7 +118,7 @@ pub struct ServerLoop {
     waiting: WaitingRequests,
     samples: Samples,
     /// Updates that came before the server switched the mode by itself.
-    overtaken: Overtaken,
+    older_updates: OlderUpdates,
     updates: UpdateCounts,
     /// Changes without workloads, of which subscribers are notified at the end of the event.
     unpublished: Vec<Changes>,
@@ -140,7 +140,6 @@ pub struct ServerLoop {
 
 impl ServerLoop {
     /// A server without workloads.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -231,7 +230,7 @@ impl ServerLoop {
 
     /// Handles events until `stop` is closed by its owner or all senders of `events` are gone. The streams end
     /// with status OK when the loop is dropped at the end.
-    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, pulse: &Pulse) {
+    pub fn run(mut self, events: &Receiver<PeerEvent>, stop: &Receiver<()>, clock: &impl Clock, heartbeat: &Heartbeat) {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
         let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
@@ -240,7 +239,7 @@ impl ServerLoop {
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
-            pulse.turn();
+            heartbeat.turn();
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
@@ -259,7 +258,7 @@ impl ServerLoop {
                 // Last: a peer whose requests wait has not read its earlier responses.
                 recv(room) -> _ => ServerEvent::Room,
                 recv(due) -> _ => ServerEvent::Due,
-                recv(pulse.nudged()) -> _ => continue,
+                recv(heartbeat.woken()) -> _ => continue,
             };
             self.turn(event, clock);
             // But a flood of events must not keep it waiting for ever: it gets half of the time.
@@ -312,7 +311,6 @@ impl ServerLoop {
     }
 
     /// Everything that can be read.
-    #[must_use]
     pub fn view(&self) -> StateView<'_> {
         let Workloads { desired, effective, states, .. } = &self.workloads;
         StateView { desired, effective, states, agents: &self.peers.agents }

@@ -86,7 +86,6 @@ impl MutatingHooks {
     }
 
     /// Where outcomes come in the order of the plans.
-    #[must_use]
     pub fn outcomes(&self) -> &Receiver<HookOutcome> {
         &self.outcomes
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A workload at one time; nothing where it did not exist.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "StoredForm", into = "StoredForm")]
-pub struct Form {
+pub struct Version {
     /// As users asked for it.
     pub desired: Option<Arc<Workload>>,
     /// As templates made it.
@@ -126,8 +126,8 @@ struct StoredWorkload {
     workload: Option<Node>,
 }
 
-impl From<Form> for StoredForm {
-    fn from(Form { desired, rendered, effective }: Form) -> Self {
+impl From<Version> for StoredForm {
+    fn from(Version { desired, rendered, effective }: Version) -> Self {
         let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
         let rendered = rendered.filter(|rendered| effective.as_ref() != Some(rendered));
         let [rendered, effective] = [rendered, effective].map(|added| {
@@ -139,7 +139,7 @@ impl From<Form> for StoredForm {
     }
 }
 
-impl TryFrom<StoredForm> for Form {
+impl TryFrom<StoredForm> for Version {
     type Error = StateError;
 
     /// An error ends the reading of the update: what would be put back is not known then.

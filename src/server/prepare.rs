@@ -3,7 +3,7 @@
 //! Thread: `server`; plain values and the part of [`Workloads`] that makes them.
 
 use super::mutating_hooks::HookOutcome;
-use super::plan::{Form, added, check_added};
+use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
@@ -31,7 +31,7 @@ pub struct PreparedUpdate {
     /// What changes in the desired state.
     pub change: StateChange,
     /// The new forms of the workloads that are rendered in another way, or that hooks have changed.
-    pub forms: BTreeMap<Name, Form>,
+    pub forms: BTreeMap<Name, Version>,
     /// Workloads that fail alone.
     pub failed: Failed,
     /// Whether a client writes the config item of the mode, also with the text that it has.
@@ -154,7 +154,7 @@ impl Workloads {
                 }
             }
             let desired = change.workload(&self.desired, &name).cloned();
-            forms.insert(name, Form { desired, effective: rendered.clone(), rendered });
+            forms.insert(name, Version { desired, effective: rendered.clone(), rendered });
         }
         self.check_modes(&change)?;
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
@@ -214,13 +214,13 @@ impl Workloads {
     fn change_by_hooks(&self, prepared: &mut PreparedUpdate, output: WorkloadPlan) -> Result<(), String> {
         let effective = self.placed();
         let made = std::mem::take(&mut prepared.forms);
-        let as_it_is = |(name, form): (&Name, &Form)| {
-            (name.clone(), Form { effective: effective.get(name).cloned(), ..form.clone() })
+        let as_it_is = |(name, form): (&Name, &Version)| {
+            (name.clone(), Version { effective: effective.get(name).cloned(), ..form.clone() })
         };
-        let mut forms: BTreeMap<Name, Form> = made.iter().map(as_it_is).collect();
+        let mut forms: BTreeMap<Name, Version> = made.iter().map(as_it_is).collect();
         let mut place = |name: &Name, new: Option<AddedWorkload>| {
             let desired = || prepared.change.workload(&self.desired, name).cloned();
-            let form = forms.entry(name.clone()).or_insert_with(|| Form { desired: desired(), ..self.form(name) });
+            let form = forms.entry(name.clone()).or_insert_with(|| Version { desired: desired(), ..self.form(name) });
             form.effective = new;
         };
         for DeletedWorkload { instance, .. } in output.deleted {

@@ -133,7 +133,7 @@ impl ServerLoop {
     fn serve(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
         if let Err(denied) = self.rights.authorize(requester, &content) {
             self.deny(key, denied);
-            return self.overtaken_done(key);
+            return self.older_update_done(key);
         }
         match content {
             RequestContent::UpdateState(_) | RequestContent::RollBack(_) => self.change_state(requester, key, content),
@@ -260,7 +260,7 @@ impl ServerLoop {
                 self.peers.refuse(key, text);
             }
         }
-        self.overtaken_done(key);
+        self.older_update_done(key);
     }
 }
 

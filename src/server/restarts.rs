@@ -7,7 +7,7 @@
 use super::ServerLoop;
 use super::commit::texts;
 use super::events::Changes;
-use super::plan::{Difference, Form};
+use super::plan::{Difference, Version};
 use super::requester::Requester;
 use super::update::UpdateError;
 use super::workloads::{Restart, Workloads};
@@ -25,7 +25,7 @@ impl ServerLoop {
     pub(super) fn to_restart(
         &self,
         names: &[String],
-        forms: Option<&BTreeMap<Name, Form>>,
+        forms: Option<&BTreeMap<Name, Version>>,
         requester: &Requester,
     ) -> Result<BTreeSet<Name>, UpdateError> {
         let refused = |reason: String| Err(UpdateError::Other(reason));

@@ -216,7 +216,6 @@ pub struct ServerSettings {
 }
 
 /// The command line, as manual pages show it.
-#[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
 }

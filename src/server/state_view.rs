@@ -31,7 +31,6 @@ pub struct StateView<'s> {
 impl<'s> StateView<'s> {
     /// What a read returns: everything without masks, otherwise what they select.
     // [impl->swdd~server-filters-get-complete-state-result~2]
-    #[must_use]
     pub fn read(&self, masks: &[String]) -> Node {
         if masks.is_empty() {
             return self.everything();
@@ -40,13 +39,11 @@ impl<'s> StateView<'s> {
     }
 
     /// What `paths` lead to; for events, where keys may contain dots.
-    #[must_use]
     pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]>) -> Node {
         self.select(&MaskTree::of_paths(paths))
     }
 
     /// The whole state with all empty containers, which is what a read without masks returns.
-    #[must_use]
     pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
         let effective = Node::object([
@@ -64,7 +61,6 @@ impl<'s> StateView<'s> {
     }
 
     /// What `tree` selects. A state that a mask names has at least its version.
-    #[must_use]
     pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();

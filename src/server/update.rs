@@ -70,7 +70,6 @@ impl StateChange {
     }
 
     /// Makes the change. Returns the change that leads back.
-    #[must_use]
     pub fn carry_out(self, desired: &mut DesiredState) -> Self {
         Self {
             api_version: std::mem::replace(&mut desired.api_version, self.api_version),

@@ -3,7 +3,7 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use super::modes::Modes;
-use super::plan::{Difference, Form};
+use super::plan::{Difference, Version};
 use super::templates::Templates;
 use crate::model::complete_state::{DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -158,27 +158,27 @@ impl Workloads {
     }
 
     /// What these forms would change in the present mode.
-    pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+    pub fn seen_in_mode(&self, forms: &BTreeMap<Name, Version>) -> Difference {
         let seen = forms.iter().map(|(name, form)| (name.clone(), form.effective.as_ref().map(|it| self.seen(it))));
         Difference::to(&self.effective, seen)
     }
 
     /// A workload as it is by now.
-    pub fn form(&self, name: &Name) -> Form {
+    pub fn form(&self, name: &Name) -> Version {
         let [rendered, effective] = [self.before_hooks(), self.placed()].map(|all| all.get(name).cloned());
-        Form { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
+        Version { desired: self.desired.workloads.get(name).cloned(), rendered, effective }
     }
 
     /// What leads to these forms, about workloads with their own agents.
-    pub fn difference(&self, forms: &BTreeMap<Name, Form>) -> Difference {
+    pub fn difference(&self, forms: &BTreeMap<Name, Version>) -> Difference {
         Difference::to(self.placed(), forms.iter().map(|(name, form)| (name.clone(), form.effective.clone())))
     }
 
     /// These are the rendered forms now. Returns what leads to them, about workloads with their own agents.
-    pub fn render(&mut self, forms: BTreeMap<Name, Form>) -> Difference {
+    pub fn render(&mut self, forms: BTreeMap<Name, Version>) -> Difference {
         let difference = self.difference(&forms);
         if let Some(before_hooks) = &mut self.before_hooks {
-            for (name, Form { rendered, .. }) in forms {
+            for (name, Version { rendered, .. }) in forms {
                 match rendered {
                     Some(rendered) => _ = before_hooks.insert(name, rendered),
                     None => _ = before_hooks.remove(&name),

@@ -96,7 +96,6 @@ pub struct FakeContainer {
 
 impl FakeEngine {
     /// No containers, no faults.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -106,7 +105,6 @@ impl FakeEngine {
     }
 
     /// A connector for the containers of `agent`.
-    #[must_use]
     pub fn connector(&self, agent: &str) -> FakeConnector {
         FakeConnector { engine: self.clone(), agent: agent.to_owned() }
     }
@@ -142,7 +140,6 @@ impl FakeEngine {
     }
 
     /// See [`Self::set_silent`].
-    #[must_use]
     pub fn is_silent(&self) -> bool {
         self.world().silent
     }
@@ -180,13 +177,11 @@ impl FakeEngine {
     }
 
     /// What was noted of the instance.
-    #[must_use]
     pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
         self.world().noted.get(instance).cloned()
     }
 
     /// What was kept of the prepared container of the instance.
-    #[must_use]
     pub fn record(&self, instance: &InstanceName) -> Option<String> {
         self.world().records.get(instance).cloned()
     }
@@ -207,13 +202,11 @@ impl FakeEngine {
     }
 
     /// All containers.
-    #[must_use]
     pub fn containers(&self) -> BTreeMap<ContainerId, FakeContainer> {
         self.world().containers.clone()
     }
 
     /// The only container.
-    #[must_use]
     pub fn only(&self) -> (ContainerId, FakeContainer) {
         let containers = self.containers();
         assert_eq!(containers.len(), 1, "{containers:?}");
@@ -226,7 +219,6 @@ impl FakeEngine {
     }
 
     /// The containers of an agent, as a listing shows them.
-    #[must_use]
     pub fn listing(&self, agent: &str) -> Vec<ListedContainer> {
         let world = self.world();
         let own = world.containers.iter().filter(|(_, container)| &*container.instance.agent == agent);

@@ -47,13 +47,11 @@ impl Probes for FakeProbes {
 
 impl FakeProbes {
     /// Checks come to what `answers` says.
-    #[must_use]
     pub fn new(clock: &ManualClock, answers: Answers) -> Arc<Self> {
         Arc::new(Self { clock: clock.clone(), table: Mutex::new(ProbeTable::new(FakeIo { answers })) })
     }
 
     /// Checks come to what was set last for the workload.
-    #[must_use]
     pub fn settable(clock: &ManualClock) -> (Arc<Self>, ProbeAnswers) {
         let answers = ProbeAnswers::default();
         let for_io = answers.clone();
@@ -65,7 +63,6 @@ impl FakeProbes {
     }
 
     /// When there is something to check.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.table().due()
     }
@@ -92,7 +89,6 @@ impl FakeProbes {
     }
 
     /// What is checked, for example `ready of db`.
-    #[must_use]
     pub fn orders(&self) -> Vec<String> {
         let text = |order: &ProbeOrder| {
             format!("{} of {}", format!("{:?}", order.purpose).to_lowercase(), order.instance.workload)

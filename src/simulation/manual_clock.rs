@@ -15,7 +15,6 @@ pub struct ManualClock {
 
 impl ManualClock {
     /// Starts somewhere.
-    #[must_use]
     pub fn new() -> Self {
         Self { now: Arc::new(Mutex::new(SystemClock.now())) }
     }

@@ -247,7 +247,7 @@ impl Network {
     }
 
     /// Whether no message is on its way and no end is about to be noticed.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.streams.values().all(|stream| {
             stream.up.is_empty()
                 && stream.down.is_empty()

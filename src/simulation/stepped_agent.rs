@@ -87,13 +87,11 @@ impl SteppedLoops {
     }
 
     /// How many loops have not ended.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.loops.len() + self.started.len()
     }
 
     /// How many engine calls have not begun.
-    #[must_use]
     pub fn waiting_calls(&self) -> usize {
         self.calls().waiting.len()
     }
@@ -224,7 +222,6 @@ pub struct PrepareOptions {
 
 impl AgentOptions {
     /// An agent called `agent_A` which writes to `folder`.
-    #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self {
             name: "agent_A",
@@ -266,7 +263,6 @@ pub struct SteppedAgent {
 
 impl SteppedAgent {
     /// A new life of an agent on `engine`. It does nothing before the server says hello.
-    #[must_use]
     pub fn start(options: AgentOptions, engine: &FakeEngine, clock: &ManualClock) -> Self {
         let (inbox, events) = bounded(SCHEDULER_INBOX);
         let (outbox, uplink) = uplink_outbox();
@@ -373,7 +369,6 @@ impl SteppedAgent {
     }
 
     /// What was sent to the server since the last call.
-    #[must_use]
     pub fn sent(&self) -> Vec<WorkloadState> {
         let messages = std::iter::from_fn(|| self.uplink.next());
         let states = messages.filter_map(|message| match message {

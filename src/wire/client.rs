@@ -44,7 +44,6 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// Whether the connection is one over TCP without TLS.
-    #[must_use]
     pub fn has_no_tls(&self) -> bool {
         self.security == Security::Insecure && !self.url.is_socket()
     }

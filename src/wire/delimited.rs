@@ -42,7 +42,6 @@ pub struct FrameBuffer {
 
 impl FrameBuffer {
     /// Holds messages of at most `max` bytes each.
-    #[must_use]
     pub fn new(max: usize) -> Self {
         Self { bytes: Vec::new(), used: 0, expected: 0, max }
     }
@@ -61,7 +60,6 @@ impl FrameBuffer {
     }
 
     /// Bytes of the message that is not complete, as far as that is known. Valid after [`Self::next_message`] found no more.
-    #[must_use]
     pub fn expected(&self) -> usize {
         self.expected
     }
@@ -99,7 +97,6 @@ impl FrameBuffer {
     }
 
     /// Whether a message has begun and is not complete. Valid after [`Self::next_message`] found no more.
-    #[must_use]
     pub fn is_partial(&self) -> bool {
         self.used < self.bytes.len()
     }

@@ -16,7 +16,6 @@ use grpcio::{RpcStatus, RpcStatusCode};
 pub const NO_HELLO: &str = "Empty";
 
 /// A status that ends a stream.
-#[must_use]
 pub fn refusal(code: RpcStatusCode, text: &str) -> RpcStatus {
     RpcStatus::with_message(code, text.to_owned())
 }

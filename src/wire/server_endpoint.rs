@@ -18,7 +18,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::log_source;
 use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
-use crate::platform::vital::{Pulse, VitalThreads};
+use crate::platform::watchdog::{Heartbeat, WatchedThreads};
 use crossbeam_channel::Sender;
 use grpcio::{RpcContext, RpcStatus, RpcStatusCode, ServiceBuilder};
 use rustix::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -104,16 +104,16 @@ impl ServerEndpoint {
     pub fn start(
         options: &EndpointOptions,
         inbox: Sender<PeerEvent>,
-        vital: &mut VitalThreads,
+        watched: &mut WatchedThreads,
     ) -> Result<Self, EndpointError> {
-        Self::start_with(options, inbox, vital, Keepalive::default(), LARGE_MESSAGES)
+        Self::start_with(options, inbox, watched, Keepalive::default(), LARGE_MESSAGES)
     }
 
     /// The same with another bound for peers that have vanished, and for large messages.
     fn start_with(
         options: &EndpointOptions,
         inbox: Sender<PeerEvent>,
-        vital: &mut VitalThreads,
+        watched: &mut WatchedThreads,
         keepalive: Keepalive,
         room: usize,
     ) -> Result<Self, EndpointError> {
@@ -136,7 +136,7 @@ impl ServerEndpoint {
                 answers: Budget::new(ANSWERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
-                writer: Writer::start(vital).map_err(|error| start(&error))?,
+                writer: Writer::start(watched).map_err(|error| start(&error))?,
                 open: Arc::default(),
             },
             next_peer: AtomicU64::new(1),
@@ -158,10 +158,10 @@ impl ServerEndpoint {
         if tls.is_some() {
             pump.start_shakers().map_err(|error| start(&error))?;
         }
-        let nudge = pump.wake.clone();
-        let pulse = vital.add_nudged_by("listen", move || nudge.set());
+        let waker = pump.wake.clone();
+        let heartbeat = watched.add_woken_by("listen", move || waker.set());
         let listen = threads::spawn("listen", STACK_LARGE, move || {
-            let wakes = Wakes { stopped, pulse };
+            let wakes = Wakes { stopped, heartbeat };
             if let Err(error) = accept_until_stopped(&mut pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
@@ -177,7 +177,6 @@ impl ServerEndpoint {
     }
 
     /// Where it listens, in the order of the options; with the actual port when 0 was given.
-    #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
@@ -256,7 +255,7 @@ fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
 struct Wakes {
     /// Closed at the end.
     stopped: OwnedFd,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 }
 
 /// Keys of [`Pump::watch`]; those of listeners follow.
@@ -278,7 +277,7 @@ fn accept_until_stopped(
     watch_listeners(pump)?;
     let mut resting: Option<Instant> = None;
     loop {
-        wakes.pulse.turn();
+        wakes.heartbeat.turn();
         let rest = resting.map(|until| SystemClock.until(until));
         let ready = pump.wait(rest, || SystemClock.now())?;
         if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {

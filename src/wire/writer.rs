@@ -14,7 +14,7 @@ use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
 use crate::platform::sync::Mutex;
 use crate::platform::threads;
-use crate::platform::vital::{Pulse, VitalThreads};
+use crate::platform::watchdog::{Heartbeat, WatchedThreads};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use futures_util::Sink;
 use grpcio::WriteFlags;
@@ -77,13 +77,13 @@ impl<S: Line> Writer<S> {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(vital: &mut VitalThreads) -> io::Result<Self> {
+    pub fn start(watched: &mut WatchedThreads) -> io::Result<Self> {
         let (changed, changes) = bounded(1);
         let state = DueState { added: Vec::new(), peers: Vec::new(), no_more: false };
         let due = Arc::new(Due { state: Mutex::new(state), changed: changed.clone() });
-        let pulse = vital.add_nudged_by("tx", move || _ = changed.try_send(()));
+        let heartbeat = watched.add_woken_by("tx", move || _ = changed.try_send(()));
         let owned = due.clone();
-        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &changes, &pulse))?;
+        threads::spawn("tx", STACK_LARGE, move || Streams::default().serve(&owned, &changes, &heartbeat))?;
         Ok(Self(due))
     }
 
@@ -128,9 +128,9 @@ impl<S> Default for Streams<S> {
 }
 
 impl<S: Line> Streams<S> {
-    fn serve(mut self, due: &Due<S>, changes: &Receiver<()>, pulse: &Pulse) {
+    fn serve(mut self, due: &Due<S>, changes: &Receiver<()>, heartbeat: &Heartbeat) {
         loop {
-            pulse.turn();
+            heartbeat.turn();
             let alarm = self.streams.values().filter_map(|slot| slot.alarm).min();
             let at = alarm.into_iter().chain(self.trim_at).min();
             let _ = at.map_or_else(|| changes.recv().ok(), |at| changes.recv_deadline(at).ok());
@@ -140,7 +140,7 @@ impl<S: Line> Streams<S> {
                 return;
             }
             drop(state);
-            let is_quiet = added.is_empty() && woken.is_empty();
+            let is_idle = added.is_empty() && woken.is_empty();
             for (peer, stream, waker) in added {
                 self.streams.insert(peer, Slot { stream, waker, alarm: None });
                 self.advance(peer);
@@ -156,14 +156,14 @@ impl<S: Line> Streams<S> {
                 let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
                 due.into_iter().for_each(|peer| self.advance(peer));
             }
-            self.give_back(is_quiet, now);
+            self.give_back(is_idle, now);
         }
     }
 
     /// A burst of many small messages leaves free memory behind like a large one does. Giving it back takes
     /// milliseconds, so it waits until the burst is over.
-    fn give_back(&mut self, is_quiet: bool, now: Instant) {
-        if !is_quiet {
+    fn give_back(&mut self, is_idle: bool, now: Instant) {
+        if !is_idle {
             // A burst is over when no message was sent for this long.
             self.trim_at = (self.sent >= BURST_TRIM_FROM).then(|| now + Duration::from_secs(1));
         } else if self.trim_at.is_some_and(|at| at <= now) {

@@ -10,7 +10,7 @@ use crate::support::{Cluster, ControlClient, LIMIT, manifest, table, workload};
 use ankaios_lite::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{FromServer, Request, Response, ResponseContent, ToServer};
 use ankaios_lite::model::node::Node;
-use ankaios_lite::platform::vital::VitalThreads;
+use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::peer::PeerEvent;
 use ankaios_lite::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
@@ -129,7 +129,7 @@ fn a_server_that_keeps_no_start_times_is_an_error() {
         message_max: MESSAGE_MAX,
         commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).expect("the port is free");
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).expect("the port is free");
     for words in [&["blame"][..], &["graph", "--timing"]] {
         let mut ank = cluster.start_ank(words);
         let mut outboxes = Vec::new();

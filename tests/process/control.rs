@@ -19,7 +19,7 @@ use ankaios_lite::model::messages::{
     FromServer, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
 use ankaios_lite::model::node::Node;
-use ankaios_lite::platform::vital::VitalThreads;
+use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
 use ankaios_lite::wire::client::{ClientReceiver, ClientSender, Hangup};
 use ankaios_lite::wire::outbox::Outbox;
@@ -51,7 +51,7 @@ impl SilentServer {
             message_max: MESSAGE_MAX,
             commander_names: Vec::new(),
         };
-        let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended());
+        let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended());
         let mut server = Self { endpoint: endpoint.expect("the address is free"), events, outboxes: Vec::new() };
         // Before, a request may go to the server that has just ended.
         while server.outboxes.is_empty() {

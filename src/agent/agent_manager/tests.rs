@@ -365,7 +365,7 @@ fn the_scheduler_thread_ends_when_told_to() {
     let (_inbox, events) = crossbeam_channel::bounded(1);
     let (running, stop) = crossbeam_channel::bounded(0);
     drop(running);
-    rig.agent.manager.run(&events, &stop, &crate::platform::vital::Pulse::unattended());
+    rig.agent.manager.run(&events, &stop, &crate::platform::watchdog::Heartbeat::unattended());
 }
 
 /// The loads that were sent since the last call: CPU usage of 2 kB of free memory.

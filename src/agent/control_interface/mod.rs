@@ -27,7 +27,7 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
-use crate::platform::vital::VitalThreads;
+use crate::platform::watchdog::WatchedThreads;
 use mailbox::{Frame, Mailbox};
 use pipes::{PipeError, Pipes};
 use poller::Poller;
@@ -120,11 +120,11 @@ impl ControlHub {
     }
 
     /// Starts the thread `control`, which runs until the other end of the pipe `stop` is closed.
-    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, vital: &mut VitalThreads) -> io::Result<Thread> {
+    pub fn start<C: Clock>(&self, clock: C, stop: OwnedFd, watched: &mut WatchedThreads) -> io::Result<Thread> {
         let shared = self.shared.clone();
-        let pulse = vital.add_nudged_by("control", move || shared.wake.set());
+        let heartbeat = watched.add_woken_by("control", move || shared.wake.set());
         let poller = Poller::new(self.shared.clone(), clock);
-        threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &pulse))
+        threads::spawn("control", STACK_LARGE, move || poller.run(&stop, &heartbeat))
     }
 
     /// Makes the FIFOs of a workload in `folder`, and serves them from now on: of one that is about to start, or of one that

@@ -14,7 +14,7 @@ use crate::agent::uplink_outbox::LARGE_REQUEST;
 use crate::model::messages::{Request, Response, ResponseContent};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use log::{error, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -90,10 +90,10 @@ impl<C: Clock> Poller<C> {
     }
 
     /// Serves until the other end of `stop` is closed.
-    pub fn run(mut self, stop: &OwnedFd, pulse: &Pulse) {
-        pulse.turn();
+    pub fn run(mut self, stop: &OwnedFd, heartbeat: &Heartbeat) {
+        heartbeat.turn();
         while self.turn(Some(stop)) {
-            pulse.turn();
+            heartbeat.turn();
         }
     }
 

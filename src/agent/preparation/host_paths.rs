@@ -17,7 +17,6 @@ pub type HostPaths = BTreeMap<String, Option<PathFacts>>;
 
 /// The paths that the options of a container name, and those of its own folders and files. One too many does no harm: it
 /// may only cause a new create.
-#[must_use]
 pub fn named_paths(config: &ContainerConfig, new: &NewContainer) -> BTreeSet<String> {
     let options = config.general_options.iter().chain(&config.command_options);
     let pieces = options.flat_map(|option| option.split(['=', ',', ':']));

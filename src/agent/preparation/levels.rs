@@ -36,7 +36,6 @@ const SHORT_WITH_VALUE: &str = "acehlmpuvw";
 
 /// How far a workload is prepared of which so much is requested, by what it says and where it stands. The bound on
 /// initialised containers is not considered.
-#[must_use]
 pub fn allowed(workload: &Workload, requested: PrepareLevel, old: Old) -> PrepareLevel {
     let level = requested.min(most(workload, old));
     match &workload.config().engine {

@@ -41,7 +41,6 @@ pub struct Record {
 
 impl Record {
     /// The record of a container that was created with `arguments` since this `boot`.
-    #[must_use]
     pub fn new(container: &PreparedContainer, workload: &Workload, arguments: &[String], boot: &str) -> Self {
         Self {
             container: Some(container.id.0.to_string()),
@@ -53,32 +52,27 @@ impl Record {
     }
 
     /// The record of a create that has not ended: it may have made a container, which the next agent removes.
-    #[must_use]
     pub fn of_create(boot: &str) -> Self {
         let (level, definition) = (PrepareLevel::None.as_str().to_owned(), String::new());
         Self { container: None, level, boot: boot.to_owned(), definition, paths: HostPaths::new() }
     }
 
     /// The text to keep.
-    #[must_use]
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // Texts and numbers always can be written.
     }
 
     /// Reads a text that was kept; `None` for anything else.
-    #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
     /// Whether it is, or may be, about this container.
-    #[must_use]
     pub fn may_be_of(&self, id: &ContainerId) -> bool {
         self.container.as_ref().is_none_or(|container| *container == *id.0)
     }
 
     /// The container as it was prepared, when that is what is wanted of it now.
-    #[must_use]
     pub fn container(
         self,
         added: &AddedWorkload,

@@ -60,13 +60,11 @@ impl Listings {
     }
 
     /// Whether it is known of all engines which containers they have.
-    #[must_use]
     pub fn are_known(&self) -> bool {
         self.engines.values().all(|engine| engine.state.is_known())
     }
 
     /// Whether a hello has to wait for the first listings.
-    #[must_use]
     pub fn hold_up_hello(&self, now: Instant) -> bool {
         let is_open = |state| matches!(state, ListingState::Wanted | ListingState::Requested);
         !self.is_over(now) && self.engines.values().any(|engine| is_open(engine.state))
@@ -120,7 +118,6 @@ impl Listings {
     }
 
     /// Whether a listing is to be requested now.
-    #[must_use]
     pub fn are_due(&self, now: Instant) -> bool {
         self.engines.values().any(|engine| engine.is_due(now))
     }

@@ -579,7 +579,7 @@ fn the_threads_report_and_end_with_their_sender() {
     let (reports, reported) = bounded(4);
     let connector = Box::new(engine.connector("agent_A"));
     let settings = settings();
-    let thread = start(settings, connector, inbox, Pulse::unattended()).unwrap();
+    let thread = start(settings, connector, inbox, Heartbeat::unattended()).unwrap();
     let instance = instance("web");
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());

@@ -8,7 +8,7 @@ use crate::model::messages::{AgentCapabilities, AgentHello, AgentLoad, FromServe
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::platform::threads::Thread;
-use crate::platform::vital::VitalThreads;
+use crate::platform::watchdog::WatchedThreads;
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::address::{Security, ServerUrl};
 use crate::wire::client::Service;
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);
     let options = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
-    (ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap(), events)
+    (ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap(), events)
 }
 
 /// An uplink on a thread of its own.
@@ -58,7 +58,7 @@ impl Running {
             status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
-            let _ = results.send(uplink.run(&stopped, &Pulse::unattended()));
+            let _ = results.send(uplink.run(&stopped, &Heartbeat::unattended()));
         });
         Self { outbox, events, stop: Some(stop), result, thread: Some(thread.unwrap()) }
     }

@@ -132,7 +132,7 @@ impl ClientTrial {
                 }
             }
         }
-        if self.failure.is_some() || (self.trial.is_quiet() && wait.has_ended()) {
+        if self.failure.is_some() || (self.trial.is_settled() && wait.has_ended()) {
             return Ok(Progress::Break(()));
         }
         let names = self.trial.waits_for();

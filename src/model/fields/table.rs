@@ -87,7 +87,6 @@ pub const AGENT: Object = Object::new(&[
 const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
 
 /// Why a field mask, given by its parts, can never select anything; `None` when some state has the field.
-#[must_use]
 pub fn selects_nothing(path: &[&str]) -> Option<String> {
     let mut kind = Kind::Object(&COMPLETE_STATE);
     for (depth, part) in path.iter().enumerate() {

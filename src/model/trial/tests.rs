@@ -163,7 +163,7 @@ fn the_clock_stands_still_while_the_agent_is_away_and_absent_ones_are_waited_for
     rig.report("a", Phase::PendingStarting, "");
     rig.wait(DEADLINE / 2);
     assert!(rig.trial.agent_left("A", rig.clock.now()), "one was started");
-    assert!(rig.trial.due().is_none() && rig.trial.is_quiet() && !rig.trial.is_over());
+    assert!(rig.trial.due().is_none() && rig.trial.is_settled() && !rig.trial.is_over());
     assert_eq!(rig.trial.waits_for(), ["agent A"]);
     rig.wait(DEADLINE * 1_000);
     rig.trial.agent_came("A", rig.clock.now());

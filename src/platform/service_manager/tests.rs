@@ -1,7 +1,7 @@
 //! What a scripted service manager receives, with a clock that the test moves.
 
 use super::*;
-use crate::platform::vital::Pulse;
+use crate::platform::watchdog::Heartbeat;
 use crate::simulation::manual_clock::ManualClock;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -45,15 +45,15 @@ struct Rig {
     manager: Manager,
     clock: ManualClock,
     notifier: Notifier<ManualClock>,
-    one: Pulse,
-    two: Pulse,
+    one: Heartbeat,
+    two: Heartbeat,
 }
 
 impl Rig {
     fn new(watchdog: Option<Duration>) -> Self {
         let (manager, clock) = (Manager::new(), ManualClock::new());
         let service = ServiceManager::new(&manager.name, watchdog).unwrap();
-        let mut threads = VitalThreads::unattended();
+        let mut threads = WatchedThreads::unattended();
         let (one, two) = (threads.add("one"), threads.add("two"));
         let socket = service.socket.clone().unwrap();
         let notifier = Notifier::new(socket, service.status(), threads, watchdog, clock.clone());
@@ -116,9 +116,9 @@ fn an_idle_thread_is_nudged_and_its_turn_counts() {
     let mut rig = Rig::ready(Some(WATCHDOG));
     rig.pass(WATCHDOG / 2);
     assert_eq!(rig.manager.received(), None);
-    for pulse in [&rig.one, &rig.two] {
-        pulse.nudged().try_recv().expect("it was nudged");
-        pulse.turn();
+    for heartbeat in [&rig.one, &rig.two] {
+        heartbeat.woken().try_recv().expect("it was woken");
+        heartbeat.turn();
     }
     rig.pass(VITAL_CHECK_FIRST);
     assert_eq!(rig.manager.received().as_deref(), Some("WATCHDOG=1"));
@@ -155,7 +155,7 @@ fn without_a_watchdog_nobody_is_nudged_after_the_start() {
     assert_eq!(rig.notifier.due, None);
     rig.pass(WATCHDOG * 10);
     assert_eq!(rig.manager.received(), None);
-    assert!(rig.one.nudged().is_empty() && rig.two.nudged().is_empty());
+    assert!(rig.one.woken().is_empty() && rig.two.woken().is_empty());
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn the_thread_sends_all_this_and_ends() {
     manager.socket.set_nonblocking(false).unwrap();
     manager.socket.set_read_timeout(Some(AMPLE)).unwrap();
     let service = ServiceManager::new(&manager.name, Some(Duration::from_millis(2))).unwrap();
-    let mut threads = VitalThreads::unattended();
-    let pulse = threads.add("one");
-    pulse.outside(|| {
+    let mut threads = WatchedThreads::unattended();
+    let heartbeat = threads.add("one");
+    heartbeat.outside(|| {
         let (running, thread) = service.watch(threads).unwrap().expect("a manager listens");
         assert_eq!(manager.received().as_deref(), Some("READY=1\nSTATUS="));
         assert_eq!(manager.received().as_deref(), Some("WATCHDOG=1"));
@@ -237,10 +237,10 @@ fn a_manager_that_is_gone_stops_nothing() {
 #[test]
 fn without_a_manager_nothing_is_sent_or_watched() {
     let service = ServiceManager::default();
-    let mut threads = VitalThreads::unattended();
-    let pulse = threads.add("one");
+    let mut threads = WatchedThreads::unattended();
+    let heartbeat = threads.add("one");
     assert!(service.watch(threads).unwrap().is_none());
     service.status().connection(|| unreachable!("nobody wants to know"));
     service.stopping();
-    assert!(pulse.nudged().is_empty());
+    assert!(heartbeat.woken().is_empty());
 }

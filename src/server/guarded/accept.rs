@@ -16,7 +16,7 @@ use crate::model::workload::RestartPolicy;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::modes::Modes;
-use crate::server::plan::{Difference, Form};
+use crate::server::plan::{Difference, Version};
 use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
 use crate::server::update::{StateChange, UpdateError};
@@ -126,7 +126,7 @@ impl ServerLoop {
         let names: BTreeSet<&Name> = names.collect();
         let touched = |name: &Name| {
             let before = workloads.form(name);
-            let as_it_is = || Form { desired: change.workload(&workloads.desired, name).cloned(), ..before.clone() };
+            let as_it_is = || Version { desired: change.workload(&workloads.desired, name).cloned(), ..before.clone() };
             let made = forms.get(name).cloned().unwrap_or_else(as_it_is);
             let stage = self.stage_of(made.effective.as_ref());
             let touched = Touched::new(before, made, stage);
@@ -156,7 +156,7 @@ impl ServerLoop {
             return Ok(());
         }
         let waits_for_absent_only = |(number, open): &(&u64, &Open)| {
-            !is_of_workload && !open.is_staging() && open.trial.is_quiet() && !joined.contains(number)
+            !is_of_workload && !open.is_staging() && open.trial.is_settled() && !joined.contains(number)
         };
         let oldest = guarded.open.iter().find(waits_for_absent_only).map(|(number, _)| *number);
         let open = oldest.and_then(|number| guarded.close(number)).ok_or_else(|| {
@@ -208,7 +208,7 @@ impl ServerLoop {
         &mut self,
         mut open: Open,
         prepared: PreparedUpdate,
-        mut forms: BTreeMap<Name, Form>,
+        mut forms: BTreeMap<Name, Version>,
     ) -> ResponseContent {
         let (number, was_staging) = (open.record.number, open.is_staging());
         let is_ready =

@@ -21,7 +21,7 @@ use crate::model::workload::Workload;
 use crate::platform::logging::utc;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
-use crate::server::plan::Form;
+use crate::server::plan::Version;
 use crate::server::state_store::{Stored, StoredUpdate, StoredUpdates};
 use crate::server::state_view::entries;
 use crate::server::update::UpdateError;
@@ -234,11 +234,11 @@ impl GuardedUpdates {
         (record.phase, record.reason) = (phase, reason.or(record.reason.take()));
         record.ended = Some(utc(SystemTime::now()));
         for touched in record.unit.workloads.values_mut() {
-            touched.before = Form { desired: touched.before.desired.take(), ..Form::default() };
-            (touched.in_force, touched.stage, touched.made) = (None, None, Form::default());
+            touched.before = Version { desired: touched.before.desired.take(), ..Version::default() };
+            (touched.in_force, touched.stage, touched.made) = (None, None, Version::default());
         }
         record.dependents.clear();
-        if phase.is_moot() {
+        if phase.is_superseded() {
             record.unit = Unit::default();
         }
         self.is_unsaved = true;
@@ -250,7 +250,7 @@ impl GuardedUpdates {
     fn keep(&mut self, record: Record) {
         // Of those that others have taken over there may be many in a short time, which must not displace the rest; nor
         // must those of workloads displace those of commanders.
-        let kind = |record: &Record| (record.phase.is_moot(), record.is_of_workload);
+        let kind = |record: &Record| (record.phase.is_superseded(), record.is_of_workload);
         let newest = kind(&record);
         self.ended.push_back(Ended::new(record));
         loop {
@@ -339,7 +339,6 @@ impl ServerLoop {
 
 impl ServerLoop {
     /// All that is kept over restarts.
-    #[must_use]
     pub fn stored(&self) -> Stored {
         let guarded = &self.guarded;
         let open = guarded.open.values().map(|open| (open.record.number, Arc::new(open.record.node())));

@@ -11,7 +11,7 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{ConfigItem, Workload};
-use crate::server::plan::Form;
+use crate::server::plan::Version;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Not;
@@ -34,9 +34,9 @@ pub struct Stage {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Touched {
-    /// The way back: as it was before the first update that is not decided yet. Of one that has ended only the desired
-    /// form, which may be gone for want of room.
-    pub before: Form,
+    /// What a rollback leads to: as it was before the first update that is not decided yet. Of one that has ended only what
+    /// was desired, which may be gone for want of room.
+    pub before: Version,
     /// Its instance then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<InstanceName>,
@@ -47,8 +47,8 @@ pub struct Touched {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// The hash of all that the update makes of it.
-    #[serde(default)]
-    pub print: String,
+    #[serde(default, rename = "print")]
+    pub hash: String,
     /// The old instance was running when the update was carried out, so the new one must run.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub ran: bool,
@@ -57,10 +57,10 @@ pub struct Touched {
     pub restarts: bool,
     /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<Form>,
+    pub in_force: Option<Version>,
     /// As the update makes it; nothing once that is carried out.
     #[serde(skip)]
-    pub made: Form,
+    pub made: Version,
     /// Only of one that waits and is prepared.
     #[serde(skip)]
     pub stage: Option<Stage>,
@@ -68,14 +68,14 @@ pub struct Touched {
 
 impl Touched {
     /// A request makes `made` of a workload.
-    pub fn new(before: Form, made: Form, stage: Option<Stage>) -> Self {
+    pub fn new(before: Version, made: Version, stage: Option<Stage>) -> Self {
         let is_changed = (&before.rendered, &before.effective) != (&made.rendered, &made.effective);
         Self {
             old: instance(&before),
             new: instance(&made),
             after: desired_hash(made.desired.as_ref()),
-            print: print(&made),
-            in_force: is_changed.then(|| Form { desired: None, ..before.clone() }),
+            hash: hash(&made),
+            in_force: is_changed.then(|| Version { desired: None, ..before.clone() }),
             stage: stage.filter(|_| is_changed),
             ran: false,
             restarts: false,
@@ -93,7 +93,7 @@ impl Touched {
 /// A config that an update touches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TouchedConfig {
-    /// The way back; may be gone of an update that has ended.
+    /// What a rollback leads to; may be gone of an update that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ConfigItem>,
     /// The hash of what is desired; `None` when the update deletes it.
@@ -113,17 +113,17 @@ pub struct Unit {
     pub configs: BTreeMap<String, TouchedConfig>,
 }
 
-pub(super) fn instance(form: &Form) -> Option<InstanceName> {
+pub(super) fn instance(form: &Version) -> Option<InstanceName> {
     form.effective.as_ref().map(|added| added.instance.clone())
 }
 
 /// Whether users, and the agent, get the same.
-fn is_like(form: &Form, other: &Form) -> bool {
+fn is_like(form: &Version, other: &Version) -> bool {
     form.desired == other.desired && form.effective == other.effective
 }
 
 /// The hash of all that decides what runs.
-fn print(form: &Form) -> String {
+fn hash(form: &Version) -> String {
     let node = |workload: &Arc<Workload>| workload_node(workload, Rendering::Sparse);
     let desired = form.desired.as_ref().map(|desired| ("desired", node(desired)));
     let effective = form.effective.as_ref().map(|added| ("effective", node(&added.workload)));
@@ -177,10 +177,11 @@ impl Unit {
             || request.configs.keys().any(has_config)
     }
 
-    /// Becomes one with a later request: of each name the oldest way back and the newest form. A name that is set back to
-    /// what was before, or deleted, leaves: it is not brought back. None leaves as long as the request has another one with
-    /// a condition: nothing of it is stopped before. Returns the workloads that have left, as they are to be.
-    pub fn join(&mut self, request: Self) -> BTreeMap<Name, Form> {
+    /// Becomes one with a later request: of each name what was before the oldest one, and the newest version. A name that
+    /// is set back to what was before, or deleted, leaves: it is not brought back. None leaves as long as the request has
+    /// another one with a condition: nothing of it is stopped before. Returns the workloads that have left, as they are to
+    /// be.
+    pub fn join(&mut self, request: Self) -> BTreeMap<Name, Version> {
         let mut left = BTreeMap::new();
         let leaves = |known: &Touched, it: &Touched| {
             it.made.desired.is_none() || is_like(&it.made, &known.before) && !it.restarts
@@ -220,11 +221,11 @@ impl Unit {
         left
     }
 
-    /// The hash of what leads from the way back to what the update makes of it: the same for the same update.
+    /// The hash of what leads from what was before to what the update makes of it: the same for the same update.
     // [impl->swdd~server-remembers-undone-updates~1]
     pub fn fingerprint(&self) -> String {
         let workload = |(name, touched): (&Name, &Touched)| {
-            (name.to_string(), Node::text(format!("{} {}", print(&touched.before), touched.print)))
+            (name.to_string(), Node::text(format!("{} {}", hash(&touched.before), touched.hash)))
         };
         let config = |(key, touched): (&String, &TouchedConfig)| {
             let before = touched.before.as_ref().map(config_hash).unwrap_or_default();
@@ -236,7 +237,7 @@ impl Unit {
         ]))
     }
 
-    /// The desired way back, as a state; what was added is left out.
+    /// What was desired before, as a state; what was added is left out.
     pub fn before_node(&self) -> Node {
         let workload = |(name, touched): (&Name, &Touched)| {
             Some((name.to_string(), workload_node(touched.before.desired.as_ref()?, Rendering::Sparse)))

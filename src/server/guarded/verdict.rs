@@ -91,7 +91,6 @@ impl GuardedUpdates {
 
 impl ServerLoop {
     /// When [`ServerLoop::on_event`] has something to do without an event.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let GuardedUpdates { open, show_at, .. } = &self.guarded;
         open.values().filter_map(|open| open.trial.due()).chain(*show_at).chain(self.usage_until()).min()
@@ -198,9 +197,9 @@ impl ServerLoop {
     fn undo(&mut self, number: u64, workload: &Name, why: &str) {
         let Some(open) = self.guarded.open.get(&number) else { return };
         let unit = open.record.unit.clone();
-        let change = self.way_back(&unit);
+        let change = self.rollback_change(&unit);
         let why = cut_reason(workload, &self.with_dependents(workload, why));
-        if let Err(error) = self.check_way_back(&change) {
+        if let Err(error) = self.check_rollback(&change) {
             log::error!("Update {number} ({}) cannot be rolled back: {error}", unit.names());
             if open.is_staging() {
                 // It stays desired, so it comes into force as one that may stay, when its conditions hold.
@@ -278,11 +277,11 @@ impl ServerLoop {
         if let Some(key) = unit.configs.keys().find(changed) {
             return refused(format!("config '{key}' was changed after update {number}"));
         }
-        Ok((self.way_back(unit), record.restarted()))
+        Ok((self.rollback_change(unit), record.restarted()))
     }
 
     /// What leads back to the desired state before `unit`.
-    fn way_back(&self, unit: &Unit) -> StateChange {
+    fn rollback_change(&self, unit: &Unit) -> StateChange {
         let desired = &self.workloads.desired;
         let workloads = unit.workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
         let configs = unit.configs.iter().map(|(key, touched)| (key.clone(), touched.before.clone()));
@@ -295,7 +294,7 @@ impl ServerLoop {
     }
 
     /// Whether a request could lead back.
-    fn check_way_back(&self, change: &StateChange) -> Result<(), UpdateError> {
+    fn check_rollback(&self, change: &StateChange) -> Result<(), UpdateError> {
         let desired = &self.workloads.desired;
         let users = change.configs.keys().flat_map(|key| self.workloads.config_users.of(key));
         for name in change.workloads.keys().chain(users) {

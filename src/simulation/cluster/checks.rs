@@ -98,7 +98,7 @@ impl Cluster {
             }
         };
         let node = self.nodes.iter().find_map(busy);
-        let network = || (!self.network.is_quiet()).then(|| "messages are on their way".to_owned());
+        let network = || (!self.network.is_settled()).then(|| "messages are on their way".to_owned());
         let server = self.server.is_none().then(|| "the server is away".to_owned());
         server.or(node).or_else(network)
     }

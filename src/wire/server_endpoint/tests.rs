@@ -62,8 +62,8 @@ pub(in crate::wire) fn start(
 ) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(64);
     let options = EndpointOptions::tcp("127.0.0.1:0".parse().unwrap(), security, message_max);
-    let vital = &mut VitalThreads::unattended();
-    (ServerEndpoint::start_with(&options, inbox, vital, keepalive, waiting_max).unwrap(), events)
+    let watched = &mut WatchedThreads::unattended();
+    (ServerEndpoint::start_with(&options, inbox, watched, keepalive, waiting_max).unwrap(), events)
 }
 
 fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
@@ -483,12 +483,12 @@ fn stopping_ends_all_streams_and_frees_the_address() {
     let again = EndpointOptions::tcp(address, Security::Insecure, MESSAGE_MAX);
     let (inbox, _events) = bounded(1);
     assert!(matches!(
-        ServerEndpoint::start(&again, inbox.clone(), &mut VitalThreads::unattended()),
+        ServerEndpoint::start(&again, inbox.clone(), &mut WatchedThreads::unattended()),
         Err(EndpointError::Bind { .. })
     ));
     endpoint.stop(LIMIT);
     assert!(receiver.receive().is_err());
-    ServerEndpoint::start(&again, inbox, &mut VitalThreads::unattended()).unwrap().stop(LIMIT);
+    ServerEndpoint::start(&again, inbox, &mut WatchedThreads::unattended()).unwrap().stop(LIMIT);
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn a_socket_and_a_port_are_open_together_and_the_file_goes_with_the_server() {
         message_max: MESSAGE_MAX,
         commander_names: Vec::new(),
     };
-    let endpoint = ServerEndpoint::start(&options, inbox, &mut VitalThreads::unattended()).unwrap();
+    let endpoint = ServerEndpoint::start(&options, inbox, &mut WatchedThreads::unattended()).unwrap();
     let [ListenAddress::Tcp(port), socket] = endpoint.addresses() else { panic!("{:?}", endpoint.addresses()) };
     for url in [format!("http://{port}"), socket.to_string()] {
         let options = client(&url, Security::Insecure, Service::Agent);

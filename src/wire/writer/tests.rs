@@ -315,7 +315,7 @@ fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
 
 #[test]
 fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
-    let writer = Writer::start(&mut VitalThreads::unattended()).unwrap();
+    let writer = Writer::start(&mut WatchedThreads::unattended()).unwrap();
     let streams: Vec<(Outbox, Receiver<String>)> = (0..20).map(|number| open(&writer, number)).collect();
     for round in 0..50 {
         for (outbox, _) in &streams {
@@ -332,7 +332,7 @@ fn one_thread_serves_all_streams_and_ends_each_with_its_outbox() {
 
 #[test]
 fn states_that_rested_are_told_although_nothing_else_happens() {
-    let writer = Writer::start(&mut VitalThreads::unattended()).unwrap();
+    let writer = Writer::start(&mut WatchedThreads::unattended()).unwrap();
     let (outbox, received) = open(&writer, 1);
     let mut names = Vec::new();
     for round in 0..10 {

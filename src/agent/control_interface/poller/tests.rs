@@ -635,7 +635,7 @@ fn the_thread_ends_when_the_agent_does() {
     let hub = ControlHub::new(outbox, 1 << 20).unwrap();
     let (stop, running) = rustix::pipe::pipe().unwrap();
     let thread = hub
-        .start(crate::platform::clock::SystemClock, stop, &mut crate::platform::vital::VitalThreads::unattended())
+        .start(crate::platform::clock::SystemClock, stop, &mut crate::platform::watchdog::WatchedThreads::unattended())
         .unwrap();
     drop(running);
     assert!(crate::platform::threads::join_all([thread], Duration::from_secs(20)).is_empty());

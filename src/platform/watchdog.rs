@@ -1,29 +1,29 @@
 //! The threads that a program cannot do without. Each counts the turns of its loop, and a watcher can request one.
 //!
-//! A thread that waits turns when it is nudged, in the same wait as for its work: that shows that it can be woken, which
-//! a flag for being idle would not. Without a watcher no thread is nudged. A wait for something outside, such as a server
+//! A thread that waits turns when it is woken, in the same wait as for its work: that shows that it can be woken, which
+//! a flag for being idle would not. Without a watcher no thread is woken. A wait for something outside, such as a server
 //! that does not respond, is marked beforehand and counts as progress; a stuck loop marks nothing.
 //!
-//! Thread: [`Pulse`] belongs to the vital thread, [`VitalThreads`] to `main` at the start and then to `notify`.
-//! Owns: how many turns were counted last. Gives: the name of a vital thread that ends.
+//! Thread: [`Heartbeat`] belongs to the watched thread, [`WatchedThreads`] to `main` at the start and then to `notify`.
+//! Owns: how many turns were counted last. Gives: the name of a watched thread that ends.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// All vital threads of a program.
-pub struct VitalThreads {
-    threads: Vec<Vital>,
+/// All watched threads of a program.
+pub struct WatchedThreads {
+    threads: Vec<Watched>,
     on_end: OnEnd,
 }
 
 type OnEnd = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// One of them, as it is watched.
-struct Vital {
+struct Watched {
     mark: Arc<Mark>,
-    nudge: Box<dyn Fn() + Send>,
+    waker: Box<dyn Fn() + Send>,
     /// Turns at the beginning of the round.
     counted: u64,
 }
@@ -35,16 +35,16 @@ struct Mark {
     outside: AtomicBool,
 }
 
-/// What a vital thread holds as long as it runs.
-pub struct Pulse {
+/// What a watched thread holds as long as it runs.
+pub struct Heartbeat {
     mark: Arc<Mark>,
-    nudged: Receiver<()>,
+    woken: Receiver<()>,
     /// Keeps the channel open without a watcher.
-    _nudges: Sender<()>,
+    _wakers: Sender<()>,
     on_end: OnEnd,
 }
 
-impl VitalThreads {
+impl WatchedThreads {
     /// No thread yet; `on_end` is called with the name of each that ends, on that thread.
     pub fn new(on_end: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { threads: Vec::new(), on_end: Arc::new(on_end) }
@@ -55,26 +55,32 @@ impl VitalThreads {
         Self::new(|_| {})
     }
 
-    /// Adds the thread `name`, which selects on [`Pulse::nudged`].
-    pub fn add(&mut self, name: impl Into<String>) -> Pulse {
-        let (nudges, nudged) = bounded(1);
-        let nudge = nudges.clone();
-        let nudge = Box::new(move || {
-            let _ = nudge.try_send(()); // Full: it was nudged before.
+    /// Adds the thread `name`, which selects on [`Heartbeat::woken`].
+    pub fn add(&mut self, name: impl Into<String>) -> Heartbeat {
+        let (wakers, woken) = bounded(1);
+        let waker = wakers.clone();
+        let waker = Box::new(move || {
+            let _ = waker.try_send(()); // Full: it was woken before.
         });
-        self.insert(name.into(), nudge, nudges, nudged)
+        self.insert(name.into(), waker, wakers, woken)
     }
 
-    /// Adds the thread `name`, which `nudge` wakes from its wait.
-    pub fn add_nudged_by(&mut self, name: impl Into<String>, nudge: impl Fn() + Send + 'static) -> Pulse {
-        let (nudges, nudged) = bounded(1);
-        self.insert(name.into(), Box::new(nudge), nudges, nudged)
+    /// Adds the thread `name`, which `waker` wakes from its wait.
+    pub fn add_woken_by(&mut self, name: impl Into<String>, waker: impl Fn() + Send + 'static) -> Heartbeat {
+        let (wakers, woken) = bounded(1);
+        self.insert(name.into(), Box::new(waker), wakers, woken)
     }
 
-    fn insert(&mut self, name: String, nudge: Box<dyn Fn() + Send>, nudges: Sender<()>, nudged: Receiver<()>) -> Pulse {
+    fn insert(
+        &mut self,
+        name: String,
+        waker: Box<dyn Fn() + Send>,
+        wakers: Sender<()>,
+        woken: Receiver<()>,
+    ) -> Heartbeat {
         let mark = Arc::new(Mark { name, turns: AtomicU64::new(0), outside: AtomicBool::new(false) });
-        self.threads.push(Vital { mark: mark.clone(), nudge, counted: 0 });
-        Pulse { mark, nudged, _nudges: nudges, on_end: self.on_end.clone() }
+        self.threads.push(Watched { mark: mark.clone(), waker, counted: 0 });
+        Heartbeat { mark, woken, _wakers: wakers, on_end: self.on_end.clone() }
     }
 
     /// From here on every thread has to make progress once more.
@@ -89,20 +95,20 @@ impl VitalThreads {
         let silent = self.threads.iter().filter(|thread| thread.is_silent());
         silent
             .map(|thread| {
-                (thread.nudge)();
+                (thread.waker)();
                 thread.mark.name.as_str()
             })
             .collect()
     }
 }
 
-impl Vital {
+impl Watched {
     fn is_silent(&self) -> bool {
         self.mark.turns.load(Ordering::Acquire) == self.counted && !self.mark.outside.load(Ordering::Acquire)
     }
 }
 
-impl Pulse {
+impl Heartbeat {
     /// To be called in each turn of the thread's loop, before it waits.
     pub fn turn(&self) {
         self.mark.turns.fetch_add(1, Ordering::Release);
@@ -111,8 +117,8 @@ impl Pulse {
     }
 
     /// Ready when a turn is wanted although there is nothing to do.
-    pub fn nudged(&self) -> &Receiver<()> {
-        &self.nudged
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
     }
 
     /// Calls `wait`, which waits for something outside this program for as long as that takes.
@@ -125,7 +131,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         (self.on_end)(&self.mark.name);
     }
@@ -145,13 +151,13 @@ fn freeze_if_asked(name: &str) {
     }
 }
 
-impl fmt::Debug for VitalThreads {
+impl fmt::Debug for WatchedThreads {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_list().entries(self.threads.iter().map(|thread| &thread.mark)).finish()
     }
 }
 
-impl fmt::Debug for Pulse {
+impl fmt::Debug for Heartbeat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.mark.fmt(formatter)
     }
@@ -161,17 +167,17 @@ impl fmt::Debug for Pulse {
 mod tests {
     use super::*;
 
-    impl Pulse {
-        /// The pulse of a thread without a watcher.
+    impl Heartbeat {
+        /// The heartbeat of a thread without a watcher.
         pub fn unattended() -> Self {
-            VitalThreads::unattended().add("unattended")
+            WatchedThreads::unattended().add("unattended")
         }
     }
     use std::sync::Mutex;
 
     #[test]
     fn each_round_wants_a_turn_of_every_thread() {
-        let mut threads = VitalThreads::unattended();
+        let mut threads = WatchedThreads::unattended();
         let (one, two) = (threads.add("one"), threads.add("two"));
         assert_eq!(threads.nudge_silent(), ["one", "two"], "nobody has turned yet");
         one.turn();
@@ -184,21 +190,21 @@ mod tests {
 
     #[test]
     fn only_a_silent_thread_is_nudged_and_only_once() {
-        let mut threads = VitalThreads::unattended();
+        let mut threads = WatchedThreads::unattended();
         let (silent, busy) = (threads.add("silent"), threads.add("busy"));
         busy.turn();
         for _ in 0..3 {
             assert_eq!(threads.nudge_silent(), ["silent"]);
         }
-        assert_eq!(silent.nudged().try_iter().count(), 1);
-        assert_eq!(busy.nudged().try_iter().count(), 0);
+        assert_eq!(silent.woken().try_iter().count(), 1);
+        assert_eq!(busy.woken().try_iter().count(), 0);
     }
 
     #[test]
     fn a_wait_outside_is_progress_while_it_lasts_and_once_after_it() {
-        let mut threads = VitalThreads::unattended();
-        let pulse = threads.add("uplink");
-        pulse.outside(|| {
+        let mut threads = WatchedThreads::unattended();
+        let heartbeat = threads.add("uplink");
+        heartbeat.outside(|| {
             threads.begin_round();
             assert!(threads.nudge_silent().is_empty());
             threads.begin_round();
@@ -211,18 +217,18 @@ mod tests {
 
     #[test]
     fn where_nobody_watches_a_pulse_stays_quiet() {
-        let mut threads = VitalThreads::unattended();
-        let pulse = threads.add("alone");
+        let mut threads = WatchedThreads::unattended();
+        let heartbeat = threads.add("alone");
         drop(threads);
         // A closed channel would be ready for ever, and its thread would spin.
-        assert_eq!(pulse.nudged().try_recv(), Err(crossbeam_channel::TryRecvError::Empty));
+        assert_eq!(heartbeat.woken().try_recv(), Err(crossbeam_channel::TryRecvError::Empty));
     }
 
     #[test]
     fn the_end_of_a_thread_is_told_by_its_name() {
         let ended = Arc::new(Mutex::new(Vec::new()));
         let told = ended.clone();
-        let mut threads = VitalThreads::new(move |name| told.lock().unwrap().push(name.to_owned()));
+        let mut threads = WatchedThreads::new(move |name| told.lock().unwrap().push(name.to_owned()));
         let (stays, ends) = (threads.add("stays"), threads.add("ends"));
         drop(ends);
         assert_eq!(*ended.lock().unwrap(), ["ends"]);
