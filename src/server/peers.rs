@@ -171,11 +171,18 @@ impl Peers {
 
     /// Each state is encoded once for all who are told of it, unless there are none.
     fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(PeerId, &Peer) -> bool) {
-        let mut encoded: Option<Vec<Arc<Encoded>>> = None;
+        let mut encoded: Option<(Vec<Arc<Encoded>>, Arc<Encoded>)> = None;
         let put = |(id, peer): (&PeerId, &Peer)| {
-            let states = encoded.get_or_insert_with(|| states.iter().map(Encoded::of_state).collect());
-            let mut foreign = states.iter().filter(|state| !state.is_of_agent(&peer.name)).cloned().peekable();
-            foreign.peek().is_some().then(|| (*id, peer.outbox.put_states(foreign)))
+            let (each, together) = encoded.get_or_insert_with(|| {
+                let each: Vec<Arc<Encoded>> = states.iter().map(Encoded::of_state).collect();
+                let together = Encoded::together(&each);
+                (each, together)
+            });
+            let is_own = |state: &&Arc<Encoded>| state.is_of_agent(&peer.name);
+            let own = each.iter().filter(is_own).count();
+            let together = (own == 0 && each.len() > 1).then_some(&*together);
+            let foreign = each.iter().filter(|state| !is_own(state)).cloned();
+            (own < each.len()).then(|| (*id, peer.outbox.put_states(together, foreign)))
         };
         let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();

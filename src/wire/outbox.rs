@@ -58,6 +58,11 @@ impl Encoded {
         Arc::new(Self { bytes, instance: Some(state.instance.clone()), _room: Share::default() })
     }
 
+    /// Several of them, one behind the other.
+    pub fn together(states: &[Arc<Self>]) -> Arc<Self> {
+        Arc::new(states.iter().flat_map(|state| &state.bytes).copied().collect::<Vec<u8>>().into())
+    }
+
     /// Whether it is the state of an instance on this agent.
     pub fn is_of_agent(&self, name: &str) -> bool {
         self.instance.as_ref().is_some_and(|instance| *instance.agent == *name)
@@ -101,7 +106,7 @@ impl Outbox {
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
         let (kind, lines, ended) = match &message {
             FromServer::WorkloadStates(states) => {
-                return self.put_states(states.iter().map(Encoded::of_state));
+                return self.put_states(None, states.iter().map(Encoded::of_state));
             }
             FromServer::Response(Response { id, content }) => match content {
                 ResponseContent::LogEntries(entries) => {
@@ -127,12 +132,20 @@ impl Outbox {
         })
     }
 
-    /// Puts states that others are told of as well; never waits.
+    /// Puts states that others are told of as well; never waits. A peer that keeps up gets those that come together as one
+    /// entry, `together`.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub fn put_states(&self, mut states: impl Iterator<Item = Arc<Encoded>>) -> Result<(), OutboxError> {
+    pub fn put_states(
+        &self,
+        together: Option<&Arc<Encoded>>,
+        mut states: impl Iterator<Item = Arc<Encoded>>,
+    ) -> Result<(), OutboxError> {
         self.put_with(|queue| {
+            if let Some(together) = together.filter(|all| queue.keeps_up(all.bytes())) {
+                return queue.push(Kind::States, Vec::new(), together.clone());
+            }
             states.try_for_each(|state| {
                 // With tag and length around it.
                 if state.bytes() + 6 > self.message_max {
@@ -155,7 +168,7 @@ impl Outbox {
         // So many with the longest texts fit into one message.
         let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
         self.put_with(|queue| {
-            parts.try_for_each(|part| queue.push(Kind::States, Vec::new(), Arc::new(encode_states(part).into())))
+            parts.try_for_each(|part| queue.push(Kind::FirstStates, Vec::new(), Arc::new(encode_states(part).into())))
         })
     }
 

@@ -76,8 +76,16 @@ pub enum Kind {
     Refusal,
     /// Workloads and log requests for an agent.
     Command,
-    /// States of others, of which several are sent in one message: one of an instance, or all with which a newcomer begins.
+    /// States of others, of which several are sent in one message: one of an instance, or some that came together.
     States,
+    /// States with which a newcomer begins.
+    FirstStates,
+}
+
+impl Kind {
+    fn has_states(self) -> bool {
+        matches!(self, Self::States | Self::FirstStates)
+    }
 }
 
 /// What waits for one peer.
@@ -130,6 +138,12 @@ impl Queue {
         Self { states_max: STATES_MESSAGE_BYTES, answers, ..Self::default() }
     }
 
+    /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one message.
+    pub fn keeps_up(&self, bytes: usize) -> bool {
+        // With tag and length around them.
+        self.bytes + bytes <= STATES && bytes + 6 <= self.states_max
+    }
+
     /// Whether hardly any response waits or is being sent.
     pub fn has_room_for_answer(&self) -> bool {
         self.reader_gone || self.answer_bytes + self.sending.amount() < ANSWERS
@@ -159,9 +173,8 @@ impl Queue {
             None if is_behind => {}
             None => self.newest.clear(),
         }
-        let is_first = kind == Kind::States && bytes.instance.is_none();
-        let counts = if is_first { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
-        let is_large = counts >= LARGE && !self.has_large && kind != Kind::States;
+        let counts = if kind == Kind::FirstStates { ENTRY } else { head.len() + bytes.bytes() + ENTRY };
+        let is_large = counts >= LARGE && !self.has_large && !kind.has_states();
         if !is_large && self.bytes + counts > PEER_OUTBOX_BYTES {
             return Err(OutboxError::Overflow);
         }
@@ -193,8 +206,8 @@ impl Queue {
         match entry.kind {
             Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
             Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
-            Kind::States if entry.bytes.instance.is_some() => self.states = change(self.states, 1),
-            Kind::Refusal | Kind::Command | Kind::States => {}
+            Kind::States => self.states = change(self.states, 1),
+            Kind::Refusal | Kind::Command | Kind::FirstStates => {}
         }
     }
 
@@ -213,14 +226,16 @@ impl Queue {
     /// The next message, and whether it is a response that counts. States that follow each other are sent together.
     pub fn take(&mut self) -> Option<(Outgoing, bool)> {
         let (first, entry) = self.entries.first_key_value().map(|(number, entry)| (*number, entry))?;
-        if entry.kind != Kind::States {
+        if !entry.kind.has_states() {
             let entry = self.remove(first)?;
             let is_answer = entry.kind == Kind::Answer;
             return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, is_answer));
         }
         let mut message = Outgoing::default();
         let mut bytes = 0;
-        while let Some((number, Entry { kind: Kind::States, bytes: entry, .. })) = self.entries.first_key_value() {
+        while let Some((number, Entry { kind, bytes: entry, .. })) = self.entries.first_key_value()
+            && kind.has_states()
+        {
             // With tag and length around them.
             if bytes > 0 && bytes + entry.bytes() + 6 > self.states_max {
                 break;

@@ -85,7 +85,7 @@ fn an_undo_restarts_the_dependents_again() {
     );
     assert_eq!(rig.plan(), (vec![], vec![db_instance("2").to_string(), web().to_string()]));
     assert_eq!(all_removed(&mut rig, &db_instance("2")), ["db", "web"]);
-    assert!(request(&mut rig, new_db()).unwrap_err().contains("which was undone"));
+    assert!(request(&mut rig, new_db()).unwrap_err().contains("which was rolled back"));
 }
 
 #[test]
