@@ -16,11 +16,6 @@ use crate::platform::logging::log_source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Instances as responses name them.
-pub(super) fn texts(names: &[InstanceName]) -> Vec<String> {
-    names.iter().map(ToString::to_string).collect()
-}
-
 impl ServerLoop {
     /// Makes a checked state the desired one and sends agents what that means for them. Returns the response.
     ///
@@ -57,10 +52,12 @@ impl ServerLoop {
         if let Some(modes) = self.workloads.modes.as_mut().filter(|_| writes_mode) {
             modes.cause = None;
         }
-        let names = self.begin_restart(restarted);
+        let names = self.begin_restart(&restarted);
         let mut response = self.carry_out_in_mode(for_agents, &names, changes);
-        if let ResponseContent::UpdateStateSuccess { restarted, .. } = &mut response {
-            *restarted = self.restart_begun(&names);
+        self.restart_begun(&names);
+        if let ResponseContent::UpdateStateSuccess { restarted: again, .. } = &mut response {
+            let back = restarted.iter().filter_map(|name| self.workloads.scheduled(name));
+            *again = back.map(|added| added.instance.to_string()).collect();
         }
         response
     }
@@ -106,6 +103,7 @@ impl ServerLoop {
         // What a restart leaves out for now is going to start on its agent.
         let scheduled = |it: InstanceName| self.workloads.scheduled(&it.workload).map_or(it, |added| added.instance);
         let begun: Vec<InstanceName> = begun.into_iter().map(scheduled).collect();
+        let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
         ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted), restarted: vec![] }
     }
 

@@ -5,7 +5,6 @@
 //! Thread: `server`; part of [`ServerLoop`]. Without a restart there is nothing to look at.
 
 use super::ServerLoop;
-use super::commit::texts;
 use super::events::Changes;
 use super::plan::{Difference, Version};
 use super::requester::Requester;
@@ -74,8 +73,13 @@ impl ServerLoop {
         Ok(restarted)
     }
 
-    /// A restart of these workloads begins; another one of some of them becomes a part of it.
-    pub(super) fn begin_restart(&mut self, mut names: BTreeSet<Name>) -> BTreeSet<Name> {
+    /// A restart of these workloads begins; another one of some of them becomes a part of it. Returns those that leave the
+    /// effective state: what waits to start is left alone, since it starts anyway. To delete it would confuse agents of
+    /// other implementations, which may never report its end.
+    pub(super) fn begin_restart(&mut self, restarted: &BTreeSet<Name>) -> BTreeSet<Name> {
+        let effective = |name: &&Name| self.workloads.effective.get(*name).map(|added| &added.instance);
+        let has_started = |name: &&Name| effective(name).is_some_and(|instance| self.has_started(instance));
+        let mut names: BTreeSet<Name> = restarted.iter().filter(has_started).cloned().collect();
         if names.is_empty() {
             return names;
         }
@@ -90,21 +94,27 @@ impl ServerLoop {
         names
     }
 
-    /// The workloads of the newest restart are out of the effective state: it waits for the ends of their instances, and of
-    /// those that agents stop only when these have ended. Returns the instances that come back.
-    pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) -> Vec<String> {
+    /// These workloads, of the newest restart, are out of the effective state: it waits for the ends of their instances,
+    /// and of those that agents stop only when these have ended.
+    pub(super) fn restart_begun(&mut self, names: &BTreeSet<Name>) {
+        if names.is_empty() {
+            return;
+        }
         let waits_for_one = |instance: &InstanceName| {
             self.deletes.conditions(instance).iter().any(|name| names.contains(name.as_str()))
         };
-        let all = self.workloads.states.iter().map(|(instance, _)| instance).filter(|one| self.is_ending(one));
-        let stopping = all.filter(|one| names.contains(&one.workload) || waits_for_one(one)).collect();
-        let back: Vec<InstanceName> =
-            names.iter().filter_map(|name| Some(self.workloads.scheduled(name)?.instance)).collect();
-        if let Some(restart) = self.workloads.restarts.last_mut().filter(|_| !names.is_empty()) {
+        let all = self.workloads.states.iter().map(|(instance, _)| instance);
+        let ending = all.filter(|one| self.is_ending(one) && self.has_started(one));
+        let stopping = ending.filter(|one| names.contains(&one.workload) || waits_for_one(one)).collect();
+        if let Some(restart) = self.workloads.restarts.last_mut() {
             restart.stopping = stopping;
-            log::info!("Restarting {}.", names.iter().map(|name| &**name).collect::<Vec<_>>().join(", "));
         }
-        texts(&back)
+        log::info!("Restarting {}.", names.iter().map(|name| &**name).collect::<Vec<_>>().join(", "));
+    }
+
+    fn has_started(&self, instance: &InstanceName) -> bool {
+        let waits = |phase| matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart);
+        self.workloads.states.get(instance).is_some_and(|state| !waits(state.phase))
     }
 
     /// Whether the end of an instance is to come. Nobody waits for that of an agent that is away.

@@ -310,6 +310,39 @@ fn a_restart_of_a_dependent_lets_what_waits_for_it_end_first() {
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
 }
 
+/// Agents of Eclipse Ankaios never report the end of an instance that was deleted before it was created.
+#[test]
+fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
+    let mut rig = Rig::new();
+    rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
+    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.take_all();
+    let back = rig.restart(&["storage"]).unwrap();
+    assert_eq!(back, texts(&[&instance("nav"), &new_storage(), &instance("web")]));
+    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", "nav web"), plan("", "")));
+    rig.all_removed(&["nav", "web"]);
+    assert_eq!(rig.plan(rig.a), plan("", ""));
+    rig.removed("storage");
+    assert_eq!((rig.plan(rig.a), rig.plan(rig.b), rig.is_over()), (plan("nav web", ""), plan("", ""), true));
+    assert_eq!(rig.restart(&["late"]), Ok(texts(&[&instance("late")])), "it waits for 'storage'");
+    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("", ""), true));
+}
+
+#[test]
+fn a_newer_form_of_what_waits_to_start_is_sent_at_once_and_its_end_is_not_waited_for() {
+    let mut rig = Rig::new();
+    rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
+    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.take_all();
+    let newer = NEW_STORAGE.replace("runtimeConfig: y", "runtimeConfig: z");
+    rig.send(request(&["storage"], Some((&newer, &[STORAGE])))).unwrap();
+    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", "nav web"), plan("storage", "storage")));
+    rig.all_removed(&["nav", "web"]);
+    assert_eq!(rig.plan(rig.a), plan("", ""));
+    rig.removed("storage");
+    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
+}
+
 #[test]
 fn a_restart_of_the_server_ends_it() {
     let mut rig = Rig::new();
