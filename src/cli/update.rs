@@ -519,13 +519,10 @@ pub fn wait(
     let give_up = limit.and_then(|limit| link.now().checked_add(limit));
     let animated = output.redraws && !output.quiet;
     let mut frames = LiveFrames::default();
-    let begin = link.now();
-    let mut next_frame = begin;
+    let (mut turn, mut next_frame) = (0, link.now());
     let mut states = Vec::new();
-    let mut advice_at = Some(begin + ADVICE_AFTER);
+    let mut advice_at = Some(next_frame + ADVICE_AFTER);
     loop {
-        let since = if animated { link.now().saturating_duration_since(begin) } else { Duration::ZERO };
-        let turn = since.div_duration_f64(SPINNER_INTERVAL) as u32;
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
         let Progress::Continue(again) = goal(state, *link, &states)? else {
             // The last frame stays on the screen, so it is complete even when it scrolls.
@@ -533,16 +530,16 @@ pub fn wait(
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
             return Ok(true);
         };
-        let due = animated || link.now() >= next_frame;
+        let due = link.now() >= next_frame;
         if due {
             // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
-            frames
-                .show(state.frame(SPINNER[turn as usize % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
-            next_frame = link.now() + state.pause_between_frames();
+            frames.show(state.frame(SPINNER[turn % SPINNER.len()], columns, lines.saturating_sub(1)), output)?;
+            turn += usize::from(animated); // Elsewhere a frame is written only when a state has changed.
+            next_frame = link.now() + if animated { SPINNER_INTERVAL } else { state.pause_between_frames() };
         }
-        let turns = if animated { Some(begin + SPINNER_INTERVAL * (turn + 1)) } else { (!due).then_some(next_frame) };
+        let frame = (animated || !due).then_some(next_frame);
         let advice = advice_at.filter(|at| *at > link.now());
-        let until = turns.into_iter().chain(give_up).chain(again).chain(advice).min();
+        let until = frame.into_iter().chain(give_up).chain(again).chain(advice).min();
         let next = link.next_states(until)?;
         let is_late = next.is_none() && give_up.is_some_and(|at| link.now() >= at);
         states = next.unwrap_or_default();
