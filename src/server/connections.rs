@@ -36,6 +36,9 @@ impl ServerLoop {
     fn agent_opened(&mut self, id: PeerId, AgentHello { agent, tags, capabilities, .. }: AgentHello, outbox: Outbox) {
         let name = Name::from(agent);
         let _source = log_source(name.clone());
+        if !outbox.has_room_for_agent() {
+            return log::warn!("Ending the connection of agent '{name}': too much waits for others. It tries again.");
+        }
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.
             if old > id {

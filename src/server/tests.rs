@@ -27,7 +27,7 @@ use crate::model::messages::{
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::wire::budget::Budget;
-use crate::wire::outbox::{OutboxReader, outbox_waking};
+use crate::wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
 use crate::wire::peer::{PeerHello, PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,7 +149,7 @@ impl Cluster {
     pub fn open_from(&mut self, source: &str, hello: PeerHello) -> PeerId {
         self.opened += 1;
         let peer = PeerId(self.opened);
-        let (outbox, reader) = outbox_waking(Waker::noop().clone(), self.answers.clone());
+        let (outbox, reader) = outbox_waking(Waker::noop().clone(), self.answers.clone(), Budget::new(OTHERS_BYTES));
         self.readers.insert(peer, reader);
         let source = source.to_owned();
         self.server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }));

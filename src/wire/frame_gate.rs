@@ -19,6 +19,7 @@ const FRAME_HEADER: usize = 9;
 /// One byte for whether a message is compressed, and four with its length.
 const MESSAGE_PREFIX: usize = 5;
 const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 
@@ -41,6 +42,9 @@ const FRAMES_ALWAYS: usize = 64;
 const FRAME_BYTES_LEAST: usize = 512;
 /// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
 const GATED_STREAMS: usize = 64;
+/// Streams of one connection begin so far apart, after the first few: each costs a thread and a call, also one that its
+/// client resets at once, and a client needs one.
+const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -192,6 +196,8 @@ pub struct FrameGate {
     ticket: Option<Ticket>,
     is_waiting: bool,
     begun: Instant,
+    /// When the next stream may begin.
+    next_stream: Instant,
 }
 
 impl FrameGate {
@@ -207,6 +213,7 @@ impl FrameGate {
             ticket: None,
             is_waiting: false,
             begun: now,
+            next_stream: now,
         }
     }
 
@@ -249,7 +256,7 @@ impl FrameGate {
             return Ok(count);
         }
         if self.frame.left == 0 {
-            return self.take_header(bytes);
+            return self.take_header(bytes, now);
         }
         let most = bytes.len().min(self.frame.left);
         let count = if self.frame.is_data { self.take_data(&bytes[..most], now)? } else { most };
@@ -260,8 +267,17 @@ impl FrameGate {
         Ok(count)
     }
 
-    fn take_header(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
-        let count = bytes.len().min(FRAME_HEADER - self.header_bytes);
+    fn take_header(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
+        let mut count = bytes.len().min(FRAME_HEADER - self.header_bytes);
+        // The last byte of a header waits alone.
+        if count > 1 && self.header_bytes + count == FRAME_HEADER {
+            count -= 1;
+        } else if count == 1 && self.header_bytes + 1 == FRAME_HEADER && self.header[3] == HEADERS {
+            if now < self.next_stream {
+                return Ok(0);
+            }
+            self.next_stream = now + STREAM_INTERVAL;
+        }
         self.header[self.header_bytes..][..count].copy_from_slice(&bytes[..count]);
         self.header_bytes += count;
         if self.header_bytes < FRAME_HEADER {

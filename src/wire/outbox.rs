@@ -20,6 +20,9 @@ use queue::{Kind, Queue, STATES_MESSAGE_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
+/// While so many bytes of commands, first states and log lines wait for all peers, log lines are dropped, no further agent
+/// is served, and a peer that takes nothing for [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
+pub const OTHERS_BYTES: usize = 24 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
 /// who sends one at a time does not wait for those that send many and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
@@ -81,12 +84,13 @@ impl From<Vec<u8>> for Encoded {
 
 /// Makes the two ends of a queue; nobody is woken.
 pub fn outbox() -> (Outbox, OutboxReader) {
-    outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES))
+    outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES), Budget::new(OTHERS_BYTES))
 }
 
-/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` is what all queues share.
-pub fn outbox_waking(wake: Waker, answers: Arc<Budget>) -> (Outbox, OutboxReader) {
-    let queue = Arc::new(Mutex::new(Queue::new(answers)));
+/// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` and `others` are what all
+/// queues share.
+pub fn outbox_waking(wake: Waker, answers: Arc<Budget>, others: Arc<Budget>) -> (Outbox, OutboxReader) {
+    let queue = Arc::new(Mutex::new(Queue::new(answers, others)));
     let outbox = Outbox { queue: queue.clone(), wake, name: String::new(), message_max: usize::MAX };
     (outbox, OutboxReader { queue })
 }
@@ -167,9 +171,7 @@ impl Outbox {
     pub fn put_first_states(&self, states: &[WorkloadState]) -> Result<(), OutboxError> {
         // So many with the longest texts fit into one message.
         let mut parts = states.chunks(STATES_MESSAGE_BYTES / (2 * ADDITIONAL_INFO_MAX));
-        self.put_with(|queue| {
-            parts.try_for_each(|part| queue.push(Kind::FirstStates, Vec::new(), Arc::new(encode_states(part).into())))
-        })
+        self.put_with(|queue| parts.try_for_each(|part| queue.push_bytes(Kind::FirstStates, encode_states(part))))
     }
 
     /// Puts a response of little use; it is dropped when so much waits already that others would wait for it.
@@ -223,6 +225,11 @@ impl Outbox {
         queue.bytes <= PEER_EVENTS_BYTES || queue.answers.has_room()
     }
 
+    /// Whether there is room for all that an agent is sent first.
+    pub fn has_room_for_agent(&self) -> bool {
+        self.queue.lock().others.has_room()
+    }
+
     /// Whether less than half of the room for this peer is taken.
     pub fn is_half_empty(&self) -> bool {
         self.queue.lock().bytes <= PEER_OUTBOX_BYTES / 2
@@ -259,8 +266,10 @@ impl OutboxReader {
     pub fn next_to_send(&self) -> Option<Outgoing> {
         let mut queue = self.queue.lock();
         let (message, is_answer) = queue.take()?;
-        if is_answer {
-            queue.sending = queue.answers.overdraw(message.size()); // Each stream sends a copy of it.
+        // Each stream sends a copy of it.
+        match is_answer {
+            true => queue.sending = queue.answers.overdraw(message.size()),
+            false => queue.sending_other = queue.others.overdraw(message.size()),
         }
         queue.notify_room();
         Some(message)
@@ -269,19 +278,20 @@ impl OutboxReader {
     /// What was taken before is sent.
     pub fn sent(&self) {
         let mut queue = self.queue.lock();
-        queue.sending = Share::default();
+        (queue.sending, queue.sending_other) = (Share::default(), Share::default());
         queue.notify_room();
     }
 
-    /// Whether responses to it take room that others wait for.
+    /// Whether what waits for it takes room that others wait for.
     pub fn takes_wanted_room(&self) -> bool {
-        self.has_answers() && self.queue.lock().answers.is_wanted()
+        let queue = self.queue.lock();
+        queue.has_answers() && queue.answers.is_wanted() || queue.takes_others() && !queue.others.has_room()
     }
 
-    /// Whether answers wait or are being sent.
-    pub fn has_answers(&self) -> bool {
+    /// Whether something waits, or is being sent, that takes such room.
+    pub fn takes_room(&self) -> bool {
         let queue = self.queue.lock();
-        queue.sending.amount() + queue.answer_bytes > 0
+        queue.has_answers() || queue.takes_others()
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.

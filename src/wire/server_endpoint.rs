@@ -8,6 +8,7 @@ use super::budget::Budget;
 use super::frame_gate::{Account, FrameGate};
 use super::grpc::{self, Keepalive, Service, wait_at_most};
 use super::listener::Listener;
+use super::outbox::OTHERS_BYTES;
 use super::peer::{Origin, PeerEvent, PeerId};
 use super::pump::{self, Gate, Pump, PumpError};
 use super::stream::{Client, Connection, Requests, Responses, Streams};
@@ -31,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 const STREAMS_MAX: usize = 1024;
+/// Those of one address, or one user of a socket: nobody can take all of them.
+const STREAMS_OF_SOURCE: usize = STREAMS_MAX / 4;
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 const CONNECTION_FD_MIN: i32 = 64;
 
@@ -86,6 +89,41 @@ struct Shared {
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than 4096.
     connections: Mutex<HashMap<i32, Connection>>,
+    /// How many streams are open of each source.
+    open: Mutex<HashMap<String, usize>>,
+}
+
+/// The place of an open stream; given back when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    source: String,
+}
+
+impl Place {
+    /// One of the places of `source`, or why it gets none.
+    fn take(shared: &Arc<Shared>, source: &str) -> Result<Self, String> {
+        let mut open = shared.open.lock();
+        if open.values().sum::<usize>() >= STREAMS_MAX {
+            return Err(format!("The server has {STREAMS_MAX} streams open; try again later"));
+        }
+        let of_source = open.entry(source.to_owned()).or_default();
+        if *of_source >= STREAMS_OF_SOURCE {
+            return Err(format!("The server has {STREAMS_OF_SOURCE} streams of '{source}' open; try again later"));
+        }
+        *of_source += 1;
+        Ok(Self { shared: shared.clone(), source: source.to_owned() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.shared.open.lock();
+        let left = open.get(&self.source).map_or(0, |count| count - 1);
+        match left {
+            0 => _ = open.remove(&self.source),
+            _ => _ = open.insert(std::mem::take(&mut self.source), left),
+        }
+    }
 }
 
 /// Gives connections to gRPC.
@@ -134,13 +172,14 @@ impl ServerEndpoint {
                 inbox,
                 room: Budget::new(room),
                 answers: Budget::new(ANSWERS_BYTES),
+                others: Budget::new(OTHERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
                 writer: Writer::start(watched).map_err(|error| start(&error))?,
-                open: Arc::default(),
             },
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
+            open: Mutex::default(),
         });
         let arguments =
             // Calls that one connection may have open; each costs a thread.
@@ -195,22 +234,19 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
     let handler = |service: Service| {
         let shared = shared.clone();
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
-            let place = shared.streams.open.clone(); // Each stream has one until it ends, beside ours.
-            let has_room = Arc::strong_count(&place) <= STREAMS_MAX + 1;
             // Each connection that gRPC has is known: it is entered before gRPC gets it.
             let Some(connection) = connection(&shared, &context.peer()) else { return };
             let source = connection.origin.source();
             let _source = log_source(source.as_str());
-            if !has_room {
-                log::warn!("Refusing a stream from '{source}': {STREAMS_MAX} are open, which is as many as may be.");
-                let text = format!("The server has {STREAMS_MAX} streams open; try again later");
-                let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
-                context.spawn(async move {
-                    let _ = failed.await; // When it fails the client is gone.
-                    drop(place);
-                });
-                return;
-            }
+            let place = match Place::take(&shared, &source) {
+                Ok(place) => place,
+                Err(text) => {
+                    log::warn!("Refusing a stream from '{source}': {text}.");
+                    let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
+                    context.spawn(async move { _ = failed.await }); // When it fails the client is gone.
+                    return;
+                }
+            };
             let peer = PeerId(shared.next_peer.fetch_add(1, Ordering::Relaxed));
             let user_agent = user_agent(&context);
             let client = Client {

@@ -38,14 +38,14 @@ pub struct Streams {
     pub room: Arc<Budget>,
     /// What responses to all peers take that wait.
     pub answers: Arc<Budget>,
+    /// What all else for them takes that waits.
+    pub others: Arc<Budget>,
     /// Largest message, in bytes.
     pub message_max: usize,
     /// Only certificates with one of these DNS names may command; empty: all of the authority.
     pub commander_names: Vec<String>,
     /// Sends to all peers.
     pub writer: Writer<Responses>,
-    /// Counts those that are open: each has a clone.
-    pub open: Arc<()>,
 }
 
 /// An open connection.
@@ -106,7 +106,7 @@ impl Streams {
             let _ = Pin::new(&mut responses).start_send((Outgoing::no_states(), WriteFlags::default()));
         }
         let waker = self.writer.waker(peer);
-        let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone());
+        let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone(), self.others.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, responses, reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);

@@ -179,7 +179,10 @@ impl<S: Line> Streams<S> {
         match next {
             Next::Woken => slot.alarm = None,
             Next::At(at) => slot.alarm = Some(at),
-            Next::Ended => _ = self.streams.remove(&peer),
+            Next::Ended => {
+                self.streams.remove(&peer);
+                self.sent = self.sent.saturating_add(BURST_TRIM_FROM / 16); // What waited for it.
+            }
         }
     }
 }
@@ -303,7 +306,7 @@ impl<S: Line> PeerStream<S> {
         let crowded_at = since + PEER_STUCK_CROWDED;
         if now < until && (now < crowded_at || !self.reader.takes_wanted_room()) {
             let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };
-            return Next::At(if self.reader.has_answers() { look_at.min(until) } else { until });
+            return Next::At(if self.reader.takes_room() { look_at.min(until) } else { until });
         }
         if !self.closing {
             let (took, crowd) =

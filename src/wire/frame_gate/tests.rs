@@ -209,6 +209,23 @@ fn a_message_that_stops_coming_is_slow_whatever_came_before() {
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
 }
 
+/// Each costs a thread and a call, however soon it is reset.
+#[test]
+fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
+    let room = room();
+    let mut peer = Peer::greeted(&room);
+    let begun_and_reset = |stream| [frame(HEADERS, 4, stream, &[0x88]), frame(RST_STREAM, 0, stream, &[0; 4])].concat();
+    assert!(peer.passes(&begun_and_reset(3)), "the first one");
+    let next = begun_and_reset(5);
+    let passed = peer.send(&next).unwrap();
+    assert!(passed < FRAME_HEADER, "not even its header: {passed}");
+    assert!(peer.gate.check_again_after(peer.clock.now()).is_some_and(|wait| wait <= STREAM_INTERVAL));
+    peer.clock.advance(STREAM_INTERVAL);
+    assert_eq!(peer.send(&next[passed..]), Ok(next.len() - passed));
+    // What its streams send meanwhile is not held up.
+    assert!(peer.passes(&frames(1, 50)));
+}
+
 #[test]
 fn room_of_a_stream_that_ended_comes_back() {
     let intake = room();

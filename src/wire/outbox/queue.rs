@@ -102,6 +102,8 @@ pub struct Queue {
     pub states_max: usize,
     /// What responses to all peers take, and this one's among them.
     pub answers: Arc<Budget>,
+    /// What commands, first states and log lines for all peers take.
+    pub others: Arc<Budget>,
     /// What the messages take, except for one large one.
     pub bytes: usize,
     /// Whether a large one waits that is not counted.
@@ -112,6 +114,8 @@ pub struct Queue {
     pub answer_bytes: usize,
     /// What the response that is being sent takes.
     pub sending: Share,
+    /// What another message takes that is being sent.
+    pub sending_other: Share,
     /// Woken when there is room for a response again.
     pub wants_room: Option<Waker>,
     /// Log lines that were dropped, until the stream can report their number.
@@ -133,9 +137,9 @@ struct Entry {
 }
 
 impl Queue {
-    /// With nothing in it; `answers` is shared by all peers.
-    pub fn new(answers: Arc<Budget>) -> Self {
-        Self { states_max: STATES_MESSAGE_BYTES, answers, ..Self::default() }
+    /// With nothing in it; `answers` and `others` are shared by all peers.
+    pub fn new(answers: Arc<Budget>, others: Arc<Budget>) -> Self {
+        Self { states_max: STATES_MESSAGE_BYTES, answers, others, ..Self::default() }
     }
 
     /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one message.
@@ -154,7 +158,11 @@ impl Queue {
     /// # Errors
     /// [`OutboxError::Overflow`].
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
-        let room = if kind == Kind::Answer { self.answers.overdraw(bytes.len()) } else { Share::default() };
+        let room = match kind {
+            Kind::Answer => self.answers.overdraw(bytes.len()),
+            Kind::Refusal => Share::default(),
+            Kind::Log | Kind::Command | Kind::States | Kind::FirstStates => self.others.overdraw(bytes.len()),
+        };
         self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room: room }))
     }
 
@@ -259,7 +267,7 @@ impl Queue {
     /// the number of missing ones.
     pub fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
         let bytes = pieces.iter().map(|piece| piece.len() + ENTRY).sum::<usize>();
-        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES {
+        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES || !self.others.has_room() {
             for instance in instances {
                 let key = (id.to_owned(), instance.clone());
                 if let Some(lines) = self.dropped.get_mut(&key) {
@@ -293,6 +301,16 @@ impl Queue {
         self.push_bytes(Kind::Log, note)
     }
 
+    /// Whether answers wait or are being sent.
+    pub fn has_answers(&self) -> bool {
+        self.sending.amount() + self.answer_bytes > 0
+    }
+
+    /// Whether anything else does.
+    pub fn takes_others(&self) -> bool {
+        !self.is_empty() || self.sending_other.amount() > 0
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -308,6 +326,7 @@ impl Queue {
         self.entries.clear();
         self.newest.clear();
         self.dropped.clear();
-        (self.bytes, self.log_bytes, self.states, self.sending) = (0, 0, 0, Share::default());
+        (self.bytes, self.log_bytes, self.states) = (0, 0, 0);
+        (self.sending, self.sending_other) = (Share::default(), Share::default());
     }
 }

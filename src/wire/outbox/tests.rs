@@ -354,7 +354,8 @@ fn tree_answer(bytes: usize) -> FromServer {
 #[test]
 fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
     let answers = Budget::new(ANSWERS_BYTES);
-    let peers: Vec<_> = (0..10).map(|_| outbox_waking(Waker::noop().clone(), answers.clone())).collect();
+    let peers: Vec<_> =
+        (0..10).map(|_| outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES))).collect();
     let event = Arc::new(peers[0].0.encode(&tree(ANSWERS_BYTES / 4), Some(AlteredFields::default())));
     for (outbox, _) in &peers {
         outbox.put_state("r".to_owned(), &event).unwrap();
@@ -364,11 +365,11 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
     for (_, reader) in &peers[..4] {
         assert!(reader.next_to_send().is_some());
     }
-    assert!(!answers.has_room() && peers[0].1.has_answers());
+    assert!(!answers.has_room() && peers[0].1.takes_room());
     for (_, reader) in &peers {
         reader.sent();
         while reader.try_next().is_some() {}
-        assert!(!reader.has_answers());
+        assert!(!reader.takes_room());
         let queue = reader.queue.lock();
         assert_eq!((queue.bytes, queue.answer_bytes), (0, 0));
     }
@@ -380,7 +381,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     let count = Arc::new(Count::default());
     let wake = Waker::from(count.clone());
     let answers = Budget::new(ANSWERS_BYTES);
-    let peer = || outbox_waking(Waker::noop().clone(), answers.clone());
+    let peer = || outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
     while asking.has_room_for_answer(false, &wake) {
@@ -401,4 +402,38 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
     assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.takes_wanted_room());
+}
+
+#[test]
+fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
+    let others = Budget::new(OTHERS_BYTES);
+    let peer = || outbox_waking(Waker::noop().clone(), Budget::new(ANSWERS_BYTES), others.clone());
+    let peers: Vec<_> = (0..48).map(|_| peer()).collect();
+    let text = "x".repeat(LOGS / 8);
+    for _ in 0..8 {
+        peers.iter().for_each(|(outbox, _)| outbox.put(line("r", "a", &text)).unwrap());
+    }
+    assert!((OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.taken()), "{}", others.taken());
+    let (outbox, reader) = peer();
+    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_answer(true, Waker::noop()));
+    assert!(peers[0].1.takes_wanted_room() && !reader.takes_wanted_room(), "whoever has nothing waiting stays");
+    for (_, reader) in &peers[1..] {
+        while reader.try_next().is_some() {}
+    }
+    assert!(others.has_room());
+}
+
+#[test]
+fn states_that_come_together_are_one_entry_of_a_peer_that_keeps_up() {
+    let (outbox, reader) = outbox();
+    let all: Vec<WorkloadState> = (0..100).map(|number| state(&format!("w{number}"), Phase::Running)).collect();
+    let each: Vec<_> = all.iter().map(Encoded::of_state).collect();
+    let together = Encoded::together(&each);
+    outbox.put_states(Some(&together), each.iter().cloned()).unwrap();
+    assert_eq!(Arc::strong_count(&each[0]), 1, "it shares the one entry");
+    assert!(reader.has_only_states());
+    assert_eq!(reader.try_next(), Some(states(&all)));
+    outbox.put(line("r", "a", &"x".repeat(STATES))).unwrap();
+    outbox.put_states(Some(&together), each.iter().cloned()).unwrap();
+    assert_eq!(Arc::strong_count(&each[0]), 2, "of one that is behind each can be replaced");
 }

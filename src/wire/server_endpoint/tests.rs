@@ -249,6 +249,25 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
 }
 
 #[test]
+fn one_address_cannot_take_the_streams_of_all() {
+    let (endpoint, events) = endpoint(MESSAGE_MAX);
+    let open: Vec<_> = (0..STREAMS_OF_SOURCE)
+        .map(|_| (dial(&endpoint, Service::Command, commander(VERSION)), opened(&events)))
+        .collect();
+    let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
+    let end = receiver.receive().unwrap_err();
+    assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "RESOURCE_EXHAUSTED"), "{end:?}");
+    drop(open);
+    let again = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        let (_sender, _receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
+        std::iter::from_fn(|| events.recv_timeout(Duration::from_millis(200)).ok())
+            .any(|event| matches!(event, PeerEvent::Opened { .. }))
+    });
+    assert!(again, "the places of streams that have ended are free");
+}
+
+#[test]
 fn a_request_that_no_workload_could_send_is_refused_by_its_id_and_the_stream_goes_on() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
     let large = |id: &str| {

@@ -9,7 +9,7 @@ use crate::model::node::Node;
 use crate::platform::sync::MutexGuard;
 use crate::wire::budget::Budget;
 use crate::wire::convert::messages::read_from_server;
-use crate::wire::outbox::{Outbox, OutboxError, outbox_waking};
+use crate::wire::outbox::{OTHERS_BYTES, Outbox, OutboxError, outbox_waking};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 /// What a peer does with what it is sent.
@@ -108,7 +108,7 @@ impl Bench {
     fn new(bundles_states: bool) -> Self {
         let line = FakeLine::default();
         let answers = Budget::new(ANSWERS_BYTES);
-        let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone());
+        let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
         let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, bundles_states);
         Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
     }
@@ -308,7 +308,7 @@ fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
     let line = FakeLine::default();
     line.peer().told = Some(told);
     let waker = writer.waker(PeerId(number));
-    let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES));
+    let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES), Budget::new(OTHERS_BYTES));
     writer.add(PeerId(number), PeerStream::new(number.to_string(), line, reader, true), waker);
     (outbox, received)
 }
