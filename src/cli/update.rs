@@ -296,7 +296,13 @@ impl WaitState {
         reasons.needed_before = rows::needs(before);
         let connected = now.entries("agents").map(|(name, _)| name.into()).collect();
         let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
-        let waiting = [Phase::PendingInitial, Phase::PendingWaitingToStart, Phase::Removed, Phase::AgentDisconnected];
+        let waiting = [
+            Phase::PendingInitial,
+            Phase::PendingWaitingToStart,
+            Phase::StoppingWaitingToStop, // It runs on when the update that was to stop it is set back.
+            Phase::Removed,
+            Phase::AgentDisconnected,
+        ];
         let added: BTreeSet<&InstanceName> = accepted.added.iter().collect();
         let (mut watched, mut gone) = (BTreeMap::new(), Vec::new());
         for instance in accepted.added.iter().chain(&accepted.deleted) {

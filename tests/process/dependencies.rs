@@ -145,6 +145,9 @@ fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
     assert_eq!(output.code, 4, "{}", output.stderr);
     assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage' or ")), "{}", output.stderr);
     assert_eq!(output.stderr.matches("to end: ").count(), 1, "{}", output.stderr);
+    cluster.write("before.yaml", &manifest(&[workload("storage", "run")]));
+    let output = cluster.ank(&["apply", "--wait-timeout", "30s", "before.yaml"]);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "what was set back runs on");
     let output = cluster.ank(&["delete", "workload", "web"]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));
     cluster.wait_for_state("storage", "Running(Ok)");

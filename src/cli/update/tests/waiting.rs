@@ -79,10 +79,11 @@ fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
 }
 
 #[test]
-fn no_end_is_awaited_of_what_had_only_waited_to_start() {
+fn no_end_is_awaited_of_what_had_only_waited_to_start_or_to_stop() {
     for (before, ends) in [
         (Phase::PendingInitial, false),
         (Phase::PendingWaitingToStart, false),
+        (Phase::StoppingWaitingToStop, false),
         (Phase::PendingStarting, true),
         (Phase::Running, true),
     ] {
