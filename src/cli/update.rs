@@ -64,8 +64,17 @@ impl Context<'_> {
                 restart,
             }),
         };
+        let is_restart = has_restart && masks.is_empty();
+        let send = |link: &mut dyn ServerLink| {
+            link.update(content).map_err(|error| match error {
+                CliError::Ended(end, _) if is_restart => {
+                    CliError::Ended(end, "this server may not be able to restart workloads; see its log")
+                }
+                error => error,
+            })
+        };
         if self.waiting.no_wait && !rollback {
-            let accepted = self.link.update(content)?;
+            let accepted = send(self.link)?;
             self.report_restart(has_restart, &accepted)?;
             return Ok(ExitCode::Success);
         }
@@ -73,7 +82,7 @@ impl Context<'_> {
         // The state before has the runtimes of what the update deletes.
         let before = self.link.complete_state(&state_masks)?;
         let open = about(&before, &masks, UpdatePhase::is_open);
-        let accepted = self.link.update(content)?;
+        let accepted = send(self.link)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
         if !text.is_empty() {

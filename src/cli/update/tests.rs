@@ -366,6 +366,15 @@ fn a_restart_is_sent_without_a_state_and_waits_for_ends_and_starts() {
 }
 
 #[test]
+fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
+    let waiting = Waiting { no_wait: true, ..Waiting::default() };
+    let update = Update { restart: vec!["w".to_owned()], ..Update::default() };
+    let ran = run(vec![], waiting, |context| context.update_and_wait(update));
+    let hint = ran.result.unwrap_err().hint();
+    assert!(hint.ends_with("; this server may not be able to restart workloads; see its log"), "{hint}");
+}
+
+#[test]
 fn an_unknown_workload_is_not_restarted() {
     let known = state(&[], &[("web", "1", "A", Phase::Running)]);
     let ran = run(vec![Step::State(known)], Waiting::default(), |context| {
