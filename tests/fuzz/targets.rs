@@ -429,6 +429,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
                 RequestContent::UpdateState(UpdateState {
                     new_state: Some(Ok(tree)),
                     masks: masks(&["desiredState.workloads.db", "agents.agent_A.tags"]),
+                    restart: masks(&["db"]),
                 }),
             ),
         ),
@@ -533,6 +534,7 @@ fn control_seeds() -> Vec<Vec<u8>> {
         RequestContent::UpdateState(UpdateState {
             new_state: Some(Ok(Node::map([("agents", Node::empty())]))),
             masks: masks(&["agents.A.tags"]),
+            restart: masks(&["a", "b"]),
         }),
         RequestContent::Logs(logs),
         RequestContent::LogsCancel,
