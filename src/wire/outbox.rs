@@ -265,11 +265,12 @@ impl OutboxReader {
     /// The next message. A response counts as waiting until [`Self::sent`].
     pub fn next_to_send(&self) -> Option<Outgoing> {
         let mut queue = self.queue.lock();
-        let (message, is_answer) = queue.take()?;
+        let (message, kind) = queue.take()?;
         // Each stream sends a copy of it.
-        match is_answer {
-            true => queue.sending = queue.answers.overdraw(message.size()),
-            false => queue.sending_other = queue.others.overdraw(message.size()),
+        match kind {
+            Kind::Answer => queue.sending = queue.answers.overdraw(message.size()),
+            kind if kind.is_other() => queue.sending_other = queue.others.overdraw(message.size()),
+            _ => {}
         }
         queue.notify_room();
         Some(message)

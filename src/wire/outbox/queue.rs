@@ -86,6 +86,11 @@ impl Kind {
     fn has_states(self) -> bool {
         matches!(self, Self::States | Self::FirstStates)
     }
+
+    /// Whether it counts in what all else takes that waits for peers.
+    pub fn is_other(self) -> bool {
+        matches!(self, Self::Log | Self::Command | Self::FirstStates)
+    }
 }
 
 /// What waits for one peer.
@@ -112,6 +117,8 @@ pub struct Queue {
     pub log_bytes: usize,
     /// What other responses take, the large one as well.
     pub answer_bytes: usize,
+    /// How much of `bytes` is what counts in `others`.
+    other_bytes: usize,
     /// What the response that is being sent takes.
     pub sending: Share,
     /// What another message takes that is being sent.
@@ -160,8 +167,8 @@ impl Queue {
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
         let room = match kind {
             Kind::Answer => self.answers.overdraw(bytes.len()),
-            Kind::Refusal => Share::default(),
-            Kind::Log | Kind::Command | Kind::States | Kind::FirstStates => self.others.overdraw(bytes.len()),
+            kind if kind.is_other() => self.others.overdraw(bytes.len()),
+            _ => Share::default(),
         };
         self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room: room }))
     }
@@ -211,6 +218,9 @@ impl Queue {
         if !entry.is_large {
             self.bytes = change(self.bytes, entry.counts);
         }
+        if entry.kind.is_other() {
+            self.other_bytes = change(self.other_bytes, entry.counts);
+        }
         match entry.kind {
             Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
             Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
@@ -231,14 +241,14 @@ impl Queue {
         Some(entry)
     }
 
-    /// The next message, and whether it is a response that counts. States that follow each other are sent together.
-    pub fn take(&mut self) -> Option<(Outgoing, bool)> {
+    /// The next message, and of which kind it is. States that follow each other are sent together.
+    pub fn take(&mut self) -> Option<(Outgoing, Kind)> {
         let (first, entry) = self.entries.first_key_value().map(|(number, entry)| (*number, entry))?;
         if !entry.kind.has_states() {
             let entry = self.remove(first)?;
-            let is_answer = entry.kind == Kind::Answer;
-            return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, is_answer));
+            return Some((Outgoing { head: entry.head, rest: vec![entry.bytes] }, entry.kind));
         }
+        let kind = entry.kind;
         let mut message = Outgoing::default();
         let mut bytes = 0;
         while let Some((number, Entry { kind, bytes: entry, .. })) = self.entries.first_key_value()
@@ -253,7 +263,7 @@ impl Queue {
             message.rest.extend(self.remove(number).map(|entry| entry.bytes));
         }
         message.head = before_state_entries(bytes);
-        Some((message, false))
+        Some((message, kind))
     }
 
     /// Wakes who waits for room for a response if there is some.
@@ -306,9 +316,9 @@ impl Queue {
         self.sending.amount() + self.answer_bytes > 0
     }
 
-    /// Whether anything else does.
+    /// Whether something else does that counts in `others`.
     pub fn takes_others(&self) -> bool {
-        !self.is_empty() || self.sending_other.amount() > 0
+        self.other_bytes + self.sending_other.amount() > 0
     }
 
     /// Whether nothing waits.
@@ -326,7 +336,7 @@ impl Queue {
         self.entries.clear();
         self.newest.clear();
         self.dropped.clear();
-        (self.bytes, self.log_bytes, self.states) = (0, 0, 0);
+        (self.bytes, self.log_bytes, self.other_bytes, self.states) = (0, 0, 0, 0);
         (self.sending, self.sending_other) = (Share::default(), Share::default());
     }
 }
