@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "f906f3532b38c79a495e5871337a7cde12608926"
+SRCREV = "0eb37fc3e3e379a0295f6fbec3f67ed15cb8b603"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
