@@ -106,4 +106,12 @@ impl Origin {
             Self::Socket(_, uid) => format!("uid {uid}"),
         }
     }
+
+    /// Whose streams are counted together: those of a certificate, wherever it is used, and else those of a source.
+    pub fn holder(&self) -> String {
+        match self {
+            Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => certificate.dns_names.join(", "),
+            _ => self.source(),
+        }
+    }
 }

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Open streams of all clients together: hundreds of agents, and commanders. Each takes 45 KB.
 const STREAMS_MAX: usize = 1024;
-/// Those of one address, or one user of a socket: nobody can take all of them.
-const STREAMS_OF_SOURCE: usize = STREAMS_MAX / 4;
+/// Those of one certificate, address without one, or user of a socket: nobody can take all of them.
+const STREAMS_OF_HOLDER: usize = STREAMS_MAX / 4;
 /// Lowest number given to an accepted connection, above the descriptors of the program itself.
 const CONNECTION_FD_MIN: i32 = 64;
 
@@ -89,39 +89,39 @@ struct Shared {
     /// Open connections by the number that gRPC calls them; an entry is replaced when its number is used again,
     /// so there are never more than 4096.
     connections: Mutex<HashMap<i32, Connection>>,
-    /// How many streams are open of each source.
+    /// How many streams each [holder](Origin::holder) has open.
     open: Mutex<HashMap<String, usize>>,
 }
 
 /// The place of an open stream; given back when dropped.
 struct Place {
     shared: Arc<Shared>,
-    source: String,
+    holder: String,
 }
 
 impl Place {
-    /// One of the places of `source`, or why it gets none.
-    fn take(shared: &Arc<Shared>, source: &str) -> Result<Self, String> {
+    /// One of the places of `holder`, or why there is none.
+    fn take(shared: &Arc<Shared>, holder: &str) -> Result<Self, String> {
         let mut open = shared.open.lock();
         if open.values().sum::<usize>() >= STREAMS_MAX {
             return Err(format!("The server has {STREAMS_MAX} streams open; try again later"));
         }
-        let of_source = open.entry(source.to_owned()).or_default();
-        if *of_source >= STREAMS_OF_SOURCE {
-            return Err(format!("The server has {STREAMS_OF_SOURCE} streams of '{source}' open; try again later"));
+        let of_holder = open.entry(holder.to_owned()).or_default();
+        if *of_holder >= STREAMS_OF_HOLDER {
+            return Err(format!("The server has {STREAMS_OF_HOLDER} streams of '{holder}' open; try again later"));
         }
-        *of_source += 1;
-        Ok(Self { shared: shared.clone(), source: source.to_owned() })
+        *of_holder += 1;
+        Ok(Self { shared: shared.clone(), holder: holder.to_owned() })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.shared.open.lock();
-        let left = open.get(&self.source).map_or(0, |count| count - 1);
+        let left = open.get(&self.holder).map_or(0, |count| count - 1);
         match left {
-            0 => _ = open.remove(&self.source),
-            _ => _ = open.insert(std::mem::take(&mut self.source), left),
+            0 => _ = open.remove(&self.holder),
+            _ => _ = open.insert(std::mem::take(&mut self.holder), left),
         }
     }
 }
@@ -238,7 +238,7 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
             let Some(connection) = connection(&shared, &context.peer()) else { return };
             let source = connection.origin.source();
             let _source = log_source(source.as_str());
-            let place = match Place::take(&shared, &source) {
+            let place = match Place::take(&shared, &connection.origin.holder()) {
                 Ok(place) => place,
                 Err(text) => {
                     log::warn!("Refusing a stream from '{source}': {text}.");

@@ -19,6 +19,7 @@ use crate::wire::grpc::{Received, wait};
 use crate::wire::hello::check_user;
 use crate::wire::outbox::Outbox;
 use crate::wire::peer::PeerHello;
+use crate::wire::tls::PeerCertificate;
 use crossbeam_channel::{Receiver, bounded};
 use futures_util::{SinkExt, StreamExt};
 use grpcio::WriteFlags;
@@ -249,9 +250,22 @@ fn states_larger_than_any_agent_sends_are_not_decoded() {
 }
 
 #[test]
+fn streams_are_counted_by_certificate_and_else_by_address_or_user() {
+    let address = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
+    let tls = |name: &str, port| {
+        let certificate = PeerCertificate { count: 1, dns_names: vec![name.to_owned()] };
+        Origin::Tls(address(port), certificate).holder()
+    };
+    assert_eq!(tls("front", 1), tls("front", 2));
+    assert_ne!(tls("front", 1), tls("ank", 1));
+    assert_eq!(Origin::Plain(address(1)).holder(), Origin::Plain(address(2)).holder());
+    assert_eq!(Origin::Tls(address(1), PeerCertificate::default()).holder(), "10.0.0.1");
+}
+
+#[test]
 fn one_address_cannot_take_the_streams_of_all() {
     let (endpoint, events) = endpoint(MESSAGE_MAX);
-    let open: Vec<_> = (0..STREAMS_OF_SOURCE)
+    let open: Vec<_> = (0..STREAMS_OF_HOLDER)
         .map(|_| (dial(&endpoint, Service::Command, commander(VERSION)), opened(&events)))
         .collect();
     let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Command, commander(VERSION));
