@@ -214,9 +214,10 @@ impl Reasons {
             let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
             let states = self.rows_of(needed).map(|row| row.state.as_str());
             let states = states.collect::<Vec<_>>().join(", ") + &why;
-            let others = || self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
+            let others = self.rows.keys().map(|other| &*other.workload).filter(|other| *other != name);
             let now = match states.is_empty() {
-                true => format!("it does not exist{}", meant(needed, others())),
+                true if others.clone().any(|other| other == needed.as_str()) => "it has ended".to_owned(),
+                true => format!("it does not exist{}", meant(needed, others)),
                 false => format!("it is {states}"),
             };
             (!is_met).then(|| one_line(&format!("waits for '{needed}' {wanted}, {now}")))
@@ -226,7 +227,8 @@ impl Reasons {
 
     /// The workloads that must end before one of `names` can, each after that name.
     fn dependents(&self, names: &BTreeSet<&str>) -> BTreeMap<(&str, &str), &Row> {
-        let goes_on = |row: &&Row| !["Succeeded", "Failed"].iter().any(|end| row.state.starts_with(end));
+        let goes_on =
+            |row: &&Row| !["Succeeded", "Failed", "NotScheduled"].iter().any(|end| row.state.starts_with(end));
         let mut found = BTreeMap::new();
         for (dependent, needs) in self.needs.iter().chain(&self.needed_before) {
             for (name, _) in needs.iter().filter(|(name, how)| names.contains(&***name) && *how == "ADD_COND_RUNNING") {

@@ -499,7 +499,7 @@ impl WaitState {
         let again = Vec::from_iter(waiting.intersection(&names(|watched| watched.starts)).copied()).join(" ");
         let restart = match again.is_empty() {
             true => String::new(), // They are deleted.
-            false => format!("use 'ank restart {again}' or 'ank apply --restart-dependents', or "),
+            false => format!("use 'ank restart {again}', or "),
         };
         self.reasons.held_up(&waiting, &names(|watched| watched.ends), &restart)
     }

@@ -151,9 +151,7 @@ fn who_keeps_an_update_waiting_is_said_after_five_seconds_once_and_what_to_do() 
     let begins =
         |err: &str| err.lines().filter(|line| line.contains("to end: ")).map(str::to_owned).collect::<Vec<_>>();
     let text = "warn: 'storage' waits for 'web' to end: ";
-    let advice = format!(
-        "{text}use 'ank restart storage' or 'ank apply --restart-dependents', or delete or change what needs it"
-    );
+    let advice = format!("{text}use 'ank restart storage', or delete or change what needs it");
     for (is_deletion, steps, expected) in [
         (false, vec![waits(), after(4_999)], None),
         (false, vec![waits(), after(5_001)], Some(advice.clone())),

@@ -266,6 +266,27 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
+/// As in a restart: its old instance is removed, and there is no new one yet.
+#[test]
+fn what_has_ended_is_not_said_to_be_misspelt() {
+    let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart), ("db", "1", "A", Phase::Running)]);
+    let_need(&mut now, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
+    let mut state = WaitState::new(&accepted(&["web.1.A"], &["db.1.A"]), &now, &now);
+    state.on_states(&[reported("db.1.A", Phase::Removed, "")]);
+    assert_eq!(info_of(&state, "web.1.A"), "waits for 'db' to run, it has ended");
+}
+
+/// An instance without an agent needs nothing.
+#[test]
+fn what_is_not_scheduled_keeps_nothing_from_ending() {
+    let mut before = state(&["A"], &[]);
+    let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
+    let web = [("web", "1", "", Phase::NotScheduled), ("web", "1", "A", Phase::Running)];
+    let now = state(&["A"], &[web[0], web[1], ("db", "1", "A", Phase::StoppingWaitingToStop)]);
+    let state = WaitState::new(&accepted(&[], &["db.1.A"]), &before, &now);
+    assert_eq!(info_of(&state, "db.1.A"), "waits for 'web' to end, it is Running(Ok)");
+}
+
 #[test]
 fn a_removed_instance_does_not_go_back_to_stopping() {
     let mut state = wait_state(&["w.2.A"], &["w.1.A"], &["A"]);
