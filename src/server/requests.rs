@@ -24,6 +24,10 @@ use crate::wire::peer::Room;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+/// A response that takes so little memory, in bytes, needs no room.
+const SMALL_ANSWER: usize = 16 * 1024;
+/// An update with so many masks has a small response.
+const SMALL_UPDATE: usize = 16;
 /// Longest `since` or `until` of a log request, in bytes; RFC 3339 needs about 35.
 const LOG_TIME_MAX: usize = 64;
 
@@ -69,7 +73,9 @@ impl ServerLoop {
         let begin = self.now();
         let key = RequestKey { peer, id };
         let requester = self.peers.requester(&key);
-        let has_room = || self.peers.has_room_for_answer(key.peer, true, &self.room.0);
+        let has_room = || {
+            self.peers.has_room_for_answer(key.peer, true, &self.room.0) || self.has_small_answer(key.peer, &content)
+        };
         let (waiting, has_hooks) = (&self.waiting, self.hooks.is_some());
         if let Some(reason) = too_large(&key.id, &content) {
             self.peers.refuse_or_drop(&key, reason);
@@ -81,6 +87,24 @@ impl ServerLoop {
             self.serve(&requester, &key, content);
         }
         self.waiting.charge(&requester, begin, self.now());
+    }
+
+    /// Whether the response is so small that it needs no room in what all peers share: who reads nothing takes that again and
+    /// again.
+    fn has_small_answer(&self, peer: PeerId, content: &RequestContent) -> bool {
+        if self.peers.get(peer).is_none_or(|peer| peer.outbox.is_behind()) {
+            return false;
+        }
+        match content {
+            RequestContent::CompleteState(ReadState { masks, subscribe: false }) => MaskTree::of_request(masks)
+                .is_ok_and(|masks| masks.is_some_and(|it| self.view().select(&it).memory_bytes() <= SMALL_ANSWER)),
+            // It names the workloads that change.
+            RequestContent::UpdateState(update) => {
+                (1..=SMALL_UPDATE).contains(&update.masks.len())
+                    && update.masks.iter().all(|mask| mask.starts_with("desiredState.workloads."))
+            }
+            _ => false,
+        }
     }
 
     /// A commander is read no further while many of its requests wait, so that none is refused. An agent sends other

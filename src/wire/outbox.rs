@@ -219,6 +219,11 @@ impl Outbox {
         queue.reader_gone || queue.answers.has_room_below(max, wake)
     }
 
+    /// Whether more responses wait, or are being sent, than it may have before further requests are served.
+    pub fn is_behind(&self) -> bool {
+        !self.queue.lock().has_room_for_answer()
+    }
+
     /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();

@@ -334,6 +334,12 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let reader = cluster.commander();
     cluster.send_request(reader, "mine", read(&[], false));
     assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
+    let modest = cluster.commander();
+    cluster.send_request(modest, "small", read(&["desiredState.apiVersion"], false));
+    assert_eq!(answers(cluster.take(modest)).0, ["small"], "what is small has not");
+    let change = "{desiredState: {apiVersion: v1, workloads: {w1: {tags: {a: b}}}}}";
+    cluster.send_request(modest, "apply", update(change, &["desiredState.workloads.w1.tags"]));
+    assert!(!cluster.take(modest).is_empty(), "nor has a small update");
     for peer in &silent {
         cluster.break_outbox(*peer); // The writer cuts it off.
         cluster.close(*peer);
