@@ -153,8 +153,8 @@ pub enum Verb {
     /// Restart workloads and all that need them running
     #[command(
         arg_required_else_help = true,
-        after_help = "What needs one of them running, directly or not, is stopped first and started last. The desired state stays \
-                      as it is.\n\n\
+        after_help = "What needs one of them running, directly or not, begins to stop first and is started last. The desired state \
+                      stays as it is.\n\n\
                       Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
                       ank restart db --no-wait    do not wait"
     )]
@@ -502,7 +502,7 @@ pub struct ApplyArguments {
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
-    /// Also restart what needs the changed workloads running, so that they need not wait for it
+    /// Also restart what needs the changed workloads running, so that the change need not wait for it
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
     pub restart_dependents: bool,
 }

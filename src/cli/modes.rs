@@ -66,7 +66,12 @@ pub fn switch(link: &mut dyn ServerLink, mode: &str, may_be_new: bool) -> Result
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
     if !may_be_new && !known.contains(&mode) {
         let why = if is_name(mode) { "'--new' switches to it all the same" } else { "no mode can have this name" };
-        let otherwise = format!("{why}; the known ones are '{}'", known.join("', '"));
+        let list = if known.is_empty() {
+            "none is known yet".to_owned()
+        } else {
+            format!("the known ones are '{}'", known.join("', '"))
+        };
+        let otherwise = format!("{why}; {list}");
         let hint = meant_or(mode, known, &otherwise);
         return Err(CliError::input(format!("Mode '{mode}' is not known."), hint));
     }

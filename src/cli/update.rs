@@ -93,6 +93,9 @@ impl Context<'_> {
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
             self.output.status("Apply successful. No workloads updated.")?;
+            if has_restart && !is_restart {
+                self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
+            }
             for id in open {
                 self.output.warn(format_args!("update {id} of these workloads was open; see 'ank get updates'"));
             }

@@ -100,8 +100,12 @@ impl ServerLoop {
         if names.is_empty() {
             return;
         }
+        // What others keep from being stopped as well may never end.
         let waits_for_one = |instance: &InstanceName| {
-            self.deletes.conditions(instance).iter().any(|name| names.contains(name.as_str()))
+            let conditions = self.deletes.conditions(instance);
+            let runs = |name: &str| self.workloads.effective.get(name).is_some_and(|it| !it.instance.agent.is_empty());
+            let mut others = conditions.iter().filter(|name| runs(name) && !names.contains(name.as_str()));
+            conditions.iter().any(|name| names.contains(name.as_str())) && others.next().is_none()
         };
         let all = self.workloads.states.iter().map(|(instance, _)| instance);
         let ending = all.filter(|one| self.is_ending(one) && self.has_started(one));

@@ -310,6 +310,23 @@ fn a_restart_of_a_dependent_lets_what_waits_for_it_end_first() {
     assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
 }
 
+/// It would stay away as long as they run.
+#[test]
+fn a_restart_of_a_dependent_does_not_wait_for_what_others_keep_from_ending() {
+    let mut rig = Rig::new();
+    let maps = "{desiredState: {apiVersion: v1, workloads: {maps: {agent: A, runtime: podman, runtimeConfig: x, \
+                dependencies: {storage: ADD_COND_RUNNING}}}}}";
+    rig.cluster.update(maps, &["desiredState.workloads.maps"]).unwrap();
+    rig.cluster.report(rig.a, &[(&instance("maps"), Phase::Running)]);
+    rig.cluster.update(NEW_STORAGE, &[STORAGE]).unwrap();
+    rig.cluster.report(rig.b, &[(&instance("storage"), Phase::StoppingWaitingToStop)]);
+    rig.cluster.take_all();
+    rig.restart(&["web"]).unwrap();
+    assert_eq!(rig.plan(rig.a), plan("", "nav web"));
+    rig.all_removed(&["nav", "web"]);
+    assert_eq!((rig.plan(rig.a), rig.is_over()), (plan("nav web", ""), true));
+}
+
 /// Agents of Eclipse Ankaios never report the end of an instance that was deleted before it was created.
 #[test]
 fn what_waits_to_start_is_not_deleted_and_its_old_instance_is_waited_for() {
