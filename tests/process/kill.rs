@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::support::process::is_alive;
-use crate::support::{Cluster, manifest, wait_until, workload};
+use crate::support::{Cluster, from_environment, manifest, wait_until, workload};
 use serde_json::json;
 
 /// Kills of each run of the tests; a machine with two cores does a round in less than two seconds.
@@ -17,16 +17,11 @@ const WORKLOADS: usize = 20;
 /// A create of the engine takes this long.
 const CREATE_MS: u64 = 100;
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
-}
-
 #[test]
 #[allow(clippy::print_stderr)] // Whoever sees it fail needs the seed.
 fn agent_killed_at_any_moment_of_twenty_creates_leaves_one_container_of_each_workload() {
-    let seed = number("ANKAIOS_KILL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let rounds = number("ANKAIOS_KILL_ROUNDS").unwrap_or(ROUNDS);
+    let seed = from_environment("ANKAIOS_KILL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let rounds = from_environment("ANKAIOS_KILL_ROUNDS").unwrap_or(ROUNDS);
     eprintln!("ANKAIOS_KILL_SEED={seed} ANKAIOS_KILL_ROUNDS={rounds}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut cluster = Cluster::start(&["agent_A"]);

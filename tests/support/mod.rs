@@ -54,6 +54,15 @@ pub fn leave_out(what: &str, why: &str) {
     }
 }
 
+/// A number that whoever repeats a test by hand may set.
+///
+/// # Panics
+/// When it is something else.
+pub fn from_environment(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not '{text}'")))
+}
+
 /// Waits until `condition` gives a value. `None` after `limit`.
 pub fn poll<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();

@@ -13,6 +13,7 @@ mod changes_of_mode;
 mod control;
 mod examples;
 mod guarded_updates;
+mod kill;
 mod lifecycle;
 mod podman;
 mod podman_kube;
