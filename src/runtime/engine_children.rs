@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Environment variable with the token of a recorded call.
 pub const CALL_VARIABLE: &str = "ANKAIOS_ENGINE_CALL";
 
+/// Arguments among which the program of a call is: an interpreter, an option of its own, the program.
+const WORDS: usize = 3;
+
 /// Begins the token of a call that only reads and may do so for ever: the next agent ends it at once.
 pub(super) const READER: &str = "reader-";
 
@@ -153,7 +156,8 @@ impl PreviousChildren {
     }
 
     /// Looks for the processes by their tokens. Their own helpers inherit the environment and may live for long
-    /// (aardvark-dns), so only a process with the program's name that leads its group counts.
+    /// (aardvark-dns; with podman from 4.4 on conmon, which has podman's path among its arguments), so only a process that
+    /// leads its group counts, and that is the program or an interpreter of it.
     fn find_processes(&mut self) {
         self.records.iter_mut().for_each(|one| one.process = None);
         if self.records.is_empty() {
@@ -179,7 +183,7 @@ impl PreviousChildren {
             let arguments = file("cmdline");
             let is_called = |program: &str| {
                 let is_it = |argument: &[u8]| argument.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
-                arguments.split(|byte| *byte == 0).any(is_it)
+                arguments.split(|byte| *byte == 0).take(WORDS).any(is_it)
             };
             let ours = |one: &&mut PreviousRecord| one.record.token.as_bytes() == token && is_called(&one.program);
             self.records.iter_mut().filter(ours).for_each(|one| one.process = Some(pid));
@@ -280,6 +284,31 @@ mod tests {
         assert_eq!(files(folder.path()), 0);
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    /// The next agent waited for the monitors of containers, and then killed them.
+    #[test]
+    fn a_monitor_of_a_container_that_inherits_the_token_is_no_call() {
+        let (folder, children) = earlier_agent();
+        let record = children.announce("podman", "").unwrap();
+        let monitor = |words: &[&str]| {
+            let mut command = Command::new("sh");
+            command.arg0("conmon").args(["-c", "sleep 600; :"]).args(words).process_group(0).stdin(Stdio::null());
+            command.env(CALL_VARIABLE, &record.token).spawn().unwrap()
+        };
+        let mut monitors = [monitor(&["--exit-command", "/usr/bin/podman"]), monitor(&["1", "/usr/bin/podman"])];
+        let is_ready = |child: &Child| !fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty();
+        while !monitors.iter().all(is_ready) {
+            std::thread::yield_now();
+        }
+        crash(record);
+        let (_, mut previous) = EngineChildren::open(folder.path()).unwrap();
+        assert_eq!(previous.still_running(), 0);
+        for monitor in &mut monitors {
+            assert!(matches!(monitor.try_wait(), Ok(None)));
+            kill_process_group(Pid::from_child(monitor), Signal::KILL).unwrap();
+            monitor.wait().unwrap();
+        }
     }
 
     #[test]
