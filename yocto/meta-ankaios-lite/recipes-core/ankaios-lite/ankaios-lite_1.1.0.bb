@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "0eb37fc3e3e379a0295f6fbec3f67ed15cb8b603"
+SRCREV = "c62be9a1db2b9387f26096962cb5682932b873c2"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
