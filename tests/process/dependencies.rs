@@ -143,7 +143,7 @@ fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
     assert!(output.stderr.starts_with(&format!("warn: when it is applied, {waits}")), "{}", output.stderr);
     let output = cluster.ank(&["apply", "--wait-timeout", "7s", "storage.yaml"]);
     assert_eq!(output.code, 4, "{}", output.stderr);
-    assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage' or ")), "{}", output.stderr);
+    assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage', or ")), "{}", output.stderr);
     assert_eq!(output.stderr.matches("to end: ").count(), 1, "{}", output.stderr);
     cluster.write("before.yaml", &manifest(&[workload("storage", "run")]));
     let output = cluster.ank(&["apply", "--wait-timeout", "30s", "before.yaml"]);
