@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "c62be9a1db2b9387f26096962cb5682932b873c2"
+SRCREV = "f206ab74980867eff3601d07633fb15cc6878f35"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
