@@ -1,8 +1,9 @@
 //! Bytes, or places, that many users share: each takes a share and gives it back by dropping it. Whoever finds no room
 //! waits in the order of arrival, so that the largest share is not overtaken for ever.
 //!
-//! Three things are bounded by it: large messages from their first byte until they are served (frame_gate.rs, stream.rs),
-//! the messages of one stream that wait for the server, and answers that wait for all peers (outbox.rs).
+//! Four things are bounded by it: large messages from their first byte until they are served (frame_gate.rs, stream.rs),
+//! the messages of one stream that wait for the server, answers that wait for all peers, and what waits for them that
+//! nobody asked for (outbox.rs).
 //!
 //! Thread: any. Owns: the count, and who waits.
 

@@ -42,8 +42,8 @@ const FRAMES_ALWAYS: usize = 64;
 const FRAME_BYTES_LEAST: usize = 512;
 /// Streams of one connection whose messages are followed: open ones, and some that the other side has ended.
 const GATED_STREAMS: usize = 64;
-/// Streams of one connection begin so far apart, after the first few: each costs a thread and a call, also one that its
-/// client resets at once, and a client needs one.
+/// Streams of one connection begin so far apart: each costs a thread and a call, also one that its client resets at once,
+/// and a client needs one.
 const STREAM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a connection ends.
@@ -269,7 +269,7 @@ impl FrameGate {
 
     fn take_header(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
         let mut count = bytes.len().min(FRAME_HEADER - self.header_bytes);
-        // The last byte of a header waits alone.
+        // The last byte of a header is looked at alone: without it gRPC does not see the frame.
         if count > 1 && self.header_bytes + count == FRAME_HEADER {
             count -= 1;
         } else if count == 1 && self.header_bytes + 1 == FRAME_HEADER && self.header[3] == HEADERS {

@@ -1,6 +1,7 @@
 //! The two FIFOs of a control interface: `output`, which the workload writes, and `input`, which it reads.
 //!
-//! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is only prepared, `control` reads and writes. Never waits for the other side.
+//! Thread: `wl:<name>` creates and removes them, `call:<name>` creates those of a container that is only prepared,
+//! `control` reads and writes. Never waits for the other side.
 //!
 //! The workload has the folder mounted and may put there what it likes. So names are only followed when the FIFOs are
 //! opened first, never through links, and only to what is a FIFO; from then on the same two are reopened through their

@@ -83,7 +83,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What is restarted when it is put back.
+    /// What is restarted when it is rolled back.
     fn restarted(&self) -> BTreeSet<Name> {
         if self.was_switched { self.unit.restarted() } else { BTreeSet::new() }
     }
