@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "f206ab74980867eff3601d07633fb15cc6878f35"
+SRCREV = "2c9f9232f189b42fc777774da0c6d4aad8be5fe1"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
