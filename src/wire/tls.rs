@@ -198,12 +198,22 @@ impl Link {
         self.flush()?;
         while self.is_shaking() {
             match self.receive()? {
-                Some(0) => return Err("the other side closed the connection during the TLS handshake".to_owned()),
+                Some(0) => return Err(self.why_closed().to_owned()),
                 Some(_) => self.flush()?,
                 None => return Ok(()),
             }
         }
         Ok(())
+    }
+
+    /// What is not TLS may be answered with an end alone.
+    fn why_closed(&self) -> &'static str {
+        match self.session.as_deref() {
+            Some(Connection::Client(_)) => {
+                "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
+            }
+            _ => "the client closed the connection during the TLS handshake",
+        }
     }
 
     /// Shakes hands until that is done.
