@@ -286,7 +286,7 @@ impl<S: Line> PeerStream<S> {
             self.closing = ended;
             return true;
         };
-        self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states);
+        self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states && self.reader.is_empty());
         let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);
         // A small one goes out at once, and waking up just to see that would cost as much as sending it.

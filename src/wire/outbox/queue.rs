@@ -3,7 +3,7 @@
 //! Thread: none, a plain value that both ends of an outbox lock.
 
 use super::Encoded;
-use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES};
+use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, Response, ResponseContent};
 use crate::model::names::InstanceName;
@@ -23,8 +23,9 @@ pub const ANSWERS: usize = 128 * 1024;
 pub const LOGS: usize = 4 * LOG_MESSAGE_MAX;
 /// When so many bytes wait for one peer, only the newest state of each instance is kept.
 pub const STATES: usize = 512 * 1024;
-/// Bytes of states in one message, about: each receiver has a copy while it is being sent.
-pub const STATES_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all of them may be sent one at
+/// the same time; a smaller one would count as sent at once, and the next one follow it.
+pub const STATES_MESSAGE_BYTES: usize = 2 * PEER_SMALL_MESSAGE;
 /// What a waiting message counts beside its own bytes: about its entry in the queue.
 pub const ENTRY: usize = 256;
 /// Log collections of one peer whose dropped lines are counted and reported.
@@ -182,7 +183,8 @@ impl Queue {
     /// [`OutboxError::Overflow`].
     pub fn push(&mut self, kind: Kind, head: Vec<u8>, bytes: Arc<Encoded>) -> Result<(), OutboxError> {
         let is_behind = self.bytes > STATES;
-        let instance = bytes.instance.clone().filter(|_| is_behind);
+        // A copy of a name that two threads use costs more than all the rest.
+        let instance = bytes.instance.as_ref().filter(|_| is_behind).cloned();
         match &instance {
             Some(instance) => self.remove_older(instance),
             None if is_behind => {}
