@@ -94,7 +94,7 @@ note() { printf '%s\n' "$2" >>"$work/rows/$1"; }
 # bare [OPTION...]: one call of podman that starts a container of the same kind, of $image if that is set; prints
 # microseconds until it started.
 bare() {
-    local begin name=bare_$RANDOM$RANDOM
+    local begin name=bare_${BASHPID}_$RANDOM
     begin=$(now_us)
     "$podman" "$@" run --detach --name "$name" -v "$shared:/shared" "${image:-alpine:latest}" sh -c 'exec sleep 6000' >/dev/null
     echo $(($("$podman" "$@" inspect --format '{{.State.StartedAt.UnixNano}}' "$name") / 1000 - begin))
