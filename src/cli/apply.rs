@@ -99,7 +99,9 @@ fn merged(
         let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
             check_blocks(input, &manifest.warnings)?;
-            check_configs(input, &manifest, &root, output, warns_of_engines)?;
+            // Who ends here because of a missing agent checks no engine later.
+            let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
+            check_configs(input, &manifest, &root, output, warns_of_engines || misses_agent)?;
             set_agents(input, &mut manifest, arguments.agent.as_deref())?;
         }
         let DesiredState { workloads, configs, .. } = manifest.state;

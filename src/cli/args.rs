@@ -134,6 +134,8 @@ pub enum Verb {
     /// Show what 'apply' would add, change and delete, and change nothing
     #[command(
         arg_required_else_help = true,
+        mut_arg("switch_mode", |option| option.help("As in 'ank apply'")),
+        mut_arg("keep_mode", |option| option.help("As in 'ank apply'")),
         after_help = "Exit code: 0 without differences, 6 with some, 1 after an error.\n\n\
                       Examples:\n  ank diff web.yaml db.yaml        field by field, as a unified diff\n  \
                       ank diff -d web.yaml             what 'apply -d' would delete\n  \
@@ -154,8 +156,9 @@ pub enum Verb {
     #[command(
         arg_required_else_help = true,
         after_help = "What needs one of them running, directly or not, begins to stop first and is started last. The desired state \
-                      stays as it is.\n\n\
+                      stays as it is. It is refused while an agent of theirs is away or one of them is in an open guarded update.\n\n\
                       Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
+                      ank restart db map          restart both as one\n  \
                       ank restart db --no-wait    do not wait"
     )]
     Restart {
@@ -502,7 +505,7 @@ pub struct ApplyArguments {
     /// Try it also when the server has rolled the same update back before
     #[arg(long, conflicts_with = "dry_run")]
     pub force: bool,
-    /// Also restart what needs the changed workloads running, so that the change need not wait for it
+    /// Also restart what needs the changed workloads running, so that the change need not wait for it; without a change, nothing is restarted
     #[arg(long, conflicts_with_all = ["dry_run", "rollback", "delete"])]
     pub restart_dependents: bool,
 }
@@ -645,7 +648,6 @@ impl Verb {
             Self::Delete(Delete::Workload { .. }) => "delete workloads",
             Self::Delete(Delete::Config { .. }) => "delete configs",
             Self::Run(Run::Workload(_)) => "run workloads",
-            Self::Restart { .. } => "restart workloads",
             Self::Logs(_) => "output logs",
             _ => return None,
         })

@@ -51,7 +51,7 @@ pub fn print(mut update: Update, format: Format, link: &mut dyn ServerLink, outp
         let reasons = Reasons::new(&link.complete_state(&rows::MASKS)?);
         let is_deletion = update.new_state == Node::empty();
         let restart = if is_deletion { "" } else { "use 'ank apply --restart-dependents', or " };
-        let held = reasons.held_up(&ending, &ending, restart);
+        let held = reasons.held_up(&ending, &ending, |_| restart.to_owned());
         held.iter().for_each(|text| output.warn(format_args!("when it is applied, {text}")));
     }
     match format {

@@ -5,6 +5,7 @@
 
 use crate::model::guarded_update::REMEMBERED;
 use crate::model::messages::NO_STATE;
+use crate::model::modes::NO_MODE_ITEM;
 use crate::model::nearest::nearest;
 use crate::model::version::VERSION;
 use crate::wire::client::StreamEnd;
@@ -151,6 +152,9 @@ impl CliError {
             Self::Refused(text) if text.contains(NO_STATE) => {
                 "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
             }
+            Self::Refused(text) if text.contains(NO_MODE_ITEM) => {
+                "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item first"
+            }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) => {
                 "correct what the server names and try again; if it does not know the request, check the versions with '--version'"
@@ -240,6 +244,7 @@ mod tests {
         for (text, expected) in [
             (NO_STATE.to_owned(), "older than this ank and cannot roll back"),
             (format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'"), "'ank apply --force'"),
+            (format!("Workload 'nav{NO_MODE_ITEM}mode' does not exist"), "'ank mode --new NAME' sets the first mode"),
             ("x".to_owned(), "correct what the server names"),
         ] {
             let hint = CliError::Refused(text).hint();

@@ -130,7 +130,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
             return context.update_and_wait(Update { rollback: *rollback, force: *force, restart, ..update });
         }
         Verb::Restart { names } => {
-            let update = update::restart(names, link)?;
+            let update = update::restart(names, link, output)?;
             return context.update_and_wait(update);
         }
         Verb::Rollback { id } => return update::roll_back(*id, context),

@@ -40,8 +40,9 @@ pub fn named<'s>(state: &'s Node, part: &str) -> impl Iterator<Item = (&'s str, 
 pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> Result<()> {
     let state = link.complete_state(&[PART, "effectiveState.workloads.*.tags"])?;
     let (modes, known) = of_server(&state).ok_or_else(no_modes)?;
-    if let Some(cause) = modes.get("cause") {
-        output.warn(one_line(text(cause, &[])));
+    warn_of_cause(modes, output);
+    if modes.get("current").is_none() {
+        output.warn(format_args!("config item '{}' does not exist, so no mode is set", text(modes, &["configItem"])));
     }
     let count = |mode: &str| {
         let mut workloads: Vec<&str> =
@@ -58,6 +59,13 @@ pub fn show(link: &mut dyn ServerLink, format: Format, output: &mut Output) -> R
     };
     let table = Table { headings: vec!["MODE", "CURRENT", "WORKLOADS"], rows: known.iter().map(row).collect() };
     output::show(format, &data, &table, TooWide::Drop, None, output)
+}
+
+/// Says why the server itself has switched, if it has.
+pub fn warn_of_cause(modes: &Node, output: &mut Output) {
+    if let Some(cause) = modes.get("cause") {
+        output.warn(one_line(text(cause, &[])));
+    }
 }
 
 /// The update that switches to a mode.

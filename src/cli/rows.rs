@@ -181,10 +181,13 @@ impl Reasons {
         let waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => {
-                let dependents = self.dependents(&BTreeSet::from([name])).into_iter();
-                let text =
-                    |((_, name), row): (_, &Row)| one_line(&format!("waits for '{name}' to end, it is {}", row.state));
-                dependents.map(text).collect()
+                let dependents = Vec::from_iter(self.dependents(&BTreeSet::from([name])));
+                let end = end_of(dependents.iter().map(|((_, name), _)| *name));
+                match dependents[..] {
+                    [] => Vec::new(),
+                    [(_, row)] => vec![one_line(&format!("waits for {end}, it is {}", row.state))],
+                    _ => vec![format!("waits for {end}")],
+                }
             }
             _ => Vec::new(),
         };
@@ -201,7 +204,7 @@ impl Reasons {
     }
 
     /// One text for each dependency of `name` that is not fulfilled.
-    fn unmet(&self, name: &str) -> Vec<String> {
+    pub fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
             let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
             let wanted = match condition.as_str() {
@@ -238,16 +241,34 @@ impl Reasons {
         found
     }
 
-    /// That some of `names` wait for workloads which go on, and what to do: `remedy`, or another update. What is in `ending`
-    /// ends anyway.
-    pub fn held_up(&self, names: &BTreeSet<&str>, ending: &BTreeSet<&str>, remedy: &str) -> Option<String> {
+    /// That some of `names` wait for workloads which go on, and what to do: the `remedy` for these, or another update. What
+    /// is in `ending` ends anyway.
+    pub fn held_up(
+        &self,
+        names: &BTreeSet<&str>,
+        ending: &BTreeSet<&str>,
+        remedy: impl FnOnce(String) -> String,
+    ) -> Option<String> {
         let holds = |phase: Phase| !phase.fulfils_delete(DeleteCondition::NotPendingNorRunning);
         let goes_on = |((_, name), row): &((&str, &str), &Row)| !ending.contains(name) && row.phase.is_some_and(holds);
-        let text = |((name, dependent), _)| format!("'{name}' waits for '{dependent}' to end");
-        let held: Vec<String> = self.dependents(names).into_iter().filter(goes_on).map(text).collect();
-        let text = some_of(held.iter().map(String::as_str));
-        (!held.is_empty()).then(|| format!("{text}: {remedy}delete or change what needs it"))
+        let mut held: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for ((name, dependent), _) in self.dependents(names).into_iter().filter(goes_on) {
+            held.entry(name).or_default().insert(dependent);
+        }
+        let text = |(name, dependents): (_, &BTreeSet<&str>)| {
+            format!("'{name}' waits for {}", end_of(dependents.iter().copied()))
+        };
+        let texts: Vec<String> = held.iter().map(text).collect();
+        let dependents = Vec::from_iter(held.into_values().flatten().collect::<BTreeSet<_>>()).join(" ");
+        let text = some_of(texts.iter().map(String::as_str));
+        (!texts.is_empty()).then(|| format!("{text}: {}delete or change what needs it", remedy(dependents)))
     }
+}
+
+/// What is waited for when these workloads must end.
+fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let quoted: Vec<String> = names.map(|name| format!("'{name}'")).collect();
+    format!("{} to end", some_of(quoted.iter().map(String::as_str)))
 }
 
 /// The dependencies of each workload in a complete state. The effective state counts where it has a workload: the

@@ -65,17 +65,19 @@ impl Context<'_> {
             }),
         };
         let is_restart = has_restart && masks.is_empty();
+        let has_manifests = !is_restart && rollback_of.is_none() && text.is_empty();
         let send = |link: &mut dyn ServerLink| {
             link.update(content).map_err(|error| match error {
                 CliError::Ended(end, _) if is_restart => {
                     CliError::Ended(end, "this server may not be able to restart workloads; see its log")
                 }
+                CliError::Refused(text) if is_restart => restart_refused(text),
                 error => error,
             })
         };
         if self.waiting.no_wait && !rollback {
             let accepted = send(self.link)?;
-            self.report_restart(has_restart, &accepted)?;
+            self.report_accepted(&text, has_restart, &accepted)?;
             return Ok(ExitCode::Success);
         }
         let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
@@ -85,14 +87,13 @@ impl Context<'_> {
         let accepted = send(self.link)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
-        if !text.is_empty() {
-            self.output.status(&text)?;
-        }
-        self.report_restart(has_restart, &accepted)?;
+        self.report_accepted(&text, has_restart, &accepted)?;
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
-            self.output.status("Apply successful. No workloads updated.")?;
+            if text.is_empty() {
+                self.output.status("Apply successful. No workloads updated.")?;
+            }
             if has_restart && !is_restart {
                 self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
             }
@@ -101,7 +102,9 @@ impl Context<'_> {
             }
             return Ok(ExitCode::Success);
         }
-        self.output.status("Successfully applied the manifest(s).")?;
+        if has_manifests {
+            self.output.status("Successfully applied the manifest(s).")?;
+        }
         self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&state_masks)?;
         let mut state = WaitState::new(&accepted, &before, &now);
@@ -118,14 +121,26 @@ impl Context<'_> {
         if end.as_ref().is_err_and(CliError::is_interrupted) {
             let left = counted(state.outstanding().len(), "workload");
             self.output.warn(format_args!(
-                "{left} did not reach the desired state yet; the update stays in force, 'ank get workloads -w' follows it"
+                "{left} did not reach the desired state yet; the server goes on with it, 'ank get workloads -w' follows it"
             ));
         }
-        Ok(self.conclude(&state, end?))
+        let code = self.conclude(&state, end?);
+        if !text.is_empty() {
+            // A switch by a client clears the cause: one that is there now has come meanwhile.
+            let state = self.read(&[modes::PART])?;
+            if let Some((modes, _)) = modes::of_server(&state) {
+                modes::warn_of_cause(modes, self.output);
+            }
+        }
+        Ok(code)
     }
 
-    /// Names what is restarted, or says that nothing is although an update that `has_restart` ends something.
-    fn report_restart(&mut self, has_restart: bool, accepted: &Accepted) -> Result<()> {
+    /// Prints `text`, and names what is restarted, or says that nothing is although an update that `has_restart` ends
+    /// something.
+    fn report_accepted(&mut self, text: &str, has_restart: bool, accepted: &Accepted) -> Result<()> {
+        if !text.is_empty() {
+            self.output.status(text)?;
+        }
         if !accepted.restarted.is_empty() {
             let names: Vec<&str> = accepted.restarted.iter().map(|instance| &*instance.workload).collect();
             self.output.status(&format!("Restarting '{}'.", names.join("', '")))?;
@@ -155,7 +170,7 @@ impl Context<'_> {
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let counted = counted(outstanding, "workload");
             let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
-            self.output.error(text, "the update stays in force; follow it with 'ank get workloads -w'");
+            self.output.error(text, "the server goes on with it; follow it with 'ank get workloads -w'");
             code = ExitCode::GaveUp;
         }
         if self.waiting.fail_on_error && failures > 0 {
@@ -235,12 +250,26 @@ pub fn delete_workloads(names: &[String]) -> Result<Update> {
     Ok(Update { masks, deleted: names.to_vec(), ..Update::default() })
 }
 
-/// The update that restarts workloads.
-pub fn restart(names: &[String], link: &mut dyn ServerLink) -> Result<Update> {
-    let state = link.complete_state(&["desiredState.workloads.*.agent"])?;
+/// The update that restarts workloads. Warns of what will not start again at once.
+pub fn restart(names: &[String], link: &mut dyn ServerLink, output: &mut Output) -> Result<Update> {
+    let state = link.complete_state(&rows::MASKS)?;
     let known = rows::entries(state.at(&["desiredState", "workloads"])).map(|(name, _)| name);
     CliError::check_workloads(names, known)?;
+    let reasons = Reasons::new(&state);
+    for name in names {
+        for text in reasons.unmet(name) {
+            output.warn(format_args!("before it starts again, '{name}' {text}"));
+        }
+    }
     Ok(Update { restart: names.to_vec(), ..Update::default() })
+}
+
+/// The server's refusal of a restart; what to do stands after its last `; `, if anywhere.
+fn restart_refused(text: String) -> CliError {
+    let reason = text.strip_prefix("Update rejected: '").and_then(|text| text.strip_suffix('\''));
+    let Some(reason) = reason else { return CliError::Refused(text) };
+    let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, "'ank get workloads' shows what runs"));
+    CliError::input(reason, format!("nothing was changed; {remedy}"))
 }
 
 /// The update that creates or replaces the workload.
@@ -276,6 +305,8 @@ pub struct WaitState {
     connected: BTreeSet<Name>,
     /// The states of all instances, and what they wait for.
     reasons: Reasons,
+    /// The server refuses to restart what is in the update.
+    is_guarded: bool,
 }
 
 #[derive(Debug, Default)]
@@ -341,7 +372,7 @@ impl WaitState {
             }
             watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
         }
-        let mut state = Self { watched, connected, reasons };
+        let mut state = Self { watched, connected, reasons, is_guarded: false };
         state.on_states(&gone);
         state
     }
@@ -500,11 +531,11 @@ impl WaitState {
         };
         let waiting = names(|watched| watched.phase() == Some(Phase::StoppingWaitingToStop));
         let again = Vec::from_iter(waiting.intersection(&names(|watched| watched.starts)).copied()).join(" ");
-        let restart = match again.is_empty() {
+        let restart = |dependents: String| match again.is_empty() {
             true => String::new(), // They are deleted.
-            false => format!("use 'ank restart {again}', or "),
+            false => format!("use 'ank restart {}', or ", if self.is_guarded { &dependents } else { &again }),
         };
-        self.reasons.held_up(&waiting, &names(|watched| watched.ends), &restart)
+        self.reasons.held_up(&waiting, &names(|watched| watched.ends), restart)
     }
 
     /// The table of `instances` for the end. A deleted instance stands above the one that replaced it.
@@ -812,6 +843,7 @@ impl Context<'_> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let limit = self.waiting.limit;
+        state.is_guarded = true;
         let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
         let reached = wait(&mut state, goal, limit, self).inspect_err(|_| {
             self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
@@ -860,6 +892,8 @@ impl Context<'_> {
                 let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
+                } else if reason.contains("' to stop") {
+                    "'ank apply --restart-dependents' restarts what needs it, too"
                 } else {
                     "correct it and send it again; 'ank apply --force' tries the same again"
                 };

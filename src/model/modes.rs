@@ -16,6 +16,8 @@ pub const NOT_ESSENTIAL: &str = "false";
 /// Begins the additional info of a workload that is not scheduled because it is outside of the current mode; the name of
 /// that mode and a quote follow.
 pub const NOT_IN_MODE: &str = "not in mode '";
+/// In the refusal of a tag without the config item, between the names of workload and item.
+pub const NO_MODE_ITEM: &str = "' has the tag 'modes', but config item '";
 
 /// The names in the value of a tag `modes`, in their order; not checked. They are separated by blanks, tabs and line ends.
 pub fn mode_names(value: &str) -> impl Iterator<Item = &str> {

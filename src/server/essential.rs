@@ -42,7 +42,7 @@ impl ServerLoop {
         if *old == new {
             return log::error!("{text}; the mode is '{new}' already.");
         }
-        let cause = format!("{text}; switching from mode '{old}' to '{new}'.");
+        let cause = format!("{text}; switched from mode '{old}' to '{new}'.");
         log::error!("{cause}");
         let updates = self.waiting.updates().cloned().collect();
         self.older_updates = OlderUpdates { updates, cause: cause.clone() };

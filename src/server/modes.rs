@@ -10,7 +10,8 @@ use crate::limits::EXCERPT_MAX;
 use crate::model::execution_state::{ExecutionState, NO_MORE_RESTARTS, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
 use crate::model::modes::{
-    ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NOT_ESSENTIAL, NOT_IN_MODE, is_essential, is_in_mode, mode_names, wrong_mode,
+    ESSENTIAL, ESSENTIAL_TAG, MODES_TAG, NO_MODE_ITEM, NOT_ESSENTIAL, NOT_IN_MODE, is_essential, is_in_mode,
+    mode_names, wrong_mode,
 };
 use crate::model::names::{InstanceName, Name, excerpt, is_name};
 use crate::model::node::Node;
@@ -160,7 +161,7 @@ impl Modes {
     }
 
     fn no_item(&self, name: &Name) -> String {
-        format!("Workload '{name}' has the tag 'modes', but config item '{}' does not exist", self.item())
+        format!("Workload '{name}{NO_MODE_ITEM}{}' does not exist", self.item())
     }
 
     // --------------------------------------------------------------- switching

@@ -182,7 +182,7 @@ fn the_failure_of_an_essential_workload_leads_to_the_mode_for_failures() {
     cluster.wait_until_run(&["lamp"]);
     wait_until("the radio has ended", || cluster.engine.containers_of("radio").is_empty());
     assert_eq!(mode(&cluster), "limp");
-    let cause = "Essential workload 'brake' failed: 'Failed(ExecFailed): 'Exit code: '3'''; switching from mode \
+    let cause = "Essential workload 'brake' failed: 'Failed(ExecFailed): 'Exit code: '3'''; switched from mode \
                  'drive' to 'limp'.";
     let output = cluster.ank(&["mode"]);
     assert!(output.code == 0 && output.stderr.contains(cause), "{}", output.stderr);

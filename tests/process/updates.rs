@@ -48,7 +48,7 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
 
     let stdout = cluster.ank(&["rollback"]).success();
     let named = "Rolling back update 1: workloads 'extra', 'web'.\n";
-    assert!(stdout.starts_with(&format!("{named}Successfully applied the manifest(s).\n")), "{stdout}");
+    assert!(stdout.starts_with(&format!("{named}Waiting for workload(s) to reach desired states")), "{stdout}");
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);

@@ -7,7 +7,7 @@ use super::*;
 use crate::cli::error::ExitCode;
 use crate::cli::session::Context;
 use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play, state};
+use crate::cli::tests::{Played, Step, accepted, play, reported, state};
 use crate::model::execution_state::Phase;
 
 /// A state with modes, in which `nav` and `map` name some.
@@ -98,6 +98,32 @@ fn a_switch_that_was_accepted_is_reported_first() {
     };
     let played = update(false);
     assert_eq!(played.result.unwrap(), ExitCode::Success);
-    assert_eq!(played.out, "Switched.\nApply successful. No workloads updated.\n");
-    assert_eq!(update(true).out, "");
+    assert_eq!(played.out, "Switched.\n");
+    assert_eq!(update(true).out, "Switched.\n");
+}
+
+#[test]
+fn who_waits_for_a_switch_is_told_when_the_server_has_switched_meanwhile() {
+    let nav = |phase| state(&["A"], &[("nav", "1", "A", phase)]);
+    let steps = [
+        Step::State(nav(Phase::NotScheduled)),
+        Step::Accept(accepted(&["nav.1.A"], &[])),
+        Step::State(nav(Phase::PendingInitial)),
+        Step::Broadcast(vec![reported("nav.1.A", Phase::FailedExecFailed, "")]),
+        Step::State(with_modes("limp", Some("'nav' failed; switched"))),
+    ];
+    let played = play(None, steps, |link, output| {
+        let update = Update { masks: vec!["m".into()], accepted: "Switched.".into(), ..Update::default() };
+        Context { link, output, waiting: Waiting::default(), ignore_modes: false }.update_and_wait(update)
+    });
+    assert_eq!(played.result.unwrap(), ExitCode::Success);
+    assert!(played.err.ends_with("warn: 'nav' failed; switched\n"), "{}", played.err);
+}
+
+#[test]
+fn without_the_item_no_mode_is_set() {
+    let mut state = with_modes("park", None);
+    state.at_mut(&[PART]).and_then(Node::as_map_mut).map(|modes| modes.remove("current"));
+    let played = play(None, [Step::State(state)], |server, output| show(server, Format::Table, output));
+    assert_eq!(played.err, "warn: config item 'mode' does not exist, so no mode is set\n");
 }

@@ -112,18 +112,18 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
              WORKLOAD NAME   AGENT   RUNTIME   EXECUTION {columns}\n\
              w               A       podman    {row}\n\
              error: gave up waiting after '{seconds}s': 1 workload did not reach the desired state\n\
-             hint: the update stays in force; follow it with 'ank get workloads -w'\n"
+             hint: the server goes on with it; follow it with 'ank get workloads -w'\n"
         );
         assert_eq!(ran.err, expected);
     }
 }
 
 #[test]
-fn who_interrupts_the_wait_is_told_that_the_update_stays_in_force() {
+fn who_interrupts_the_wait_is_told_that_the_server_goes_on() {
     let ran =
         run(running_after_update(vec![Step::Signal]), Waiting::default(), |context| context.update_and_wait(update()));
     assert!(ran.result.unwrap_err().is_interrupted());
-    let expected = "warn: 1 workload did not reach the desired state yet; the update stays in force, \
+    let expected = "warn: 1 workload did not reach the desired state yet; the server goes on with it, \
                     'ank get workloads -w' follows it\n";
     assert_eq!(ran.err, expected);
 }
@@ -354,13 +354,44 @@ fn a_restart_is_sent_without_a_state_and_waits_for_ends_and_starts() {
     let steps = [Step::State(running()), Step::State(running()), Step::Accept(restarted), Step::State(running())];
     let steps = steps.into_iter().chain(each(Phase::Removed)).chain(each(Phase::Running)).collect();
     let ran = run(steps, Waiting::default(), |context| {
-        let update = restart(&["db".to_owned()], context.link)?;
+        let update = restart(&["db".to_owned()], context.link, context.output)?;
         context.update_and_wait(update)
     });
     assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
-    assert!(ran.out.starts_with(&format!("Restarting 'db', 'web'.\n{WAITING}")), "{}", ran.out);
+    let waiting = WAITING.split_once('\n').unwrap().1;
+    assert!(ran.out.starts_with(&format!("Restarting 'db', 'web'.\n{waiting}")), "{}", ran.out);
     assert_eq!(ran.server.updates, [(Node::empty(), vec![])]);
     assert_eq!((ran.server.restarts, ran.server.steps.len()), (vec![vec!["db".to_owned()]], 0));
+}
+
+#[test]
+fn what_a_restart_may_not_bring_back_is_said_before() {
+    let mut now = state(&["A"], &[("db", "1", "A", Phase::FailedExecFailed), ("web", "1", "A", Phase::Running)]);
+    let_need(&mut now, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
+    let ran = run(vec![Step::State(now)], Waiting::default(), |context| {
+        restart(&["web".to_owned()], context.link, context.output)?;
+        Ok(ExitCode::Success)
+    });
+    assert_eq!(ran.err, "warn: before it starts again, 'web' waits for 'db' to run, it is Failed(ExecFailed)\n");
+}
+
+#[test]
+fn the_refusal_of_a_restart_is_said_without_covers_and_with_what_to_do() {
+    let refused = |text: &str| {
+        let error = restart_refused(text.to_owned());
+        (error.to_string(), error.hint())
+    };
+    for (text, error, hint) in [
+        ("Update rejected: ''db' is open; wait'", "'db' is open", "nothing was changed; wait"),
+        (
+            "Update rejected: 'db has no agent'",
+            "db has no agent",
+            "nothing was changed; 'ank get workloads' shows what runs",
+        ),
+        ("other", "SetState failed with: 'other'", "nothing was changed; correct what the server names and try again"),
+    ] {
+        assert_eq!(refused(text), (format!("Command failed: '{error}'"), hint.to_owned()));
+    }
 }
 
 #[test]
@@ -376,7 +407,7 @@ fn the_end_of_the_connection_may_mean_that_the_server_cannot_restart() {
 fn an_unknown_workload_is_not_restarted() {
     let known = state(&[], &[("web", "1", "A", Phase::Running)]);
     let ran = run(vec![Step::State(known)], Waiting::default(), |context| {
-        restart(&["wbe".to_owned()], context.link)?;
+        restart(&["wbe".to_owned()], context.link, context.output)?;
         Ok(ExitCode::Success)
     });
     let error = ran.result.unwrap_err();

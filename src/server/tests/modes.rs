@@ -535,7 +535,7 @@ fn a_failure_is_stored_sent_to_agents_and_explained_until_a_client_switches() {
     let (agent, commander) = (cluster.settled_agent("A"), cluster.commander());
     cluster.request(commander, read(&["desiredState.configs"], true));
     report(&mut cluster, agent, &[("brake", Phase::FailedExecFailed, "Exit code: '1'")]);
-    let cause = "Essential workload 'brake' failed: 'Failed(ExecFailed): 'Exit code: '1'''; switching from mode \
+    let cause = "Essential workload 'brake' failed: 'Failed(ExecFailed): 'Exit code: '1'''; switched from mode \
                  'drive' to 'limp'.";
     assert_eq!(cluster.cause(), Some(cause));
     assert_eq!(events(&cluster, commander), ["~desiredState.configs.mode"]);

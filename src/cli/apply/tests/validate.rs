@@ -49,3 +49,13 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
     assert_eq!(unknown(&state(&text)), expected);
     assert_eq!(errors(&state(&text)), [""; 0]);
 }
+
+#[test]
+fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
+    let text = "apiVersion: v1\nworkloads:\n  w: { runtime: podman, runtimeConfig: 'imag: x' }\n".to_owned();
+    let inputs = [Input { name: "a.yaml".to_owned(), text }];
+    let mode = ModeChange::default();
+    let arguments = ManifestArguments { agent: None, delete: false, ignore_modes: true, mode, manifests: Vec::new() };
+    let played = play(None, [], |_, output| crate::cli::apply::merged(&inputs, &arguments, output, false));
+    assert!(played.result.is_err() && played.err.contains("cannot be run: "), "{}", played.err);
+}

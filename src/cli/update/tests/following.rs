@@ -69,6 +69,10 @@ fn run(steps: impl IntoIterator<Item = Step>) -> Played<ExitCode> {
 #[test]
 fn each_end_of_an_update_has_its_text_and_exit_code() {
     let reason = "web: Pending(StartingFailed): No more retries: no image";
+    let needed = "web: not healthy within 120 s: waits for 'app' to stop";
+    let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
+    let hint = "\nhint: 'ank apply --restart-dependents' restarts what needs it, too\n";
+    assert!(run([end]).err.ends_with(hint), "the same again would only wait again");
     for (phase, code, err) in [
         ("GOOD", ExitCode::Success, String::new()),
         ("KEPT", ExitCode::Success, format!("warn: update 4 is kept, though not all of it is healthy: {reason}\n")),

@@ -256,6 +256,23 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
 }
 
 #[test]
+fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_leaves_only_that_to_restart() {
+    let mut now = state(&["A"], &["a", "b", "c", "d", "db"].map(|name| (name, "1", "A", Phase::Running)));
+    for name in ["a", "b", "c", "d"] {
+        let_need(&mut now, "desiredState", name, &[("db", "ADD_COND_RUNNING")]);
+    }
+    let mut state = WaitState::new(&accepted(&["db.2.A"], &["db.1.A"]), &now, &now);
+    state.on_states(&[reported("db.1.A", Phase::StoppingWaitingToStop, "")]);
+    let waits = "waits for 'a', 'b', 'c' and 1 more to end";
+    assert_eq!(info_of(&state, "db.1.A"), waits);
+    for (is_guarded, restart) in [(false, "db"), (true, "a b c d")] {
+        state.is_guarded = is_guarded;
+        let expected = format!("'db' {waits}: use 'ank restart {restart}', or delete or change what needs it");
+        assert_eq!(state.advice(), Some(expected));
+    }
+}
+
+#[test]
 fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart)]);
     let mut before = now.clone();
