@@ -405,6 +405,10 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let reader = cluster.commander();
     cluster.send_request(reader, "mine", read(&[], false));
     assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
+    let elsewhere = [(); 2].map(|()| cluster.open_from("10.0.0.9", PeerHello::Commander));
+    elsewhere.iter().for_each(|peer| cluster.send_request(*peer, "other", read(&[], false)));
+    assert_eq!(answers(cluster.take(elsewhere[0])).0, ["other"], "who has another address has not");
+    assert_eq!(answers(cluster.take(elsewhere[1])).0, [""; 0], "but for one that is not taken");
     let modest = cluster.commander();
     cluster.send_request(modest, "small", read(&["desiredState.apiVersion"], false));
     assert_eq!(answers(cluster.take(modest)).0, ["small"], "what is small has not");
