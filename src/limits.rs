@@ -76,6 +76,11 @@ pub const WATCH_INBOX: usize = 64;
 
 // ------------------------------------------------------------------ requests
 
+/// What requests of workloads may make of the desired and the effective state together, in bytes of memory: whoever reads
+/// everything still takes it.
+pub const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
+const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
+
 /// Event subscriptions of one stream. An agent's stream carries those of all its workloads.
 pub const SUBSCRIPTIONS_PER_PEER_MAX: usize = 1024;
 /// Log collections that one stream may have running. An agent's stream carries those of all its workloads.

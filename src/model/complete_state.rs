@@ -44,10 +44,24 @@ pub struct AgentAttributes {
     pub tags: BTreeMap<String, String>,
 }
 
+/// What an entry of a map or list takes beside its texts, in bytes, about.
+const ENTRY: usize = 64;
+
 /// What tags take in memory, in bytes, about.
 pub fn tags_bytes(tags: &BTreeMap<String, String>) -> usize {
-    // What a tag takes beside its key and value, about.
-    tags.iter().map(|(key, text)| key.len() + text.len() + 64).sum()
+    tags.iter().map(|(key, text)| key.len() + text.len() + ENTRY).sum()
+}
+
+/// What a workload takes, likewise; no long text is looked at.
+pub fn workload_bytes(workload: &Workload) -> usize {
+    let files = workload.files.iter().map(|File { mount_point, content }| match content {
+        FileContent::Data(text) | FileContent::BinaryData(text) => mount_point.len() + text.len(),
+    });
+    let access = &workload.control_interface_access;
+    let rules = access.allow_rules.iter().chain(&access.deny_rules).map(|rule| rule_node(rule).memory_bytes());
+    let lists = files.chain(rules).chain(workload.dependencies.keys().map(String::len)).map(|bytes| bytes + ENTRY);
+    let own = size_of::<Workload>() + workload.agent.len() + workload.runtime.len() + workload.runtime_config.len();
+    own + tags_bytes(&workload.tags) + tags_bytes(&workload.configs) + lists.sum::<usize>()
 }
 
 /// Whether empty maps and lists are part of a tree.

@@ -3,12 +3,13 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
 use super::requester::{RequestKey, Requester, Stream};
+use crate::limits::ANSWERS_BYTES;
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
 use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
-use crate::wire::outbox::{Encoded, Outbox, OutboxError};
+use crate::wire::outbox::{Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError};
 use crate::wire::peer::{PeerId, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -85,10 +86,13 @@ impl Peers {
         self.agents.get_mut(name).filter(|agent| agent.peer == id)
     }
 
-    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is so. `is_only` is whether its
-    /// requester waits for no other.
+    /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is so. There is more room if its
+    /// requester waits for no other (`is_only`), and some more if no other large one for its source waits.
     pub fn has_room_for_answer(&self, peer: PeerId, is_only: bool, wake: &Waker) -> bool {
-        self.get(peer).is_none_or(|peer| peer.outbox.has_room_for_answer(is_only, wake))
+        let Some(Peer { source, outbox, .. }) = self.get(peer) else { return true };
+        let is_late = |other: &Peer| other.source == *source && other.outbox.is_behind();
+        outbox.has_room_for_answer(if is_only { FIRST_ANSWERS_BYTES } else { ANSWERS_BYTES }, wake)
+            || is_only && outbox.has_room_for_answer(FIRST_OF_SOURCE_BYTES, wake) && !self.streams.values().any(is_late)
     }
 
     /// Who sent a request.

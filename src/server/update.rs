@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub type Tags = BTreeMap<String, String>;
 
 /// What an update changes; everything else costs nothing.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StateChange {
     /// The version of the state, whether or not it is another one.
     pub api_version: String,

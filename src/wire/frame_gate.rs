@@ -421,6 +421,10 @@ impl Gate for FrameGate {
             Some(CHECK)
         }
     }
+
+    fn has_hello(&self) -> bool {
+        self.account.state.lock().has_hello
+    }
 }
 
 impl Drop for FrameGate {

@@ -25,7 +25,9 @@ use std::task::Waker;
 pub const OTHERS_BYTES: usize = 24 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
 /// who sends one at a time does not wait for those that send many and do not read.
-pub const FIRST_ANSWERS_BYTES: usize = 2 * ANSWERS_BYTES;
+pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;
+/// And up to this many, where all peers of the same source take theirs: many of one that do not keep no other waiting.
+pub const FIRST_OF_SOURCE_BYTES: usize = 2 * ANSWERS_BYTES;
 
 /// Puts messages for one peer.
 #[derive(Debug)]
@@ -206,16 +208,14 @@ impl Outbox {
         })
     }
 
-    /// Whether a response would be sent soon, however large it is: hardly any other waits or is being sent, and there is
-    /// room in what all peers share, more of it for the first request of a peer that has none waiting. If not, `wake` is
-    /// woken as soon as it would.
-    pub fn has_room_for_answer(&self, is_first: bool, wake: &Waker) -> bool {
+    /// Whether a response would be sent soon, however large it is: hardly any other waits or is being sent, and less than
+    /// `max` does for all peers. If not, `wake` is woken as soon as it would.
+    pub fn has_room_for_answer(&self, max: usize, wake: &Waker) -> bool {
         let mut queue = self.queue.lock();
         if !queue.has_room_for_answer() {
             queue.wants_room = Some(wake.clone());
             return false;
         }
-        let max = if is_first { FIRST_ANSWERS_BYTES } else { ANSWERS_BYTES };
         queue.reader_gone || queue.answers.has_room_below(max, wake)
     }
 

@@ -30,10 +30,10 @@ pub const BUFFER: usize = 16 * 1024;
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Threads that do what handshakes compute, which takes milliseconds each.
 const SHAKERS: usize = 4;
-/// TLS handshakes at the same time; another one ends the oldest, whose client tries again: whoever is silent that long must
-/// not keep others out.
-pub const HANDSHAKES: usize = 64;
-const TOO_MANY: &str = "too many TLS handshakes at the same time";
+/// Connections on which no hello was accepted; another one ends the oldest, whose client tries again: whoever says nothing
+/// must not keep others out, and each takes three descriptors.
+pub const STRANGERS: usize = 128;
+const TOO_MANY: &str = "too many connections without a hello";
 /// Events taken at once.
 const EVENTS: usize = 64;
 /// Keys of connections begin here: smaller ones are for what else the thread waits for.
@@ -51,6 +51,9 @@ pub trait Gate: Send {
 
     /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_after(&self, now: Instant) -> Option<Duration>;
+
+    /// Whether a hello was accepted.
+    fn has_hello(&self) -> bool;
 }
 
 /// Why a connection ends before one of its sides has ended it.
@@ -147,8 +150,8 @@ impl Pump {
     /// # Errors
     /// The system has no room for them.
     pub fn start_shakers(&mut self) -> io::Result<()> {
-        let (work, to_do) = bounded::<(u64, Connection)>(HANDSHAKES);
-        let (finished, done) = bounded(HANDSHAKES); // We never wait, so whoever waits for a place gets one.
+        let (work, to_do) = bounded::<(u64, Connection)>(STRANGERS);
+        let (finished, done) = bounded(STRANGERS); // We never wait, so whoever waits for a place gets one.
         for _ in 0..SHAKERS {
             let (to_do, finished, wake) = (to_do.clone(), finished.clone(), self.wake.clone());
             threads::spawn("tls", STACK_LARGE, move || {
@@ -178,16 +181,14 @@ impl Pump {
 
     /// Adds a connection, which is opened `at_once` or with its first byte.
     pub fn add(&mut self, link: Link, open: Open, at_once: bool, on_end: OnEnd, now: Instant) {
-        if link.is_shaking() {
-            let shaking = self.connections.iter().filter(|(_, connection)| connection.is_shaking());
-            let shaking: Vec<u64> = shaking.map(|(key, _)| *key).collect();
-            let busy = self.shakers.as_ref().map_or(0, |shakers| shakers.busy);
-            if shaking.len() + busy >= HANDSHAKES
-                && let Some(key) = shaking.first().copied()
-                && let Some(oldest) = self.take(key)
-            {
-                self.keep(key, oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
-            }
+        let strangers = self.connections.iter().filter(|(_, connection)| connection.is_stranger());
+        let strangers: Vec<u64> = strangers.map(|(key, _)| *key).collect();
+        let busy = self.shakers.as_ref().map_or(0, |shakers| shakers.busy);
+        if strangers.len() + busy >= STRANGERS
+            && let Some(key) = strangers.first().copied()
+            && let Some(oldest) = self.take(key)
+        {
+            self.keep(key, oldest, Err(PumpError::Refused(TOO_MANY.to_owned())), now);
         }
         let key = self.next;
         self.next += 2;
@@ -316,6 +317,11 @@ impl Pump {
 impl Connection {
     fn is_shaking(&self) -> bool {
         self.open.is_some() && self.link.is_shaking()
+    }
+
+    /// Whether no hello was accepted on it; one that has ended has neither of both.
+    fn is_stranger(&self) -> bool {
+        self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.has_hello())
     }
 
     /// Moves what can be moved; each side is read if there is something. Returns whether the connection goes on.

@@ -110,10 +110,10 @@ impl Streams {
         let outbox = outbox.limited_to(client.message_max, &name);
         let stream = PeerStream::new(name, responses, reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
+        account.hello_accepted();
         if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
             return; // The server is ending.
         }
-        account.hello_accepted();
         let longest =
             if service == Service::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
         if self.pass_on(peer, client, longest, requests) {

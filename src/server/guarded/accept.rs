@@ -6,7 +6,8 @@
 use super::trial::Candidate;
 use super::unit::{Touched, TouchedConfig, Unit, config_hash};
 use super::{Open, Record, block_of};
-use crate::limits::{UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
+use crate::limits::{STATE_OF_WORKLOADS_MAX, UPDATES_OPEN, UPDATES_OPEN_OF_WORKLOADS};
+use crate::model::complete_state::{DesiredState, config_node, workload_bytes};
 use crate::model::execution_state::Phase;
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
@@ -27,14 +28,17 @@ impl ServerLoop {
     /// Carries out a checked update of a request, now or once everything of it is staged.
     ///
     /// # Errors
-    /// It is the same as one that was undone, too many are open, or it would become a part of one that is also about what
-    /// the requester may not write.
+    /// It makes the state too large, it is the same as one that was undone, too many are open, or it would become a part of
+    /// one that is also about what the requester may not write.
     pub(in crate::server) fn accept(
         &mut self,
         prepared: PreparedUpdate,
         requester: &Requester,
     ) -> Result<ResponseContent, UpdateError> {
         let for_agents = self.workloads.difference(&prepared.forms);
+        if requester.workload.is_some() {
+            self.check_size(&prepared.change, &for_agents)?;
+        }
         let asks_for_guard = self.asks_for_guard(&for_agents);
         if self.guarded.is_idle() && !asks_for_guard {
             return Ok(self.commit(prepared));
@@ -97,6 +101,33 @@ impl ServerLoop {
             }
         }
         Ok(response)
+    }
+
+    /// Checks that a request of a workload does not let the state grow beyond what everybody can read. What open updates
+    /// would carry out or put back counts, too.
+    fn check_size(&mut self, change: &StateChange, for_agents: &Difference) -> Result<(), UpdateError> {
+        let open = self.guarded.open.values().flat_map(|open| open.record.unit.workloads.values());
+        let kept = open.flat_map(|touched| [&touched.before.effective, &touched.made.effective]).flatten();
+        let kept: usize = kept.map(|added| workload_bytes(&added.workload)).sum();
+        let size = |desired: &DesiredState, placed: &BTreeMap<Name, AddedWorkload>| {
+            let workloads = desired.workloads.values().chain(placed.values().map(|added| &added.workload));
+            let configs = desired.configs.values().map(|item| config_node(item).memory_bytes());
+            workloads.map(|workload| workload_bytes(workload)).chain(configs).sum::<usize>() + kept
+        };
+        let mut placed = self.workloads.placed().clone();
+        let desired = &mut self.workloads.desired;
+        let before = size(desired, &placed);
+        for_agents.carry_out(&mut placed);
+        let back = change.clone().carry_out(desired);
+        let after = size(desired, &placed);
+        back.carry_out(desired);
+        if after <= before.max(STATE_OF_WORKLOADS_MAX) {
+            return Ok(());
+        }
+        Err(UpdateError::Other(format!(
+            "the desired and the effective state would take {after} bytes, and workloads may let them grow to \
+             {STATE_OF_WORKLOADS_MAX}; use shorter texts, or apply it with 'ank', which has no such limit"
+        )))
     }
 
     /// Whether `requester` may write all that these masks name.

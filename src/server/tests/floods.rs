@@ -151,6 +151,77 @@ fn an_agent_that_takes_nothing_is_not_cut_off_for_logs_that_others_want_of_it() 
     assert!(!cluster.is_closed(provider) && stopped > 0, "{stopped}");
 }
 
+/// What `greedy` is answered that sets these workloads or configs.
+fn greedy_sets(cluster: &mut Cluster, agent: PeerId, part: &str, name: &str, value: &str) -> Result<(), String> {
+    let state = format!("{{desiredState: {{apiVersion: v1, {part}: {{{name}: {value}}}}}}}");
+    cluster.send_request(agent, "greedy@1", update(&state, &[&format!("desiredState.{part}.{name}")]));
+    let response = cluster.take(agent).into_iter().find_map(|message| match message {
+        FromServer::Response(response) => Some(response.content),
+        _ => None,
+    });
+    outcome(response.expect("a response")).map(drop)
+}
+
+#[test]
+fn workloads_let_the_state_grow_as_far_as_all_can_read_it_and_users_beyond() {
+    let mut cluster = cluster();
+    let agent = cluster.settled_agent("A");
+    let workload = |text: &str, rest: &str| format!("{{agent: C, runtime: podman, runtimeConfig: '{text}'{rest}}}");
+    let large = "x".repeat(3 << 20);
+    // Both as desired and as effective.
+    for name in ["one", "two"] {
+        assert_eq!(greedy_sets(&mut cluster, agent, "workloads", name, &workload(&large, "")), Ok(()));
+    }
+    let before = cluster.read(&["desiredState.workloads"]);
+    let refused = greedy_sets(&mut cluster, agent, "workloads", "three", &workload(&large, "")).unwrap_err();
+    assert!(refused.contains("would take 19") && refused.contains("grow to 16777216; use shorter"), "{refused}");
+    let file = format!(", files: [{{mountPoint: /f, data: {large}}}]");
+    let mask = "x".repeat(4 << 20);
+    let rules = format!(
+        ", controlInterfaceAccess: {{allowRules: [{{type: StateRule, operation: Read, filterMasks: [{mask}]}}]}}"
+    );
+    for rest in [&file, &rules, &format!(", tags: {{t: {large}}}")] {
+        let refused = greedy_sets(&mut cluster, agent, "workloads", "three", &workload("x", rest)).unwrap_err();
+        assert!(refused.contains("would take"), "{rest:.20} {refused}");
+    }
+    let refused = greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(5 << 20)).unwrap_err();
+    assert!(refused.contains("would take"), "{refused}");
+    assert!(cluster.read(&["desiredState.workloads"]) == before);
+    // A user may, and then workloads may make it smaller only.
+    let state = format!("{{desiredState: {{apiVersion: v1, workloads: {{three: {}}}}}}}", workload(&large, ""));
+    cluster.update(&state, &["desiredState.workloads.three"]).unwrap();
+    assert!(greedy_sets(&mut cluster, agent, "workloads", "one", &workload(&large, ", tags: {a: b}")).is_err());
+    let other = large.replace('x', "z");
+    assert_eq!(
+        greedy_sets(&mut cluster, agent, "workloads", "one", &workload(&other, "")),
+        Ok(()),
+        "as large as before"
+    );
+    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &workload("x", "")), Ok(()));
+    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &workload("y", ", tags: {a: b}")), Ok(()));
+}
+
+#[test]
+fn what_templates_make_and_what_is_staged_counts_as_well() {
+    let mut cluster = cluster();
+    let agent = cluster.agent_with("A", AgentCapabilities { prepares: true, ..Default::default() });
+    cluster.take_all();
+    assert_eq!(greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(1 << 20)), Ok(()));
+    // So many megabytes, hardly any of which is desired.
+    let rendered = |config: &str, count: usize| {
+        let file = format!("{{mountPoint: /f, data: '{}'}}", "{{a}}".repeat(count));
+        format!("{{agent: A, runtime: podman, runtimeConfig: '{config}', configs: {{a: c}}, files: [{file}]}}")
+    };
+    let waits = rendered("{ image: x, lifecycle: { update: { when: { pathMissing: /lock } } } }", 8);
+    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "one", &waits), Ok(()));
+    assert!(!cluster.server.workloads.effective.contains_key("one"), "it is staged");
+    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 8)).unwrap_err();
+    assert!(refused.contains("would take 18"), "{refused}");
+    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 4)), Ok(()));
+    let refused = greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(2 << 20)).unwrap_err();
+    assert!(refused.contains("would take"), "it is rendered again: {refused}");
+}
+
 #[test]
 fn one_workload_has_a_share_of_the_subscriptions_and_log_collections_of_its_agent() {
     let mut cluster = cluster();
@@ -334,6 +405,10 @@ fn peers_that_take_nothing_fill_only_what_all_share_and_who_reads_is_served_when
     let reader = cluster.commander();
     cluster.send_request(reader, "mine", read(&[], false));
     assert_eq!(answers(cluster.take(reader)).0, [""; 0], "it has to wait");
+    let elsewhere = [(); 2].map(|()| cluster.open_from("10.0.0.9", PeerHello::Commander));
+    elsewhere.iter().for_each(|peer| cluster.send_request(*peer, "other", read(&[], false)));
+    assert_eq!(answers(cluster.take(elsewhere[0])).0, ["other"], "who has another address has not");
+    assert_eq!(answers(cluster.take(elsewhere[1])).0, [""; 0], "but for one that is not taken");
     let modest = cluster.commander();
     cluster.send_request(modest, "small", read(&["desiredState.apiVersion"], false));
     assert_eq!(answers(cluster.take(modest)).0, ["small"], "what is small has not");

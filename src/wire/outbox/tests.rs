@@ -156,7 +156,7 @@ fn a_burst_of_small_messages_does_not_drop_a_peer() {
     for _ in 0..1_000_000 {
         outbox.put_or_drop(refusal()).unwrap();
     }
-    assert!(outbox.is_half_empty() && outbox.has_room_for_answer(false, Waker::noop()), "and refusals do not");
+    assert!(outbox.is_half_empty() && outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()), "and refusals do not");
     let put = std::iter::from_fn(|| reader.try_next()).count();
     assert!((1_000..100_000).contains(&put), "{put}");
 }
@@ -184,10 +184,10 @@ fn too_many_bytes_are_refused_and_a_gone_reader_is_noticed() {
         outbox.put(response(PEER_OUTBOX_BYTES / 16 - 1000)).unwrap();
     }
     assert_eq!(outbox.put(response(100_000)), Err(OutboxError::Overflow));
-    assert!(!outbox.has_room_for_answer(false, Waker::noop()));
+    assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()));
     drop(reader);
     assert_eq!(outbox.put(response(1)), Err(OutboxError::Closed));
-    assert!(outbox.has_room_for_answer(false, Waker::noop()), "nobody has to wait for it");
+    assert!(outbox.has_room_for_answer(ANSWERS_BYTES, Waker::noop()), "nobody has to wait for it");
 }
 
 #[derive(Default)]
@@ -213,18 +213,18 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let (outbox, reader) = outbox();
     outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
     outbox.put(line("r", "a", &"x".repeat(2 * ANSWERS))).unwrap();
-    assert!(outbox.has_room_for_answer(false, &wake), "nothing that waits is an answer");
+    assert!(outbox.has_room_for_answer(ANSWERS_BYTES, &wake), "nothing that waits is an answer");
     outbox.put(response(ANSWERS)).unwrap();
-    assert!(!outbox.has_room_for_answer(false, &wake));
+    assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
     }
     assert_eq!(count.woken(), 0);
     assert!(reader.next_to_send().is_some_and(|message| message.size() > ANSWERS));
-    assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (0, false), "it is being sent");
+    assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (0, false), "it is being sent");
     reader.sent();
-    assert_eq!((count.woken(), outbox.has_room_for_answer(false, &wake)), (1, true));
+    assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (1, true));
     reader.sent();
     assert_eq!(count.woken(), 0, "only who waits is woken");
 }
@@ -361,7 +361,10 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
         outbox.put_state("r".to_owned(), &event).unwrap();
     }
     drop(event);
-    assert!(answers.has_room() && !peers[0].0.has_room_for_answer(false, Waker::noop()), "one is enough for one peer");
+    assert!(
+        answers.has_room() && !peers[0].0.has_room_for_answer(ANSWERS_BYTES, Waker::noop()),
+        "one is enough for one peer"
+    );
     for (_, reader) in &peers[..4] {
         assert!(reader.next_to_send().is_some());
     }
@@ -384,7 +387,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     let peer = || outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
     let (asking, _reader) = peer();
     let mut silent = Vec::new();
-    while asking.has_room_for_answer(false, &wake) {
+    while asking.has_room_for_answer(ANSWERS_BYTES, &wake) {
         let (outbox, reader) = peer();
         outbox.put(tree_answer(ANSWERS_BYTES / 8)).unwrap();
         silent.push((outbox, reader));
@@ -401,7 +404,7 @@ fn answers_of_all_peers_have_room_in_common_and_a_gone_reader_gives_its_part_bac
     assert_eq!(count.woken(), 0);
     silent.truncate(3);
     assert_eq!(count.woken(), 1);
-    assert!(asking.has_room_for_answer(false, &wake) && !silent[0].1.takes_wanted_room());
+    assert!(asking.has_room_for_answer(ANSWERS_BYTES, &wake) && !silent[0].1.takes_wanted_room());
 }
 
 #[test]
@@ -415,7 +418,7 @@ fn what_peers_that_read_nothing_were_not_asked_for_has_one_bound_for_all() {
     }
     assert!((OTHERS_BYTES..OTHERS_BYTES + LOGS).contains(&others.taken()), "{}", others.taken());
     let (outbox, reader) = peer();
-    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_answer(true, Waker::noop()));
+    assert!(!outbox.has_room_for_agent() && outbox.has_room_for_answer(FIRST_ANSWERS_BYTES, Waker::noop()));
     assert!(peers[0].1.takes_wanted_room() && !reader.takes_wanted_room(), "whoever has nothing waiting stays");
     for (_, reader) in &peers[1..] {
         while reader.try_next().is_some() {}

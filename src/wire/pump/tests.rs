@@ -20,6 +20,10 @@ impl Gate for Door {
     fn check_again_after(&self, _now: Instant) -> Option<Duration> {
         self.is_closed().then_some(Duration::from_millis(5))
     }
+
+    fn has_hello(&self) -> bool {
+        true
+    }
 }
 
 impl Door {

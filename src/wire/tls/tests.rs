@@ -11,7 +11,7 @@ use crate::wire::address::Security;
 use crate::wire::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::wire::grpc::Keepalive;
 use crate::wire::peer::PeerEvent;
-use crate::wire::pump::{BUFFER, HANDSHAKES, Pump};
+use crate::wire::pump::{BUFFER, Pump, STRANGERS};
 use crate::wire::server_endpoint::LARGE_MESSAGES;
 use crate::wire::server_endpoint::ServerEndpoint;
 use crate::wire::server_endpoint::tests::{client, start};
@@ -316,18 +316,34 @@ fn the_end_of_a_burst_of_records_is_not_left_behind() {
 #[test]
 fn connections_that_never_greet_do_not_keep_others_out() {
     let authority = Authority::new();
-    let (endpoint, events) = endpoint(tls(authority.server()));
-    let silent: Vec<std::net::TcpStream> =
-        (0..HANDSHAKES + 1).map(|_| std::net::TcpStream::connect(endpoint.address()).unwrap()).collect();
-    let client = tls(authority.sign(|_| ()));
-    let hello = ToServer::CommanderHello { version: VERSION.into() };
-    let connected = connect(&options(&endpoint, client, Service::Cli), hello);
-    assert!(connected.is_ok(), "{:?}", connected.err());
-    assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Opened { .. })));
-    silent[0].set_read_timeout(Some(LIMIT)).unwrap();
-    assert_eq!((&silent[0]).read(&mut [0]).unwrap(), 0, "the oldest is ended");
-    drop((silent, connected));
-    endpoint.stop(LIMIT);
+    let secure = (tls(authority.server()), tls(authority.sign(|_| ())), &b""[..]);
+    // Those without TLS have a connection of gRPC.
+    let plain = (Security::Insecure, Security::Insecure, &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..]);
+    for (server, client, begin) in [secure, plain] {
+        let (endpoint, events) = endpoint(server);
+        let client = options(&endpoint, client, Service::Cli);
+        let greet = || {
+            let connected = connect(&client, ToServer::CommanderHello { version: VERSION.into() }).unwrap();
+            let Ok(PeerEvent::Opened { outbox, .. }) = events.recv_timeout(LIMIT) else { panic!("not opened") };
+            (connected, outbox)
+        };
+        let mut greeted = greet();
+        let say_nothing = || {
+            let mut silent = TcpStream::connect(endpoint.address()).unwrap();
+            silent.write_all(begin).unwrap();
+            silent
+        };
+        let mut silent: Vec<_> = (0..STRANGERS + 1).map(|_| say_nothing()).collect();
+        let late = greet();
+        silent[0].set_read_timeout(Some(LIMIT)).unwrap();
+        silent[0].read_to_end(&mut Vec::new()).expect("the oldest is ended");
+        silent[STRANGERS].set_nonblocking(true).unwrap();
+        assert!(silent[STRANGERS].read_to_end(&mut Vec::new()).is_err_and(|error| would_block(&error)));
+        greeted.0.0.send(ToServer::Goodbye).unwrap();
+        assert!(matches!(events.recv_timeout(LIMIT), Ok(PeerEvent::Message { .. })), "who has greeted stays");
+        drop((silent, greeted, late));
+        endpoint.stop(LIMIT);
+    }
 }
 
 /// Whoever else is connected waits for the thread that moves bytes.
@@ -339,7 +355,7 @@ fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
     let (mut pump, opened) = (Pump::new().unwrap(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
     pump.start_shakers().unwrap();
     let mut clients = Vec::new();
-    for _ in 0..HANDSHAKES {
+    for _ in 0..STRANGERS {
         let (inner, outer) = connected(false);
         outer.set_nonblocking(true).unwrap();
         let opened = opened.clone();
@@ -358,7 +374,7 @@ fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
     let cpu = |clock| Duration::try_from(rustix::time::clock_gettime(clock)).unwrap();
     let [own, all] = [rustix::time::ClockId::ThreadCPUTime, rustix::time::ClockId::ProcessCPUTime];
     let (before, all_before, deadline) = (cpu(own), cpu(all), SystemClock.now() + LIMIT);
-    while opened.load(std::sync::atomic::Ordering::Relaxed) < HANDSHAKES {
+    while opened.load(std::sync::atomic::Ordering::Relaxed) < STRANGERS {
         assert!(!SystemClock.until(deadline).is_zero());
         assert_eq!(pump.wait(Some(Duration::from_millis(10)), || SystemClock.now()).unwrap(), [0; 0]);
     }
