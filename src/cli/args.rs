@@ -156,7 +156,8 @@ pub enum Verb {
     #[command(
         arg_required_else_help = true,
         after_help = "What needs one of them running, directly or not, begins to stop first and is started last. The desired state \
-                      stays as it is. It is refused while an agent of theirs is away or one of them is in an open guarded update.\n\n\
+                      stays as it is. A restart is refused while the agent of one of them is away, or while one is in an open \
+                      guarded update.\n\n\
                       Examples:\n  ank restart web             restart 'web' and what needs it, and wait\n  \
                       ank restart db map          restart both as one\n  \
                       ank restart db --no-wait    do not wait"

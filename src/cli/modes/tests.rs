@@ -104,11 +104,10 @@ fn a_switch_that_was_accepted_is_reported_first() {
 
 #[test]
 fn who_waits_for_a_switch_is_told_when_the_server_has_switched_meanwhile() {
-    let nav = |phase| state(&["A"], &[("nav", "1", "A", phase)]);
     let steps = [
-        Step::State(nav(Phase::NotScheduled)),
+        Step::State(state(&["A"], &[])),
         Step::Accept(accepted(&["nav.1.A"], &[])),
-        Step::State(nav(Phase::PendingInitial)),
+        Step::State(state(&["A"], &[("nav", "1", "A", Phase::PendingInitial)])),
         Step::Broadcast(vec![reported("nav.1.A", Phase::FailedExecFailed, "")]),
         Step::State(with_modes("limp", Some("'nav' failed; switched"))),
     ];
