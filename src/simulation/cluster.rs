@@ -15,7 +15,7 @@ use super::network::{Network, StreamId, StreamWork};
 use super::orders::Orders;
 use super::subscriber::Subscriber;
 use super::trace::Trace;
-use super::wishes::{Before, Wishes, not_in_force};
+use super::wishes::{Before, Wishes, not_in_force, to_restart};
 use crate::agent::events::SchedulerEvent;
 use crate::limits::RECONNECT_PAUSE;
 use crate::model::complete_state::DesiredState;
@@ -106,6 +106,8 @@ pub struct Cluster {
     own_switches: OwnSwitches,
     /// The workloads that the last accepted update of a commander changed.
     pub last_changed: BTreeSet<Name>,
+    /// What the last request for a restart was to end and did not.
+    not_restarted: BTreeSet<Name>,
     subscribers: Vec<Subscriber>,
     /// Where the server keeps its state, if it does. Otherwise it is started with a manifest.
     disk: Option<Disk>,
@@ -176,6 +178,7 @@ impl Cluster {
             has_modes,
             own_switches: OwnSwitches::default(),
             last_changed: BTreeSet::new(),
+            not_restarted: BTreeSet::new(),
             subscribers: Vec::new(),
             disk,
             // Nothing can be made there, so that workloads have no pipes: what they ask is put where these would.
@@ -560,8 +563,10 @@ impl Cluster {
             self.own_switches.client_wrote();
         }
         let before = self.server.as_ref().map(Before::of);
+        let to_restart = self.server.as_ref().map(|server| to_restart(&request.content, server)).unwrap_or_default();
         self.tell_server(PeerEvent::Message { peer, message, room: Room::default() });
         if let (Some(server), Some(before)) = (&self.server, before) {
+            self.not_restarted = &to_restart - &server.restarting();
             self.violations.extend(self.wishes.judge(&before, update.as_ref(), server));
             self.violations.extend(self.forbidden_subscription());
         }
@@ -582,6 +587,9 @@ impl Cluster {
         match answer {
             Some(crate::model::messages::FromServer::Response(response)) => match response.content {
                 ResponseContent::UpdateStateSuccess { added, deleted, .. } => {
+                    if !self.not_restarted.is_empty() {
+                        self.violations.push(format!("a restart leaves {:?} running", self.not_restarted));
+                    }
                     let names = added.iter().chain(&deleted).filter_map(|text| InstanceName::parse(text));
                     self.last_changed = names.map(|instance| instance.workload).collect();
                     Some(Ok(()))

@@ -35,6 +35,34 @@ pub fn undone(server: &ServerLoop) -> BTreeSet<u64> {
     updates.filter(|(_, update)| update.phase == UpdatePhase::Undone).map(|(number, _)| number).collect()
 }
 
+/// What a restart of the workloads that are asked for has to end: they and all that need them running, directly or not,
+/// as far as they were started. With an update it also depends on that.
+pub fn to_restart(content: &RequestContent, server: &ServerLoop) -> BTreeSet<Name> {
+    let RequestContent::UpdateState(UpdateState { new_state: None, restart, .. }) = content else {
+        return BTreeSet::new();
+    };
+    let (effective, states) = (server.view().effective, server.view().states);
+    let mut all: BTreeSet<Name> = restart.iter().map(|name| Name::from(name.as_str())).collect();
+    loop {
+        let needs_one =
+            |added: &AddedWorkload| needed_running(&added.workload).iter().any(|it| all.contains(it.as_str()));
+        let more = effective.iter().filter(|(name, added)| !all.contains(*name) && needs_one(added));
+        let more: Vec<Name> = more.map(|(name, _)| name.clone()).collect();
+        if more.is_empty() {
+            break;
+        }
+        all.extend(more);
+    }
+    // Nobody waits for the end of what an agent that has just come back did not report yet.
+    let counts =
+        |phase| !matches!(phase, Phase::PendingInitial | Phase::PendingWaitingToStart | Phase::AgentDisconnected);
+    all.retain(|name| {
+        let instance = effective.get(name).map(|added| &added.instance).filter(|instance| !instance.agent.is_empty());
+        instance.and_then(|instance| states.get(instance)).is_some_and(|state| counts(state.phase))
+    });
+    all
+}
+
 impl Before {
     pub fn of(server: &ServerLoop) -> Self {
         let view = server.view();
