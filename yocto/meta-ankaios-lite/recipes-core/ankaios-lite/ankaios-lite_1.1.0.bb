@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "2c9f9232f189b42fc777774da0c6d4aad8be5fe1"
+SRCREV = "c5242888186b02dbb64bc2c45bcb047dbb16c179"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
