@@ -95,6 +95,8 @@ pub struct Account {
 struct AccountState {
     /// A hello was accepted.
     has_hello: bool,
+    /// Streams with an accepted hello that have not ended.
+    served: usize,
     /// Large messages that gRPC has, or gets now.
     in_flight: Vec<InFlight>,
 }
@@ -141,7 +143,14 @@ impl Account {
 
     /// A hello was accepted, so more than hellos may come.
     pub fn hello_accepted(&self) {
-        self.state.lock().has_hello = true;
+        let mut state = self.state.lock();
+        state.has_hello = true;
+        state.served += 1;
+    }
+
+    /// A stream whose hello was accepted has ended.
+    pub fn stream_ended(&self) {
+        self.state.lock().served -= 1;
     }
 
     /// The reader has received a message of `bytes`. The share, if it has one, is to be kept as long as its bytes are.
@@ -422,8 +431,8 @@ impl Gate for FrameGate {
         }
     }
 
-    fn has_hello(&self) -> bool {
-        self.account.state.lock().has_hello
+    fn is_served(&self) -> bool {
+        self.account.state.lock().served > 0
     }
 }
 

@@ -30,10 +30,10 @@ pub const BUFFER: usize = 16 * 1024;
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// Threads that do what handshakes compute, which takes milliseconds each.
 const SHAKERS: usize = 4;
-/// Connections on which no hello was accepted; another one ends the oldest, whose client tries again: whoever says nothing
+/// Connections without a stream that is served; another one ends the oldest, whose client tries again: whoever says nothing
 /// must not keep others out, and each takes three descriptors.
 pub const STRANGERS: usize = 128;
-const TOO_MANY: &str = "too many connections without a hello";
+const TOO_MANY: &str = "too many connections without a stream that is served";
 /// Events taken at once.
 const EVENTS: usize = 64;
 /// Keys of connections begin here: smaller ones are for what else the thread waits for.
@@ -52,8 +52,8 @@ pub trait Gate: Send {
     /// When to call [`Self::admit`] again although nothing comes.
     fn check_again_after(&self, now: Instant) -> Option<Duration>;
 
-    /// Whether a hello was accepted.
-    fn has_hello(&self) -> bool;
+    /// Whether a stream of it is served, whose hello was accepted.
+    fn is_served(&self) -> bool;
 }
 
 /// Why a connection ends before one of its sides has ended it.
@@ -319,9 +319,9 @@ impl Connection {
         self.open.is_some() && self.link.is_shaking()
     }
 
-    /// Whether no hello was accepted on it; one that has ended has neither of both.
+    /// Whether no stream of it is served; one that has ended has neither of both.
     fn is_stranger(&self) -> bool {
-        self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.has_hello())
+        self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.is_served())
     }
 
     /// Moves what can be moved; each side is read if there is something. Returns whether the connection goes on.

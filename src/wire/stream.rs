@@ -116,7 +116,9 @@ impl Streams {
         }
         let longest =
             if service == Service::Agent { AGENT_REQUEST_MAX.min(self.message_max) } else { self.message_max };
-        if self.pass_on(peer, client, longest, requests) {
+        let goes_on = self.pass_on(peer, client, longest, requests);
+        account.stream_ended();
+        if goes_on {
             let _ = self.inbox.send(PeerEvent::Closed { peer });
         }
     }

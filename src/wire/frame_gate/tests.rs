@@ -134,7 +134,20 @@ fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
         assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
         peer.clock.advance(CHECK);
         assert_eq!(peer.gate.check(peer.clock.now()), expected);
+        assert_eq!(peer.gate.is_served(), expected.is_ok());
     }
+}
+
+#[test]
+fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
+    let mut peer = Peer::greeted(&room());
+    peer.account.hello_accepted();
+    peer.account.stream_ended();
+    assert!(peer.gate.is_served());
+    peer.account.stream_ended();
+    assert!(!peer.gate.is_served());
+    peer.clock.advance(NO_HELLO_MAX);
+    assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl Gate for Door {
         self.is_closed().then_some(Duration::from_millis(5))
     }
 
-    fn has_hello(&self) -> bool {
+    fn is_served(&self) -> bool {
         true
     }
 }
