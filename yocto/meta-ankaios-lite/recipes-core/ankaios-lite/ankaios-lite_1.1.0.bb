@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "c5242888186b02dbb64bc2c45bcb047dbb16c179"
+SRCREV = "2e9a36acefd4f087d79663527ed8a6bd9c35afe2"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
