@@ -140,7 +140,7 @@ fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
 
 #[test]
 fn a_connection_whose_streams_have_ended_is_served_no_more_and_may_stay() {
-    let mut peer = Peer::greeted(&room());
+    let peer = Peer::greeted(&room());
     peer.account.hello_accepted();
     peer.account.stream_ended();
     assert!(peer.gate.is_served());
