@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "2e9a36acefd4f087d79663527ed8a6bd9c35afe2"
+SRCREV = "1e80c1eb7edec698c3203b4241610483eb5b8bdd"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
