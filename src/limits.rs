@@ -76,8 +76,8 @@ pub const WATCH_INBOX: usize = 64;
 
 // ------------------------------------------------------------------ requests
 
-/// What requests of workloads may make of the desired and the effective state together, in bytes of memory: whoever reads
-/// everything still takes it.
+/// What requests of workloads may make of the desired and the effective state together, in bytes of memory: a response with
+/// all of it is one that our clients take.
 pub const STATE_OF_WORKLOADS_MAX: usize = 16 * 1024 * 1024;
 const _: () = assert!(2 * STATE_OF_WORKLOADS_MAX < MESSAGE_MAX);
 

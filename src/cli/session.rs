@@ -115,7 +115,7 @@ pub struct Update {
     pub restart: Vec<String>,
     /// Instead of all that: what was there before this guarded update, of which the masks are the names.
     pub rollback_of: Option<u64>,
-    /// What is printed first when the server has accepted it; may be empty.
+    /// What is printed first when the server has accepted it, if it is a switch of the mode; else empty.
     pub accepted: String,
     /// Whether a server without modes must not get workloads with the tag `modes`.
     pub checks_modes: bool,

@@ -26,7 +26,8 @@ pub const OTHERS_BYTES: usize = 24 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
 /// who sends one at a time does not wait for those that send many and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;
-/// And up to this many, where all peers of the same source take theirs: many of one that do not keep no other waiting.
+/// The same when no other peer of its address, user or agent has a large response waiting: many of one source that take
+/// nothing leave this room to others.
 pub const FIRST_OF_SOURCE_BYTES: usize = 2 * ANSWERS_BYTES;
 
 /// Puts messages for one peer.

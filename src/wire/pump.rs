@@ -319,7 +319,7 @@ impl Connection {
         self.open.is_some() && self.link.is_shaking()
     }
 
-    /// Whether no stream of it is served; one that has ended has neither of both.
+    /// Whether no stream of it is served. One that is ending was opened and has no gate any more.
     fn is_stranger(&self) -> bool {
         self.open.is_some() || self.gate.as_ref().is_some_and(|gate| !gate.is_served())
     }

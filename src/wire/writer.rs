@@ -286,6 +286,7 @@ impl<S: Line> PeerStream<S> {
             self.closing = ended;
             return true;
         };
+        // What did not fit into the message follows at once.
         self.rest_until = Some(now + STATES_REST).filter(|_| states && self.bundles_states && self.reader.is_empty());
         let bytes = message.size();
         self.sent = self.sent.saturating_add(bytes);

@@ -115,13 +115,12 @@ impl ServerLoop {
             workloads.map(|workload| workload_bytes(workload)).chain(configs).sum::<usize>() + kept
         };
         let mut placed = self.workloads.placed().clone();
-        let desired = &mut self.workloads.desired;
-        let before = size(desired, &placed);
         for_agents.carry_out(&mut placed);
+        let desired = &mut self.workloads.desired;
         let back = change.clone().carry_out(desired);
         let after = size(desired, &placed);
         back.carry_out(desired);
-        if after <= before.max(STATE_OF_WORKLOADS_MAX) {
+        if after <= STATE_OF_WORKLOADS_MAX || after <= size(&self.workloads.desired, self.workloads.placed()) {
             return Ok(());
         }
         Err(UpdateError::Other(format!(
