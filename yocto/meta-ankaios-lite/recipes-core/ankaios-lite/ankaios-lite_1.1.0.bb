@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "1e80c1eb7edec698c3203b4241610483eb5b8bdd"
+SRCREV = "b6a181939d9186274663b524b5899eb1817b9094"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
