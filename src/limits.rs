@@ -30,6 +30,8 @@ pub const TRIM_FROM: usize = 1024 * 1024;
 /// Messages of this many bytes in total are a burst, after which free memory is returned.
 pub const BURST_TRIM_FROM: usize = 4 * 1024 * 1024;
 const _: () = assert!(BURST_TRIM_FROM >= TRIM_FROM);
+/// Free memory is returned this long after a burst was noticed.
+pub const BURST_TRIM_AFTER: Duration = Duration::from_secs(2);
 
 // ---------------------------------------------------------------------- log
 

@@ -8,7 +8,8 @@
 use super::outbox::{OutboxReader, Outgoing};
 use super::peer::PeerId;
 use crate::limits::{
-    BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, STACK_LARGE, STATES_REST,
+    BURST_TRIM_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, STACK_LARGE,
+    STATES_REST,
 };
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::memory::give_back_after;
@@ -110,7 +111,7 @@ struct Streams<S> {
     streams: HashMap<PeerId, Slot<S>>,
     /// Bytes sent since free memory was given back, approximately.
     sent: usize,
-    /// When to give it back if it stays quiet until then.
+    /// When to give it back.
     trim_at: Option<Instant>,
 }
 
@@ -140,7 +141,6 @@ impl<S: Line> Streams<S> {
                 return;
             }
             drop(state);
-            let is_idle = added.is_empty() && woken.is_empty();
             for (peer, stream, waker) in added {
                 self.streams.insert(peer, Slot { stream, waker, alarm: None });
                 self.advance(peer);
@@ -156,16 +156,15 @@ impl<S: Line> Streams<S> {
                 let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
                 due.into_iter().for_each(|peer| self.advance(peer));
             }
-            self.give_back(is_idle, now);
+            self.give_back(now);
         }
     }
 
-    /// A burst of many small messages leaves free memory behind like a large one does. Giving it back takes
-    /// milliseconds, so it waits until the burst is over.
-    fn give_back(&mut self, is_idle: bool, now: Instant) {
-        if !is_idle {
-            // A burst is over when no message was sent for this long.
-            self.trim_at = (self.sent >= BURST_TRIM_FROM).then(|| now + Duration::from_secs(1));
+    /// A burst of many small messages leaves free memory behind like a large one does. Giving it back takes milliseconds,
+    /// so it waits until most bursts are over, but not for a pause: where somebody always sends there is none.
+    fn give_back(&mut self, now: Instant) {
+        if self.trim_at.is_none() && self.sent >= BURST_TRIM_FROM {
+            self.trim_at = Some(now + BURST_TRIM_AFTER);
         } else if self.trim_at.is_some_and(|at| at <= now) {
             (self.sent, self.trim_at) = (0, None);
             give_back_after(BURST_TRIM_FROM);
