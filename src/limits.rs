@@ -40,13 +40,14 @@ pub const LOG_SOURCE_LINES: u64 = 20;
 
 // ------------------------------------------------------------------- queues
 
-/// Messages of all peers waiting for the server. When it is full readers wait, and TCP slows the peers down.
-pub const SERVER_INBOX: usize = 1024;
+/// Messages of all peers waiting in the inbox of the server, and as many that it has taken out of it. When both are full
+/// readers wait, and TCP slows the peers down.
+pub const SERVER_INBOX: usize = 512;
 /// Messages of one stream among them, so that a peer that sends without pause leaves places to others.
-pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
+pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 32;
 /// Messages up to this decoded size, in bytes, need no room: their number bounds them.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
-const _: () = assert!(SERVER_INBOX * INBOX_SMALL_MESSAGE < 24 * 1024 * 1024);
+const _: () = assert!(2 * SERVER_INBOX * INBOX_SMALL_MESSAGE < 24 * 1024 * 1024);
 /// Bytes that wait for one peer, beside one large message: some thousands of events. A peer for which more waits is
 /// disconnected and gets the whole state when it reconnects.
 pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;

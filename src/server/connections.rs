@@ -13,7 +13,7 @@ use crate::model::messages::{AgentHello, AgentLoad, DeletedWorkload, FromServer,
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::platform::logging::log_source;
 use crate::wire::outbox::Outbox;
-use crate::wire::peer::{PeerHello, PeerId, Room, Service};
+use crate::wire::peer::{PeerEvent, PeerHello, PeerId, Room, Service};
 use std::collections::BTreeSet;
 
 /// The report of an instance that has no state any more.
@@ -36,6 +36,12 @@ impl ServerLoop {
     fn agent_opened(&mut self, id: PeerId, AgentHello { agent, tags, capabilities, .. }: AgentHello, outbox: Outbox) {
         let name = Name::from(agent);
         let _source = log_source(name.clone());
+        let begin = self.now();
+        if !self.arrived.is_empty() && self.waiting.agent_rests(&name, begin) {
+            return log::warn!(
+                "Ending the connection of agent '{name}': it kept the server busy, and others wait. It tries again."
+            );
+        }
         if !outbox.has_room_for_agent() {
             return log::warn!("Ending the connection of agent '{name}': too much waits for others. It tries again.");
         }
@@ -71,6 +77,7 @@ impl ServerLoop {
         self.peers.agents.insert(name.clone(), agent);
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
+        self.waiting.charge_agent(&name, begin, self.now());
     }
 
     /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states become unknown.
@@ -126,10 +133,11 @@ impl ServerLoop {
     /// `room` is given back when the message is handled, so that the next large one waits until then.
     pub(super) fn message_received(&mut self, id: PeerId, message: ToServer, room: Room) {
         let Some(peer) = self.peers.get(id) else { return }; // Late messages of a replaced stream mean nothing.
-        let name = peer.name.clone();
+        let (name, is_agent) = (peer.name.clone(), peer.class == Service::Agent);
         let _source = log_source(peer.source.clone());
+        let begin = self.now();
         match message {
-            ToServer::Request(request) => self.request(id, request, room),
+            ToServer::Request(request) => return self.request(id, request, room),
             ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
             ToServer::StatesComplete => self.all_states_reported(id, &name),
             ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
@@ -146,6 +154,21 @@ impl ServerLoop {
             }
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
+        if is_agent {
+            self.waiting.charge_agent(&name, begin, self.now());
+        }
+    }
+
+    /// The next event that has arrived: the oldest that is no message of an agent that rests, if there is one.
+    pub(super) fn next_arrived(&mut self) -> Option<PeerEvent> {
+        let now = self.now();
+        let rests = |event: &PeerEvent| {
+            let PeerEvent::Message { peer, .. } = event else { return false };
+            let agent = self.peers.get(*peer).filter(|peer| peer.class == Service::Agent);
+            agent.is_some_and(|agent| self.waiting.agent_rests(&agent.name, now))
+        };
+        let index = self.arrived.iter().position(|event| !rests(event)).unwrap_or_default();
+        self.arrived.remove(index)
     }
 
     // ---------------------------------------------------------------- reports

@@ -33,7 +33,7 @@ mod usage;
 mod waiting_requests;
 mod workloads;
 
-use crate::limits::TURN_MAX;
+use crate::limits::{SERVER_INBOX, TURN_MAX};
 use crate::model::complete_state::DesiredState;
 use crate::model::lifecycle::OnFailure;
 use crate::platform::clock::{Clock, SystemClock};
@@ -55,6 +55,7 @@ use requester::Rights;
 use settings::ModeSettings;
 use state_store::{StateStore, Stored};
 use state_view::StateView;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -116,6 +117,8 @@ pub struct ServerLoop {
     rights: Rights,
     lasting: LastingRequests,
     waiting: WaitingRequests,
+    /// What was taken out of the inbox and is not handled yet.
+    arrived: VecDeque<PeerEvent>,
     samples: Samples,
     /// Updates that came before the server switched the mode by itself.
     older_updates: OlderUpdates,
@@ -234,18 +237,24 @@ impl ServerLoop {
         let outcomes = self.hooks.as_ref().map_or_else(never, |hooks| hooks.outcomes().clone());
         let mut metrics = self.metrics.take().unwrap_or_else(never);
         let (wake, room) = bounded(1);
+        let (nothing, (_, arrived)) = (never(), bounded::<()>(0)); // The second is closed, so there is always something.
         self.set_clock(clock.clone());
         self.set_cpu_time(CpuTime::of_thread());
         self.room = RoomWaker(Waker::from(Arc::new(WakeLoop(wake))));
         let mut rest_until = clock.now();
         loop {
             heartbeat.turn();
+            self.arrived.extend(events.try_iter().take(SERVER_INBOX - self.arrived.len()));
             let due = self.due().map_or_else(never, |at| clock.alarm(at));
             let event = select_biased! { // The end first: a flood of events must not delay it.
                 recv(stop) -> _ => return,
                 recv(outcomes) -> outcome => match outcome {
                     Ok(outcome) => ServerEvent::Hooks(outcome),
                     Err(_) => return log::error!("The thread of the mutating hooks has ended; ending the server."),
+                },
+                recv(if self.arrived.is_empty() { &nothing } else { &arrived }) -> _ => match self.next_arrived() {
+                    Some(event) => ServerEvent::Peer(event),
+                    None => continue,
                 },
                 recv(events) -> event => match event {
                     Ok(event) => ServerEvent::Peer(event),

@@ -57,6 +57,11 @@ impl Requester {
         }
     }
 
+    /// The stream of an agent.
+    pub fn of_agent(name: &Name) -> Self {
+        Self { stream: Stream::Agent(name.clone()), workload: None }
+    }
+
     /// The stream as a whole.
     pub fn of_stream(&self) -> Self {
         Self { stream: self.stream.clone(), workload: None }

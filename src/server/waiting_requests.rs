@@ -2,7 +2,7 @@
 //! while a response for it is not sent yet, so that no response is built before it can be sent; and requests of whoever rests.
 //!
 //! One rule makes the server's thread fair: who has kept it busy for `t` rests for `9 t`, and is served meanwhile only when
-//! nobody else waits. A client alone never notices that; many greedy ones together leave each other what they leave
+//! nobody else waits. It holds for all that agents send, see [`ServerLoop::next_arrived`](super::ServerLoop::next_arrived). A client alone never notices that; many greedy ones together leave each other what they leave
 //! everybody else. The oldest request comes first, and responses to one requester keep their order.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in.
@@ -11,6 +11,7 @@ use super::prepare::PreparedUpdate;
 use super::requester::{RequestKey, Requester};
 use crate::limits::{INBOX_SMALL_MESSAGE, SERVER_INBOX_OF_STREAM};
 use crate::model::messages::RequestContent;
+use crate::model::names::Name;
 use crate::wire::peer::{PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -81,12 +82,24 @@ impl WaitingRequests {
         if rest.is_zero() {
             return;
         }
-        self.rested.retain(|_, rested| *rested > end);
         let own = requester.workload.as_ref().map(|_| requester.clone());
         for account in own.into_iter().chain([requester.of_stream()]) {
+            if !self.rested.contains_key(&account) {
+                self.rested.retain(|_, rested| *rested > end);
+            }
             let rested = self.rested.entry(account).or_insert(end);
-            *rested = (*rested + rest).min(end + REST_MAX);
+            *rested = ((*rested).max(end) + rest).min(end + REST_MAX);
         }
+    }
+
+    /// The server has worked for what an agent sent that was no request.
+    pub fn charge_agent(&mut self, agent: &Name, begin: Instant, end: Instant) {
+        self.charge(&Requester::of_agent(agent), begin, end);
+    }
+
+    /// Whether an agent rests.
+    pub fn agent_rests(&self, agent: &Name, now: Instant) -> bool {
+        self.rests(&Requester::of_agent(agent), now).0
     }
 
     /// Whether the stream rests, and whether the workload does.

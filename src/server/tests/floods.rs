@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::{
     ANSWERS_BYTES, LOG_CAMPAIGNS_OF_WORKLOAD, PEER_OUTBOX_BYTES, SERVER_INBOX_OF_STREAM, SUBSCRIPTIONS_OF_WORKLOAD,
 };
-use crate::model::messages::LogsRequest;
+use crate::model::messages::{AgentLoad, LogsRequest};
 use crate::server::waiting_requests::WAITING_OF_WORKLOAD;
 use crate::server::{RoomWaker, WakeLoop};
 use crate::simulation::manual_clock::ManualClock;
@@ -284,8 +284,9 @@ fn refused_update() -> RequestContent {
 
 #[test]
 fn an_agent_whose_requests_take_long_waits_for_everybody_else_whatever_workloads_it_names() {
-    let (mut cluster, _, woken) = busy_cluster();
+    let (mut cluster, clock, woken) = busy_cluster();
     let (agent, other) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    clock.advance(REST); // Their hellos count as well.
     let commander = cluster.commander();
     let asked = 3 * WAITING_OF_WORKLOAD;
     for number in 0..asked {
@@ -339,6 +340,39 @@ fn a_modest_workload_comes_before_greedy_ones_of_the_same_agent() {
     clock.advance(REST);
     cluster.send_request(agent, "greedy@recovered", refused_update());
     assert_eq!(answers(cluster.take(agent)).1, ["greedy@recovered"]);
+}
+
+#[test]
+fn whatever_an_agent_sends_it_waits_for_everybody_else_when_it_kept_the_server_busy() {
+    let (mut cluster, clock, _) = busy_cluster();
+    let (greedy, modest) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    clock.advance(REST);
+    let commander = cluster.commander();
+    let message = |peer, message| PeerEvent::Message { peer, message, room: Room::default() };
+    let load = |agent: &str| ToServer::AgentLoad(AgentLoad { agent: agent.to_owned(), cpu_usage: 1, free_memory: 1 });
+    for _ in 0..10 {
+        cluster.send(greedy, load("A"));
+    }
+    let server = &mut cluster.server;
+    let sent = [(greedy, "A"), (greedy, "A"), (modest, "B"), (commander, ""), (modest, "B")];
+    server.arrived.extend(sent.map(|(peer, name)| message(peer, load(name))));
+    server.arrived.push_back(PeerEvent::Closed { peer: commander });
+    let order = std::iter::from_fn(|| server.next_arrived()).map(|event| match event {
+        PeerEvent::Message { peer, .. } | PeerEvent::Opened { peer, .. } | PeerEvent::Closed { peer } => peer,
+    });
+    let order: Vec<PeerId> = order.collect();
+    assert_eq!(order, [modest, commander, modest, commander, greedy, greedy]);
+    // It comes back again and again.
+    server.arrived.push_back(message(modest, load("B")));
+    let again = cluster.agent("A");
+    assert!(cluster.take(again).is_empty() && cluster.is_closed(again) && !cluster.is_closed(greedy));
+    cluster.server.arrived.clear();
+    let again = cluster.agent("A");
+    assert!(!cluster.is_closed(again), "nobody else waits");
+    clock.advance(REST);
+    cluster.server.arrived.push_back(message(modest, load("B")));
+    let again = cluster.agent("A");
+    assert!(!cluster.is_closed(again), "it has rested");
 }
 
 #[test]
