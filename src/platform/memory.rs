@@ -18,20 +18,28 @@ use std::time::Duration;
 /// costs the kernel some 200 bytes, and program and libraries have about 9 MB.
 const CODE_PIECE: usize = 8 * 1024;
 
+/// What is so large, in bytes, gets a mapping of its own.
+#[cfg(target_env = "gnu")]
+const LARGE: c_int = 128 * 1024;
+
 /// To be called before any other thread starts.
 ///
 /// Bounds the number of arenas of glibc's malloc, which by default may grow to eight per core and keep what each thread once
-/// needed. Other C libraries have no such arenas.
+/// needed. What is large gets a mapping of its own, which goes back with it: by default malloc grows that size with each
+/// large message, up to 32 MiB, and a hole that it left stays when something small was put behind it. Other C libraries have
+/// none of that.
 ///
 /// Notes where code is: what is loaded now stays there until the end of the program. A library that is loaded later may go,
 /// and its place be taken by something else.
 pub fn at_start() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
-    // SAFETY: sets a number inside malloc; called before other threads exist.
+    // SAFETY: sets numbers inside malloc; called before other threads exist.
     unsafe {
         // Arenas of malloc. Two let threads allocate at the same time; each more keeps memory that nobody uses.
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 8 * LARGE);
     }
     let _ = CODE.set(code_mappings()); // Set once: a program starts once.
 }

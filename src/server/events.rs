@@ -459,7 +459,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn commander(number: u64) -> Requester {
-        Requester { stream: Stream::Commander(PeerId(number)), workload: None }
+        Requester { stream: Stream::Commander(PeerId(number), Name::default()), workload: None }
     }
 
     /// CPU time in milliseconds that the test decides.

@@ -97,11 +97,14 @@ impl Peers {
 
     /// Who sent a request.
     pub fn requester(&self, key: &RequestKey) -> Requester {
-        match self.get(key.peer).filter(|peer| peer.class == Service::Agent) {
-            Some(peer) => {
+        match self.get(key.peer) {
+            Some(peer) if peer.class == Service::Agent => {
                 Requester { stream: Stream::Agent(peer.name.clone()), workload: key.workload().map(Name::from) }
             }
-            None => Requester { stream: Stream::Commander(key.peer), workload: None },
+            peer => {
+                let source = peer.map(|peer| peer.source.clone()).unwrap_or_default();
+                Requester { stream: Stream::Commander(key.peer, source), workload: None }
+            }
         }
     }
 
@@ -110,7 +113,7 @@ impl Peers {
         match (stream, workload) {
             (Stream::Agent(agent), Some(workload)) => format!("{workload}' of '{agent}").into(),
             (Stream::Agent(agent), None) => agent.clone(),
-            (Stream::Commander(peer), _) => self.get(*peer).map(|peer| peer.source.clone()).unwrap_or_default(),
+            (Stream::Commander(_, source) | Stream::Commanders(source), _) => source.clone(),
         }
     }
 

@@ -29,11 +29,14 @@ impl RequestKey {
     }
 }
 
-/// Where requests come from. An agent counts under its name, since it can connect again and again.
+/// Where requests come from. An agent counts under its name, since it can connect again and again; commanders count
+/// under their address or user as well.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
-    /// One connection of a client.
-    Commander(PeerId),
+    /// One connection of a client, and where it comes from.
+    Commander(PeerId, Name),
+    /// All connections of clients that come from there.
+    Commanders(Name),
     /// All connections of an agent.
     Agent(Name),
 }
@@ -53,13 +56,22 @@ impl Requester {
     pub fn agent(&self) -> Option<&Name> {
         match &self.stream {
             Stream::Agent(name) => Some(name),
-            Stream::Commander(_) => None,
+            Stream::Commander(..) | Stream::Commanders(_) => None,
         }
     }
 
     /// The stream of an agent.
     pub fn of_agent(name: &Name) -> Self {
         Self { stream: Stream::Agent(name.clone()), workload: None }
+    }
+
+    /// What counts together with it, itself last.
+    pub fn accounts(&self) -> [Self; 3] {
+        let all = match &self.stream {
+            Stream::Commander(_, source) => Stream::Commanders(source.clone()),
+            stream => stream.clone(),
+        };
+        [Self { stream: all, workload: None }, self.of_stream(), self.clone()]
     }
 
     /// The stream as a whole.

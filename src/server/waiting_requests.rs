@@ -2,8 +2,11 @@
 //! while a response for it is not sent yet, so that no response is built before it can be sent; and requests of whoever rests.
 //!
 //! One rule makes the server's thread fair: who has kept it busy for `t` rests for `9 t`, and is served meanwhile only when
-//! nobody else waits. It holds for all that agents send, see [`ServerLoop::next_arrived`](super::ServerLoop::next_arrived). A client alone never notices that; many greedy ones together leave each other what they leave
-//! everybody else. The oldest request comes first, and responses to one requester keep their order.
+//! nobody else waits. Workloads rest with their agent, and commanders with all others from their address or of their user:
+//! whoever opens one connection after another has no more time. It holds for all that agents send, see
+//! [`ServerLoop::next_arrived`](super::ServerLoop::next_arrived). A client alone never notices that; many greedy ones
+//! together leave each other what they leave everybody else. The oldest request comes first, and responses to one requester
+//! keep their order.
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`]. Time is passed in.
 
@@ -64,7 +67,7 @@ pub struct WithHooks {
 pub struct WaitingRequests {
     with_hooks: Option<WithHooks>,
     queue: VecDeque<Waiting>,
-    /// Workloads and streams, and when they have rested for all that was done for them.
+    /// When they have rested for all that was done for them: addresses and users, streams, workloads.
     rested: BTreeMap<Requester, Instant>,
 }
 
@@ -82,8 +85,7 @@ impl WaitingRequests {
         if rest.is_zero() {
             return;
         }
-        let own = requester.workload.as_ref().map(|_| requester.clone());
-        for account in own.into_iter().chain([requester.of_stream()]) {
+        for account in BTreeSet::from(requester.accounts()) {
             if !self.rested.contains_key(&account) {
                 self.rested.retain(|_, rested| *rested > end);
             }
@@ -99,13 +101,13 @@ impl WaitingRequests {
 
     /// Whether an agent rests.
     pub fn agent_rests(&self, agent: &Name, now: Instant) -> bool {
-        self.rests(&Requester::of_agent(agent), now).0
+        self.rests(&Requester::of_agent(agent), now).contains(&true)
     }
 
-    /// Whether the stream rests, and whether the workload does.
-    fn rests(&self, requester: &Requester, now: Instant) -> (bool, bool) {
-        let rests = |account: &Requester| self.rested.get(account).is_some_and(|rested| *rested > now + REST_FREE);
-        if self.rested.is_empty() { (false, false) } else { (rests(&requester.of_stream()), rests(requester)) }
+    /// Whether all of its address or user rest, its stream does, and its workload.
+    fn rests(&self, requester: &Requester, now: Instant) -> [bool; 3] {
+        let rests = |account| self.rested.get(&account).is_some_and(|rested| *rested > now + REST_FREE);
+        if self.rested.is_empty() { [false; 3] } else { requester.accounts().map(rests) }
     }
 
     // ----------------------------------------------------------------- waiting
@@ -120,7 +122,7 @@ impl WaitingRequests {
         has_hooks: bool,
         has_room: impl FnOnce() -> bool,
     ) -> bool {
-        !content.is_cancel() && self.rests(requester, now) != (false, false)
+        !content.is_cancel() && self.rests(requester, now).contains(&true)
             || self.waits_for_hooks(requester, content)
             || self.queue.iter().any(|waiting| waiting.requester == *requester)
             || has_hooks && content.is_update() && self.queue.iter().any(|waiting| waiting.content.is_update())
@@ -181,7 +183,8 @@ impl WaitingRequests {
 
     /// Takes the next request to be served: the oldest of those that wait neither for hooks, nor for an older one of the same
     /// requester, nor for the stream of its peer (`has_room` returns whether a response would be sent soon). Of requesters that
-    /// rest it is the oldest only if there is no other; a workload that does not rest comes before others of its stream.
+    /// rest it is the oldest only if there is no other; whose stream does not rest comes before others of its address, and a
+    /// workload that does not before others of its stream.
     pub fn next(
         &mut self,
         now: Instant,
@@ -231,7 +234,8 @@ mod tests {
     use crate::server::requester::Stream;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
-        let stream = workload.map_or(Stream::Commander(PeerId(peer)), |_| Stream::Agent("A".into()));
+        let stream =
+            workload.map_or(Stream::Commander(PeerId(peer), peer.to_string().into()), |_| Stream::Agent("A".into()));
         Requester { stream, workload: workload.map(Into::into) }
     }
 
@@ -248,7 +252,7 @@ mod tests {
     }
 
     fn add(waiting: &mut WaitingRequests, requester: &Requester, id: &str, content: RequestContent) -> bool {
-        let peer = if let Stream::Commander(peer) = requester.stream { peer } else { PeerId(1) };
+        let peer = if let Stream::Commander(peer, _) = requester.stream { peer } else { PeerId(1) };
         let key = RequestKey { peer, id: id.to_owned() };
         waiting.add(requester.clone(), key, content, Room::default()).is_ok()
     }
@@ -284,7 +288,7 @@ mod tests {
         assert!(must_wait(&waiting, &a, &read(), end + REST_MAX / 2));
         assert!(!must_wait(&waiting, &a, &read(), end + REST_MAX), "at most so long");
         work(&mut waiting, &b, end + REST_MAX, 1);
-        assert_eq!(waiting.rested.len(), 1, "of who has rested nothing is kept");
+        assert_eq!(waiting.rested.len(), 2, "of who has rested nothing is kept");
     }
 
     #[test]
@@ -297,6 +301,22 @@ mod tests {
         assert!(must_wait(&waiting, &requester(99, Some("w0")), &read(), now));
         let other = Requester { stream: Stream::Agent("B".into()), workload: Some("w0".into()) };
         assert!(!must_wait(&waiting, &other, &read(), now));
+    }
+
+    #[test]
+    fn all_connections_from_one_address_rest_together_but_its_modest_ones_come_before_greedy_ones() {
+        let (mut waiting, mut now) = (WaitingRequests::default(), SystemClock.now());
+        let of =
+            |peer, source: &str| Requester { stream: Stream::Commander(PeerId(peer), source.into()), workload: None };
+        for peer in 0..10 {
+            now = work(&mut waiting, &of(peer, "a"), now, 5);
+        }
+        now = work(&mut waiting, &of(10, "a"), now, 20);
+        assert!(must_wait(&waiting, &of(99, "a"), &read(), now) && !must_wait(&waiting, &of(99, "b"), &read(), now));
+        for (peer, source, id) in [(10, "a", "greedy"), (99, "a", "modest"), (100, "b", "other")] {
+            assert!(add(&mut waiting, &of(peer, source), id, read()));
+        }
+        assert_eq!(ids(&mut waiting, now, |_| true), ["other", "modest", "greedy"]);
     }
 
     #[test]
