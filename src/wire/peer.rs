@@ -36,7 +36,7 @@ pub enum PeerEvent {
         peer: PeerId,
         /// Who it is.
         hello: PeerHello,
-        /// Where it comes from, for [`crate::platform::logging::log_source`].
+        /// What its log lines and its time are counted under, see [`Origin::holder`].
         source: String,
         /// Where to put messages for it.
         outbox: Outbox,
@@ -99,19 +99,13 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// What its log lines are counted under: each connection has another port.
-    pub fn source(&self) -> String {
-        match self {
-            Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
-            Self::Socket(_, uid) => format!("uid {uid}"),
-        }
-    }
-
-    /// Whose streams are counted together: those of a certificate, wherever it is used, and else those of a source.
+    /// Whose streams, log lines and time of the server are counted together: those of a certificate, wherever it is used, and
+    /// else those of an address or user; each connection has another port.
     pub fn holder(&self) -> String {
         match self {
             Self::Tls(_, certificate) if !certificate.dns_names.is_empty() => certificate.dns_names.join(", "),
-            _ => self.source(),
+            Self::Plain(address) | Self::Tls(address, _) => address.ip().to_string(),
+            Self::Socket(_, uid) => format!("uid {uid}"),
         }
     }
 }

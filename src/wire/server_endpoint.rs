@@ -236,12 +236,12 @@ fn services(shared: &Arc<Shared>) -> grpcio::Service {
         move |context: RpcContext<'_>, requests: Requests, responses: Responses| {
             // Each connection that gRPC has is known: it is entered before gRPC gets it.
             let Some(connection) = connection(&shared, &context.peer()) else { return };
-            let source = connection.origin.source();
-            let _source = log_source(source.as_str());
-            let place = match Place::take(&shared, &connection.origin.holder()) {
+            let holder = connection.origin.holder();
+            let _source = log_source(holder.as_str());
+            let place = match Place::take(&shared, &holder) {
                 Ok(place) => place,
                 Err(text) => {
-                    log::warn!("Refusing a stream from '{source}': {text}.");
+                    log::warn!("Refusing a stream from '{holder}': {text}.");
                     let failed = responses.fail(RpcStatus::with_message(RpcStatusCode::RESOURCE_EXHAUSTED, text));
                     context.spawn(async move { _ = failed.await }); // When it fails the client is gone.
                     return;
@@ -357,7 +357,7 @@ fn accept_from(
     };
     let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
     let closing = move |reason: &str| {
-        let _source = log_source(from.source());
+        let _source = log_source(from.holder());
         log::warn!("Closing the connection from '{from}': {reason}.");
     };
     match link {

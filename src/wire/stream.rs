@@ -79,7 +79,7 @@ impl Streams {
         mut responses: Responses,
     ) {
         let Connection { origin, account } = &client.connection;
-        let (from, source) = (origin.to_string(), origin.source());
+        let (from, source) = (origin.to_string(), origin.holder());
         let _source = log_source(source.as_str());
         let hello = match self.receive_hello(service, client, &mut requests) {
             Ok(hello) => hello,
