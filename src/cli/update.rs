@@ -65,13 +65,15 @@ impl Context<'_> {
             }),
         };
         let is_restart = has_restart && masks.is_empty();
-        let has_manifests = !is_restart && rollback_of.is_none() && text.is_empty();
+        let is_rollback = rollback_of.is_some();
+        let has_manifests = !is_restart && !is_rollback && text.is_empty();
         let send = |link: &mut dyn ServerLink| {
             link.update(content).map_err(|error| match error {
                 CliError::Ended(end, _) if is_restart => {
                     CliError::Ended(end, "this server may not be able to restart workloads; see its log")
                 }
-                CliError::Refused(text) if is_restart => restart_refused(text),
+                CliError::Refused(text) if is_restart => refused(text, "'ank get workloads' shows what runs"),
+                CliError::Refused(text) if is_rollback => refused(text, "'ank get updates' lists the updates"),
                 error => error,
             })
         };
@@ -264,11 +266,11 @@ pub fn restart(names: &[String], link: &mut dyn ServerLink, output: &mut Output)
     Ok(Update { restart: names.to_vec(), ..Update::default() })
 }
 
-/// The server's refusal of a restart; what to do stands after its last `; `, if anywhere.
-fn restart_refused(text: String) -> CliError {
+/// The server's refusal of a restart or rollback; what to do stands after its last `; `, if anywhere.
+fn refused(text: String, hint: &str) -> CliError {
     let reason = text.strip_prefix("Update rejected: '").and_then(|text| text.strip_suffix('\''));
     let Some(reason) = reason else { return CliError::Refused(text) };
-    let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, "'ank get workloads' shows what runs"));
+    let (reason, remedy) = reason.rsplit_once("; ").unwrap_or((reason, hint));
     CliError::input(reason, format!("nothing was changed; {remedy}"))
 }
 

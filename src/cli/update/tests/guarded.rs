@@ -120,8 +120,8 @@ fn a_rollback_names_what_it_sets_back_and_is_one_request() {
 fn what_the_server_refuses_is_an_error() {
     let steps = vec![known(&[("1", update("GOOD"))]), Step::Refuse("Update rejected: 'config 'port' was changed'")];
     let error = rolled_back(None, steps).1.result.unwrap_err();
-    let text = "SetState failed with: 'Update rejected: 'config 'port' was changed''";
-    assert_eq!(error.to_string(), format!("Command failed: '{text}'"));
+    assert_eq!(error.to_string(), "Command failed: 'config 'port' was changed'");
+    assert_eq!(error.hint(), "nothing was changed; 'ank get updates' lists the updates");
 }
 
 /// Who has just read that an update failed and was rolled back means that one, and not the one before it.
