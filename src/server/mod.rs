@@ -37,7 +37,6 @@ use crate::limits::{SERVER_INBOX, TURN_MAX};
 use crate::model::complete_state::DesiredState;
 use crate::model::lifecycle::OnFailure;
 use crate::platform::clock::{Clock, SystemClock};
-use crate::platform::memory::give_back_after;
 use crate::platform::service_manager::StatusBoard;
 use crate::platform::watchdog::Heartbeat;
 use crate::wire::peer::PeerEvent;
@@ -299,11 +298,7 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
                 self.peer_opened(peer, hello, source.into(), outbox);
             }
-            ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => {
-                let bytes = room.bytes();
-                self.message_received(peer, message, room);
-                give_back_after(bytes);
-            }
+            ServerEvent::Peer(PeerEvent::Message { peer, message, room }) => self.message_received(peer, message, room),
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),

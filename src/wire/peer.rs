@@ -72,11 +72,6 @@ impl Room {
         Self { bytes: Share::default(), _place: place }
     }
 
-    /// What its message takes when it is decoded, in bytes, if that is much.
-    pub fn bytes(&self) -> usize {
-        self.bytes.amount()
-    }
-
     /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
     pub fn give_bytes_back(&mut self) {
         self.bytes = Share::default();
