@@ -50,7 +50,7 @@ pub fn unsettled(cluster: &mut Cluster) -> Option<String> {
         .or_else(|| effective.values().find_map(|added| workload(nodes, added, &effective, &states)))
         .or_else(|| nodes.iter().find_map(|node| unwanted_container(nodes, node, &effective, &states, &pending)))
         .or_else(|| nodes.iter().find_map(|node| agents_view(node, &states)))
-        .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective)))
+        .or_else(|| cluster.nodes.iter_mut().find_map(|node| too_many_loops(node, &effective, &pending)))
 }
 
 /// Whether an instance goes on existing because others need it, as the agent was told, and as they are wanted now.
@@ -220,8 +220,9 @@ fn agents_view(node: &Node, states: &States) -> Option<String> {
     more.map(|(instance, state)| format!("agent {} still knows '{instance}' as {state}", node.name))
 }
 
-fn too_many_loops(node: &mut Node, effective: &Effective) -> Option<String> {
-    let waiting = node.orders.delete_conditions.len();
+/// What is `pending` has a control loop where it is prepared.
+fn too_many_loops(node: &mut Node, effective: &Effective, pending: &BTreeSet<Name>) -> Option<String> {
+    let waiting = node.orders.delete_conditions.len() + pending.len();
     let wanted = effective.values().filter(|added| added.instance.agent == node.name).count();
     let loops = node.life.as_mut()?.loops();
     (loops > wanted + waiting).then(|| format!("agent {}: {loops} control loops for {wanted} workloads", node.name))

@@ -358,6 +358,37 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
 }
 
 #[test]
+fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
+    let mut rig = rig(PrepareLevel::Create);
+    let user = |rig: &mut AgentRig, phase| {
+        let instance = InstanceName::with_id("user", "id", "agent_B");
+        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+        rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    };
+    let [first, second, third] =
+        ["first", "second", "third"].map(|image| wanted_with("w", &format!("image: {image}"), |_| {}));
+    rig.add(std::slice::from_ref(&first));
+    user(&mut rig, Phase::Running);
+    rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
+    rig.change(std::slice::from_ref(&second), &[deleted_after(&first.instance, &["user"])]);
+    assert_eq!(rig.engine.take_calls().last().unwrap(), "find w");
+    // The second one is to start as soon as the first one is gone, which fails; it has to wait for others from now on.
+    rig.engine.inject(Call::Delete, [(); 4].map(|()| Fault::Fails));
+    user(&mut rig, Phase::Succeeded);
+    assert_eq!(rig.engine.take_calls(), ["delete w"]);
+    user(&mut rig, Phase::Running);
+    rig.change(std::slice::from_ref(&third), &[deleted_after(&second.instance, &["user"])]);
+    rig.agent.pass(MINUTE);
+    let calls = ["delete w", "delete w", "delete w", "delete w", "create w", "create-only w"];
+    assert_eq!(rig.engine.take_calls(), calls);
+    let there = |rig: &AgentRig| rig.engine.containers().into_iter().map(|one| one.1.instance).collect::<Vec<_>>();
+    assert_eq!(there(&rig), [second.instance, third.instance.clone()]);
+    user(&mut rig, Phase::Succeeded);
+    let calls = ["stop w", "start w", "delete w"].map(str::to_owned).to_vec();
+    assert_eq!((rig.engine.take_calls(), there(&rig)), (calls, vec![third.instance]));
+}
+
+#[test]
 fn a_precondition_that_stops_holding_takes_the_container_away() {
     let mut rig = rig(PrepareLevel::Init);
     rig.paths.lock().unwrap().insert("/key".to_owned());

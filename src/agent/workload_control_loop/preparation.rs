@@ -146,10 +146,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         told
     }
 
-    /// What is to be prepared, unless its start comes first.
+    /// What is to be prepared, unless its start comes first, or that of another one which is prepared already.
     fn prepared_now(&self) -> Option<&Preparation> {
-        let is_started = |wanted: &&Preparation| self.starts_next() || self.is_about_to_start(&wanted.added);
-        self.preparation.as_ref().filter(|wanted| !is_started(wanted))
+        let is_other = |wanted: &Preparation| self.next.as_ref().is_some_and(|next| next.added != wanted.added);
+        let waits =
+            |wanted: &&Preparation| self.starts_next() || self.is_about_to_start(&wanted.added) || is_other(wanted);
+        self.preparation.as_ref().filter(|wanted| !waits(wanted))
     }
 
     /// Whether what is prepared takes part in a start.
