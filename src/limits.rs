@@ -44,7 +44,7 @@ pub const LOG_SOURCE_LINES: u64 = 20;
 /// readers wait, and TCP slows the peers down.
 pub const SERVER_INBOX: usize = 512;
 /// Messages of one stream among them, so that a peer that sends without pause leaves places to others.
-pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 32;
+pub const SERVER_INBOX_OF_STREAM: usize = SERVER_INBOX / 8;
 /// Messages up to this decoded size, in bytes, need no room: their number bounds them.
 pub const INBOX_SMALL_MESSAGE: usize = 16 * 1024;
 const _: () = assert!(2 * SERVER_INBOX * INBOX_SMALL_MESSAGE < 24 * 1024 * 1024);

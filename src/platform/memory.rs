@@ -20,7 +20,7 @@ const CODE_PIECE: usize = 8 * 1024;
 
 /// What is so large, in bytes, gets a mapping of its own.
 #[cfg(target_env = "gnu")]
-const LARGE: c_int = 128 * 1024;
+const LARGE: c_int = 1024 * 1024;
 
 /// To be called before any other thread starts.
 ///
