@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "b6a181939d9186274663b524b5899eb1817b9094"
+SRCREV = "d74dfadceaa319aeba077b94dfbd48e54bb7b179"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
