@@ -12,7 +12,7 @@ impl World {
     pub(super) fn run(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> Result<Answer, RuntimeError> {
         self.check_name(caller, new)?;
         self.check_alone(caller, None, new);
-        let id = self.add(caller, new);
+        let id = self.add(caller, new, half_done);
         self.ready.starts_anew(new);
         if half_done {
             return Err(failed("the engine stopped in the middle"));
@@ -29,7 +29,7 @@ impl World {
         half_done: bool,
     ) -> Result<Answer, RuntimeError> {
         self.check_name(caller, new)?;
-        let id = self.add(caller, new);
+        let id = self.add(caller, new, half_done);
         self.containers.get_mut(&id).into_iter().for_each(|created| created.prepared = true);
         if half_done { Err(failed("the engine stopped in the middle")) } else { Ok(Answer::Id(id)) }
     }
@@ -49,10 +49,11 @@ impl World {
         Ok(())
     }
 
-    fn add(&mut self, caller: &Caller, new: &NewContainer) -> ContainerId {
+    /// A listing right after it may miss it, but not what a call has left that has failed.
+    fn add(&mut self, caller: &Caller, new: &NewContainer, half_done: bool) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let missed = self.happens(self.faults.list_misses);
+        let missed = self.happens(self.faults.list_misses) && !half_done;
         let listed_from = self.clock.now() + if missed { self.millis(0..90) } else { Duration::ZERO };
         let container = Container {
             runtime: caller.runtime.clone(),
