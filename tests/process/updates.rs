@@ -52,9 +52,8 @@ fn a_good_update_is_waited_for_listed_and_rolled_back() {
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
     cluster.wait_until_gone("extra");
     let again = cluster.ank(&["rollback", "1"]);
-    let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'workload 'extra' \
-                   was changed after update 1'''\n\
-                   hint: nothing was changed; correct what the server names and try again\n";
+    let refused = "error: Command failed: 'workload 'extra' was changed after update 1'\n\
+                   hint: nothing was changed; 'ank get updates' lists the updates\n";
     assert_ended(&again, 1, refused);
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
 }
