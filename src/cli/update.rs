@@ -681,8 +681,8 @@ pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode>
     context.update_and_wait(Update { masks: masks.collect(), rollback_of: Some(id), ..Update::default() })
 }
 
-/// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
-/// mean that one, and the one before it is none that they expect.
+/// The newest update that is open, or else the newest that is in force. When the newest of all was undone or withdrawn,
+/// users may mean that one, and the one before it is none that they expect.
 fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
@@ -692,18 +692,21 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
         return Ok(open);
     }
     let in_force = newest(|phase| matches!(phase, Good | Kept));
-    match newest(|phase| !matches!(phase, Replaced | Withdrawn)).filter(|(_, it)| phase(it) == Some(Undone)) {
-        Some((id, _)) => {
+    match newest(|phase| phase != Replaced).map(|(id, update)| (id, phase(update))) {
+        Some((id, Some(end @ (Undone | Withdrawn)))) => {
             let hint = match in_force {
                 Some((earlier, update)) => {
                     format!("'ank rollback {earlier}' rolls back update {earlier}, of {}", objects(update))
                 }
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
-            let text = format!("the newest update, {id}, was rolled back: what was there before it is in force");
-            Err(CliError::input(text, hint))
+            let end = match end {
+                Undone => "rolled back: what was there before it is in force",
+                _ => "withdrawn: nothing of it is in force",
+            };
+            Err(CliError::input(format!("the newest update, {id}, was {end}"), hint))
         }
-        None => in_force.ok_or_else(|| {
+        _ => in_force.ok_or_else(|| {
             CliError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
         }),
     }

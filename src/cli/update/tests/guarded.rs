@@ -124,18 +124,22 @@ fn what_the_server_refuses_is_an_error() {
     assert_eq!(error.hint(), "nothing was changed; 'ank get updates' lists the updates");
 }
 
-/// Who has just read that an update failed and was rolled back means that one, and not the one before it.
+/// Who has just read that an update was rolled back or withdrawn means that one, and not the one before it.
 #[test]
-fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_was_undone() {
+fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_has_gone() {
     let undone =
         |id: u64| Err(format!("the newest update, {id}, was rolled back: what was there before it is in force"));
+    let withdrawn = |id: u64| Err(format!("the newest update, {id}, was withdrawn: nothing of it is in force"));
     let none = || Err("there is no update to roll back".to_owned());
     for (phases, expected) in [
         (&[(1, "TRIAL"), (2, "STAGING"), (3, "UNDONE")][..], Ok(2)),
-        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], Ok(2)),
+        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "WITHDRAWN"), (5, "STUCK"), (6, "NEW")], Ok(2)),
+        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], withdrawn(5)),
+        (&[(1, "TRIAL"), (2, "WITHDRAWN")], Ok(1)),
         (&[(1, "KEPT"), (2, "GOOD")], Ok(2)),
         (&[(9, "GOOD"), (10, "UNDONE")], undone(10)),
-        (&[(1, "GOOD"), (2, "UNDONE"), (3, "WITHDRAWN"), (4, "REPLACED")], undone(2)),
+        (&[(1, "GOOD"), (2, "UNDONE"), (3, "REPLACED")], undone(2)),
+        (&[(1, "GOOD"), (2, "WITHDRAWN"), (3, "REPLACED")], withdrawn(2)),
         (&[(1, "UNDONE")], undone(1)),
         (&[(2, "REPLACED")], none()),
         (&[], none()),
