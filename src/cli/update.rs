@@ -93,6 +93,10 @@ impl Context<'_> {
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
+            if is_rollback {
+                self.output.status("Rolled back. Nothing had to be stopped or started.")?;
+                return Ok(ExitCode::Success);
+            }
             if text.is_empty() {
                 self.output.status("Apply successful. No workloads updated.")?;
             }
@@ -117,7 +121,7 @@ impl Context<'_> {
         }
         drop(before);
         if let Some(update) = guarded {
-            return self.follow(update, state);
+            return self.follow(update, state, is_rollback);
         }
         let end = wait(&mut state, settled, self.waiting.limit, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
@@ -844,7 +848,7 @@ impl Guarded {
 
 impl Context<'_> {
     /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
-    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode> {
+    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState, is_rollback: bool) -> Result<ExitCode> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let limit = self.waiting.limit;
@@ -863,11 +867,11 @@ impl Context<'_> {
             self.output.error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
-        self.conclude_guarded(&update)
+        self.conclude_guarded(&update, is_rollback)
     }
 
     /// Reports how a guarded update ended and decides the exit code.
-    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode> {
+    fn conclude_guarded(&mut self, update: &Guarded, is_rollback: bool) -> Result<ExitCode> {
         let id = update.id;
         let reason = text(&update.update, &["reason"]);
         let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
@@ -897,6 +901,9 @@ impl Context<'_> {
                 let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
+                } else if reason.contains("' to stop") && is_rollback {
+                    // The same rollback would be refused.
+                    "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
                 } else if reason.contains("' to stop") {
                     "'ank apply --restart-dependents' restarts what needs it, too"
                 } else {

@@ -117,6 +117,17 @@ fn a_rollback_names_what_it_sets_back_and_is_one_request() {
 }
 
 #[test]
+fn the_rollback_of_what_was_only_staged_says_that_nothing_had_to_be_done() {
+    let known = || known(&[("1", update("STAGING"))]);
+    let played = play(None, vec![known(), known(), Step::Accept(accepted(&[], &[]))], |link, output| {
+        roll_back(None, &mut Context { link, output, waiting: Waiting::default(), ignore_modes: false })
+    });
+    let named = "Rolling back update 1: workload 'web' and config 'port'.\n";
+    assert_eq!(played.out, format!("{named}Rolled back. Nothing had to be stopped or started.\n"));
+    assert_eq!((played.result.unwrap(), played.err.as_str()), (ExitCode::Success, ""));
+}
+
+#[test]
 fn what_the_server_refuses_is_an_error() {
     let steps = vec![known(&[("1", update("GOOD"))]), Step::Refuse("Update rejected: 'config 'port' was changed'")];
     let error = rolled_back(None, steps).1.result.unwrap_err();
