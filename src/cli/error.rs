@@ -154,7 +154,7 @@ impl CliError {
             }
             Self::Refused(text) if text.contains(NO_MODE_ITEM) => {
                 "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item first; \
-                 before the item, delete the workloads with the tag 'modes'"
+                 to delete the item, delete the workloads with the tag 'modes' first"
             }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) => {
