@@ -170,7 +170,7 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
     }
     let manifest = Manifest::new(reading, &root).map_err(|error| match error {
         ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),
-        error => invalid(&error.to_string(), "correct the manifest and apply it again".to_owned()),
+        error => invalid(&error.to_string(), "correct the manifest".to_owned()),
     })?;
     for warning in manifest.warnings.iter().take(MANIFEST_WARNINGS_MAX) {
         output.warn(format_args!("{}: {warning}", input.name));
@@ -266,7 +266,7 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
     if reading.more_problems > 0 {
         text.push_str(&format!("\nand {} more", reading.more_problems));
     }
-    CliError::input(text, "correct the manifest and apply it again; nothing was changed")
+    CliError::input(text, "correct the manifest; nothing was changed")
 }
 
 /// Refuses keys at any depth that masks cannot name.

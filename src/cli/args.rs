@@ -134,6 +134,7 @@ pub enum Verb {
     /// Show what 'apply' would add, change and delete, and change nothing
     #[command(
         arg_required_else_help = true,
+        mut_arg("ignore_modes", |option| option.help("As in 'ank apply'")),
         mut_arg("switch_mode", |option| option.help("As in 'ank apply'")),
         mut_arg("keep_mode", |option| option.help("As in 'ank apply'")),
         after_help = "Exit code: 0 without differences, 6 with some, 1 after an error.\n\n\
@@ -170,7 +171,8 @@ pub enum Verb {
     /// Roll back a guarded update
     #[command(
         after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
-                            It is refused when one of its workloads or configs was changed since then.\n\n\
+                            It is refused when one of its workloads or configs was changed since then. Without ID it is \
+                            also refused when the newest update was rolled back or withdrawn.\n\n\
                             Examples:\n  ank get updates      the updates that the server keeps\n  \
                             ank rollback 3       roll back update 3, and wait"
     )]
@@ -208,7 +210,7 @@ pub enum Verb {
                       WAITED FOR  the dependency that was met last\n  \
                       PREPARED    how far its start was prepared: IMAGE, CREATE or INIT\n  \
                       START       until its container ran, or had ended\n  \
-                      READY       from there until its 'ready' condition was met\n  \
+                      READY       from there until its check 'ready' succeeded\n  \
                       TOTAL       from its acceptance, or its last restart, until it was ready\n\n\
                       Examples:\n  ank blame                    the longest start first\n  \
                       ank blame web db             only these workloads\n  \
@@ -670,7 +672,7 @@ impl Arguments {
         let quiet = arguments.common.quiet && arguments.command.is_endless();
         let wrong = match &arguments.command {
             Verb::Set(Set::State { masks_and_file, .. }) if masks_and_file.len() < 2 => {
-                "the following required arguments were not provided:\n  <OBJECT_FIELD_MASK>..."
+                "the following required arguments were not provided:\n  <FILE>"
             }
             Verb::Apply(ApplyArguments { rollback: true, .. }) if arguments.common.no_wait => {
                 "the argument '--no-wait' cannot be used with '--rollback'"

@@ -93,6 +93,10 @@ impl Context<'_> {
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
+            if is_rollback {
+                self.output.status("Rolled back. Nothing had to be stopped or started.")?;
+                return Ok(ExitCode::Success);
+            }
             if text.is_empty() {
                 self.output.status("Apply successful. No workloads updated.")?;
             }
@@ -117,7 +121,7 @@ impl Context<'_> {
         }
         drop(before);
         if let Some(update) = guarded {
-            return self.follow(update, state);
+            return self.follow(update, state, is_rollback);
         }
         let end = wait(&mut state, settled, self.waiting.limit, self);
         if end.as_ref().is_err_and(CliError::is_interrupted) {
@@ -681,8 +685,8 @@ pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode>
     context.update_and_wait(Update { masks: masks.collect(), rollback_of: Some(id), ..Update::default() })
 }
 
-/// The newest update that is open, or else the newest that is in force. When the newest of all was undone, users may
-/// mean that one, and the one before it is none that they expect.
+/// The newest update that is open, or else the newest that is in force. When the newest of all was undone or withdrawn,
+/// users may mean that one, and the one before it is none that they expect.
 fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
     use UpdatePhase::{Good, Kept, Replaced, Undone, Withdrawn};
     let newest = |wanted: fn(UpdatePhase) -> bool| {
@@ -692,18 +696,21 @@ fn choose<'u>(updates: &[(u64, &'u Node)]) -> Result<(u64, &'u Node)> {
         return Ok(open);
     }
     let in_force = newest(|phase| matches!(phase, Good | Kept));
-    match newest(|phase| !matches!(phase, Replaced | Withdrawn)).filter(|(_, it)| phase(it) == Some(Undone)) {
-        Some((id, _)) => {
+    match newest(|phase| phase != Replaced).map(|(id, update)| (id, phase(update))) {
+        Some((id, Some(end @ (Undone | Withdrawn)))) => {
             let hint = match in_force {
                 Some((earlier, update)) => {
                     format!("'ank rollback {earlier}' rolls back update {earlier}, of {}", objects(update))
                 }
                 None => "no update in 'ank get updates' is open, GOOD or KEPT".to_owned(),
             };
-            let text = format!("the newest update, {id}, was rolled back: what was there before it is in force");
-            Err(CliError::input(text, hint))
+            let end = match end {
+                Undone => "rolled back: what was there before it is in force",
+                _ => "withdrawn: nothing of it is in force",
+            };
+            Err(CliError::input(format!("the newest update, {id}, was {end}"), hint))
         }
-        None => in_force.ok_or_else(|| {
+        _ => in_force.ok_or_else(|| {
             CliError::input("there is no update to roll back", "none in 'ank get updates' is open, GOOD or KEPT")
         }),
     }
@@ -841,7 +848,7 @@ impl Guarded {
 
 impl Context<'_> {
     /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
-    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState) -> Result<ExitCode> {
+    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState, is_rollback: bool) -> Result<ExitCode> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
         let limit = self.waiting.limit;
@@ -860,11 +867,11 @@ impl Context<'_> {
             self.output.error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
-        self.conclude_guarded(&update)
+        self.conclude_guarded(&update, is_rollback)
     }
 
     /// Reports how a guarded update ended and decides the exit code.
-    fn conclude_guarded(&mut self, update: &Guarded) -> Result<ExitCode> {
+    fn conclude_guarded(&mut self, update: &Guarded, is_rollback: bool) -> Result<ExitCode> {
         let id = update.id;
         let reason = text(&update.update, &["reason"]);
         let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
@@ -894,6 +901,9 @@ impl Context<'_> {
                 let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
+                } else if reason.contains("' to stop") && is_rollback {
+                    // The same rollback would be refused.
+                    "apply the earlier manifest with '--restart-dependents', which restarts what needs it, too"
                 } else if reason.contains("' to stop") {
                     "'ank apply --restart-dependents' restarts what needs it, too"
                 } else {

@@ -195,7 +195,7 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
         (None, Err(reason), Err(other)) if is_missing(&reason) && is_missing(&other) => return Ok(None),
         (None, Err(reason), Err(other)) => {
             return Err(io::Error::other(format!(
-                "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Put back one of them from a \
+                "neither '{FILE}' ({reason}) nor '{PREVIOUS_FILE}' ({other}) can be read. Restore one of them from a \
                  backup, or move both away to start without: agents then delete all workloads that are not in the \
                  startup manifest. Until then they go on running all"
             )));

@@ -73,6 +73,11 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
     let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
     let hint = "\nhint: 'ank apply --restart-dependents' restarts what needs it, too\n";
     assert!(run([end]).err.ends_with(hint), "the same again would only wait again");
+    let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
+    let request = Update { rollback_of: Some(3), ..request() };
+    let err = run_with(request, Waiting::default(), begun().into_iter().chain([end]).collect()).err;
+    let hint = "\nhint: apply the earlier manifest with '--restart-dependents', which restarts what needs it, too\n";
+    assert!(err.ends_with(hint), "the same rollback would be refused: {err}");
     for (phase, code, err) in [
         ("GOOD", ExitCode::Success, String::new()),
         ("KEPT", ExitCode::Success, format!("warn: update 4 is kept, though not all of it is healthy: {reason}\n")),

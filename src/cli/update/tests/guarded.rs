@@ -117,6 +117,17 @@ fn a_rollback_names_what_it_sets_back_and_is_one_request() {
 }
 
 #[test]
+fn the_rollback_of_what_was_only_staged_says_that_nothing_had_to_be_done() {
+    let known = || known(&[("1", update("STAGING"))]);
+    let played = play(None, vec![known(), known(), Step::Accept(accepted(&[], &[]))], |link, output| {
+        roll_back(None, &mut Context { link, output, waiting: Waiting::default(), ignore_modes: false })
+    });
+    let named = "Rolling back update 1: workload 'web' and config 'port'.\n";
+    assert_eq!(played.out, format!("{named}Rolled back. Nothing had to be stopped or started.\n"));
+    assert_eq!((played.result.unwrap(), played.err.as_str()), (ExitCode::Success, ""));
+}
+
+#[test]
 fn what_the_server_refuses_is_an_error() {
     let steps = vec![known(&[("1", update("GOOD"))]), Step::Refuse("Update rejected: 'config 'port' was changed'")];
     let error = rolled_back(None, steps).1.result.unwrap_err();
@@ -124,18 +135,22 @@ fn what_the_server_refuses_is_an_error() {
     assert_eq!(error.hint(), "nothing was changed; 'ank get updates' lists the updates");
 }
 
-/// Who has just read that an update failed and was rolled back means that one, and not the one before it.
+/// Who has just read that an update was rolled back or withdrawn means that one, and not the one before it.
 #[test]
-fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_was_undone() {
+fn without_a_number_it_is_the_newest_open_update_or_the_newest_in_force_unless_a_newer_one_has_gone() {
     let undone =
         |id: u64| Err(format!("the newest update, {id}, was rolled back: what was there before it is in force"));
+    let withdrawn = |id: u64| Err(format!("the newest update, {id}, was withdrawn: nothing of it is in force"));
     let none = || Err("there is no update to roll back".to_owned());
     for (phases, expected) in [
         (&[(1, "TRIAL"), (2, "STAGING"), (3, "UNDONE")][..], Ok(2)),
-        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], Ok(2)),
+        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "WITHDRAWN"), (5, "STUCK"), (6, "NEW")], Ok(2)),
+        (&[(1, "GOOD"), (2, "KEPT"), (3, "UNDONE"), (4, "STUCK"), (5, "WITHDRAWN"), (6, "NEW")], withdrawn(5)),
+        (&[(1, "TRIAL"), (2, "WITHDRAWN")], Ok(1)),
         (&[(1, "KEPT"), (2, "GOOD")], Ok(2)),
         (&[(9, "GOOD"), (10, "UNDONE")], undone(10)),
-        (&[(1, "GOOD"), (2, "UNDONE"), (3, "WITHDRAWN"), (4, "REPLACED")], undone(2)),
+        (&[(1, "GOOD"), (2, "UNDONE"), (3, "REPLACED")], undone(2)),
+        (&[(1, "GOOD"), (2, "WITHDRAWN"), (3, "REPLACED")], withdrawn(2)),
         (&[(1, "UNDONE")], undone(1)),
         (&[(2, "REPLACED")], none()),
         (&[], none()),
