@@ -171,8 +171,8 @@ pub enum Verb {
     /// Roll back a guarded update
     #[command(
         after_help = "Without ID, this is the newest update that is open, or else the newest that is GOOD or KEPT. \
-                            It is refused when one of its workloads or configs was changed since then. Without ID it is \
-                            also refused when the newest update was rolled back or withdrawn.\n\n\
+                            It is refused when one of its workloads or configs was changed since then. Without ID it \
+                            is also refused when the newest update was rolled back or withdrawn.\n\n\
                             Examples:\n  ank get updates      the updates that the server keeps\n  \
                             ank rollback 3       roll back update 3, and wait"
     )]

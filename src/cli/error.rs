@@ -153,8 +153,8 @@ impl CliError {
                 "the server is older than this ank and cannot roll back, nor restart workloads; apply manifests instead"
             }
             Self::Refused(text) if text.contains(NO_MODE_ITEM) => {
-                "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item first; \
-                 to delete the item, delete the workloads with the tag 'modes' first"
+                "nothing was changed; 'ank mode --new NAME' sets the first mode, or apply the manifest with the item \
+                 first; to delete the item, delete the workloads with the tag 'modes' first"
             }
             Self::Refused(_) => "nothing was changed; correct what the server names and try again",
             Self::Response(_) => {
