@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "d74dfadceaa319aeba077b94dfbd48e54bb7b179"
+SRCREV = "65aed0296fab9ab2098fac7115c90df9b0ae9c0a"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
