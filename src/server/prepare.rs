@@ -158,8 +158,9 @@ impl Workloads {
         }
         self.check_modes(&change)?;
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
-        let new = forms.iter().filter(|(_, form)| form.rendered.is_some());
-        if let Some(cycle) = find_cycle(workload, new.map(|(name, _)| name)) {
+        // Also what is in force in this form already: what is desired beside it may still be staged.
+        let new = change.workloads.keys().filter(|name| !failed.contains_key(*name));
+        if let Some(cycle) = find_cycle(workload, new) {
             return Err(UpdateError::cycle(&cycle));
         }
         Ok(PreparedUpdate { change, forms, failed, ..PreparedUpdate::default() })

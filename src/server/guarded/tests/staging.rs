@@ -444,6 +444,19 @@ fn what_cannot_be_staged_and_cannot_be_undone_comes_into_force() {
     assert_eq!(rig.state(&db_instance("2")), "Pending(Initial)");
 }
 
+/// A server does not start with a stored state that has a cycle.
+#[test]
+fn what_is_in_force_comes_back_only_when_that_makes_no_cycle() {
+    let needs = |name: &str| format!(", dependencies: {{ {name}: ADD_COND_FAILED }}");
+    let old = workload("db", "1", ROLLBACK, &needs("web"));
+    let mut rig = Rig::with_agent(&[old.clone(), workload("web", "1", "", "")], PREPARES);
+    rig.apply(&[&db("2")]).unwrap();
+    rig.apply(&[&workload("web", "1", "", &needs("db"))]).unwrap();
+    let error = rig.apply(&[&old]).unwrap_err();
+    assert!(error.contains("is part of a cycle"), "{error}");
+    assert_eq!(rig.desired(), ["db 2", "web 1"]);
+}
+
 /// What leaves an open update was stopped at once, although the same request has a condition that does not hold.
 #[test]
 fn a_condition_holds_back_what_leaves_an_open_update_with_the_same_request() {
