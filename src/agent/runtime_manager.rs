@@ -374,7 +374,8 @@ impl<C: Clock> RuntimeManager<C> {
             if self.unstaged.contains_key(name) {
                 let new = wanted.filter(|new| is_news && new.instance != *old);
                 self.reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
-                return self.wait(name, Waits::ToStop, users);
+                // Those that it went after let it stop, whatever comes in their places.
+                return self.wait(name, Waits::ToStop, BTreeMap::new());
             }
         }
         let may_start = |new: &AddedWorkload| {

@@ -199,7 +199,10 @@ impl<C: Clock> RuntimeManager<C> {
     /// What follows from a report about what is to be staged before the old instance stops.
     fn stages_before_stop(&mut self, report: &PreparationReport) {
         let instance = &report.added.instance;
-        let Some(until) = self.unstaged.get_mut(&instance.workload) else { return };
+        // What the server lets this agent stage may be yet another instance.
+        let wanted = self.records.get(&instance.workload).and_then(|record| record.wanted.as_ref());
+        let is_wanted = wanted == Some(&report.added);
+        let Some(until) = self.unstaged.get_mut(&instance.workload).filter(|_| is_wanted) else { return };
         if report.done.is_some() {
             self.unstaged.remove(&instance.workload);
             return self.decide(&instance.workload, false);

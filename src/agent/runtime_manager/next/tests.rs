@@ -397,6 +397,41 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
     assert_eq!(stays.engine.take_calls(), ["delete w", "create w"]);
 }
 
+#[test]
+fn what_is_staged_for_the_next_update_says_nothing_about_what_the_old_instance_waits_for() {
+    for next in [None, Some(Fault::Unsupported)] {
+        let mut rig = rig();
+        rig.engine.inject(Call::CreateOnly, [Some(Fault::Fails), next].into_iter().flatten());
+        rig.agent.hello(&[new()]);
+        let newer = wanted_with("w", &block("newer", "{}"), |_| {});
+        stage(&mut rig, &[newer]);
+        let sent = rig.sent();
+        assert!(!sent.iter().any(|state| state.contains("cannot be staged")), "{sent:?}");
+        rig.agent.pass(2 * MINUTE);
+        let containers = rig.engine.containers();
+        let mut running = containers.values().filter(|container| container.state.phase == Phase::Running);
+        assert_eq!(running.next().map(|container| &container.instance), Some(&old().instance));
+        assert!(running.next().is_none());
+        stage(&mut rig, &[]);
+        rig.agent.pass(MINUTE);
+        assert_eq!(rig.engine.only().1.instance, new().instance);
+    }
+}
+
+#[test]
+fn what_the_old_instance_waited_for_before_it_waits_for_the_staging_is_not_waited_for_again() {
+    let mut rig = rig();
+    let user = |config| wanted_with("user", config, |_| {});
+    rig.add(&[user("image: user")]);
+    forget(&rig);
+    rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
+    let deleted = [deleted_after(&old().instance, &["user"]), deleted_after(&user("image: user").instance, &[])];
+    rig.change(&[new(), user("image: other")], &deleted);
+    rig.agent.pass(MINUTE);
+    let calls = rig.engine.take_calls();
+    assert!(calls.ends_with(&["stop w".to_owned(), "start w".to_owned(), "delete w".to_owned()]), "{calls:?}");
+}
+
 /// On a link that comes and goes nothing was ever staged.
 #[test]
 fn a_lost_connection_touches_nothing_that_is_staged() {
