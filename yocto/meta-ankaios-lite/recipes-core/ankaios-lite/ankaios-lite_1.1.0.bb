@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "65aed0296fab9ab2098fac7115c90df9b0ae9c0a"
+SRCREV = "ab153672acdab9724f5cc611f94dd8e6732a874f"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
