@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ab153672acdab9724f5cc611f94dd8e6732a874f"
+SRCREV = "17e51b47d9dfc1ad91f680208f88f523175f7d30"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
