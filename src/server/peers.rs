@@ -23,7 +23,7 @@ pub struct Peer {
     pub class: Service,
     /// The agent's name, or a name that no agent can have and no other stream has.
     pub name: Name,
-    /// The source that its log lines are counted for: the agent's name, or where a commander connects from.
+    /// The source that its log lines are counted for: the agent's name, or the holder of a commander's connection.
     pub source: Name,
     /// What waits to be sent.
     pub outbox: Outbox,

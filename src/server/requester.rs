@@ -30,7 +30,7 @@ impl RequestKey {
 }
 
 /// Where requests come from. An agent counts under its name, since it can connect again and again; commanders count
-/// under their address or user as well.
+/// under their certificate, address or user as well.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
     /// One connection of a client, and where it comes from.

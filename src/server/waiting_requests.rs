@@ -2,7 +2,7 @@
 //! while a response for it is not sent yet, so that no response is built before it can be sent; and requests of whoever rests.
 //!
 //! One rule makes the server's thread fair: who has kept it busy for `t` rests for `9 t`, and is served meanwhile only when
-//! nobody else waits. Workloads rest with their agent, and commanders with all others from their address or of their user:
+//! nobody else waits. Workloads rest with their agent, and commanders with all others of their certificate, address or user:
 //! whoever opens one connection after another has no more time. It holds for all that agents send, see
 //! [`ServerLoop::next_arrived`](super::ServerLoop::next_arrived). A client alone never notices that; many greedy ones
 //! together leave each other what they leave everybody else. The oldest request comes first, and responses to one requester
@@ -67,7 +67,7 @@ pub struct WithHooks {
 pub struct WaitingRequests {
     with_hooks: Option<WithHooks>,
     queue: VecDeque<Waiting>,
-    /// When they have rested for all that was done for them: addresses and users, streams, workloads.
+    /// When they have rested for all that was done for them: agents, certificates, addresses and users; streams; workloads.
     rested: BTreeMap<Requester, Instant>,
 }
 
@@ -104,7 +104,7 @@ impl WaitingRequests {
         self.rests(&Requester::of_agent(agent), now).contains(&true)
     }
 
-    /// Whether all of its address or user rest, its stream does, and its workload.
+    /// Whether all of its certificate, address or user rest, whether its stream does, and whether its workload does.
     fn rests(&self, requester: &Requester, now: Instant) -> [bool; 3] {
         let rests = |account| self.rested.get(&account).is_some_and(|rested| *rested > now + REST_FREE);
         if self.rested.is_empty() { [false; 3] } else { requester.accounts().map(rests) }

@@ -146,7 +146,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         told
     }
 
-    /// What is to be prepared, unless its start comes first, or that of another one which is prepared already.
+    /// What is to be prepared, unless its start comes first, or that of another one.
     fn prepared_now(&self) -> Option<&Preparation> {
         let is_other = |wanted: &Preparation| self.next.as_ref().is_some_and(|next| next.added != wanted.added);
         let waits =
