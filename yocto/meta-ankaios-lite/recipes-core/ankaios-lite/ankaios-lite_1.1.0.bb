@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "17e51b47d9dfc1ad91f680208f88f523175f7d30"
+SRCREV = "ee2252cea323993c6d54fd896b0d4aec0ebb1dc1"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
