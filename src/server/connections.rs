@@ -159,11 +159,12 @@ impl ServerLoop {
         }
     }
 
-    /// The next event that has arrived: the oldest that is no message of an agent that rests, if there is one.
+    /// The next event that has arrived: the oldest that is not from an agent that rests, if there is one. Those of one
+    /// stream keep their order, so that its end takes nothing away that was sent before it.
     pub(super) fn next_arrived(&mut self) -> Option<PeerEvent> {
         let now = self.now();
         let rests = |event: &PeerEvent| {
-            let PeerEvent::Message { peer, .. } = event else { return false };
+            let (PeerEvent::Message { peer, .. } | PeerEvent::Closed { peer }) = event else { return false };
             let agent = self.peers.get(*peer).filter(|peer| peer.class == Service::Agent);
             agent.is_some_and(|agent| self.waiting.agent_rests(&agent.name, now))
         };

@@ -356,12 +356,12 @@ fn whatever_an_agent_sends_it_waits_for_everybody_else_when_it_kept_the_server_b
     let server = &mut cluster.server;
     let sent = [(greedy, "A"), (greedy, "A"), (modest, "B"), (commander, ""), (modest, "B")];
     server.arrived.extend(sent.map(|(peer, name)| message(peer, load(name))));
-    server.arrived.push_back(PeerEvent::Closed { peer: commander });
+    server.arrived.extend([greedy, commander].map(|peer| PeerEvent::Closed { peer }));
     let order = std::iter::from_fn(|| server.next_arrived()).map(|event| match event {
         PeerEvent::Message { peer, .. } | PeerEvent::Opened { peer, .. } | PeerEvent::Closed { peer } => peer,
     });
     let order: Vec<PeerId> = order.collect();
-    assert_eq!(order, [modest, commander, modest, commander, greedy, greedy]);
+    assert_eq!(order, [modest, commander, modest, commander, greedy, greedy, greedy]);
     // It comes back again and again.
     server.arrived.push_back(message(modest, load("B")));
     let again = cluster.agent("A");
