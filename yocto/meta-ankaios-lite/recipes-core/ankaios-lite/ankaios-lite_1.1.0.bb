@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ee2252cea323993c6d54fd896b0d4aec0ebb1dc1"
+SRCREV = "2c3f859e94fff907a563b5350bb77bd34c1e7a63"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
