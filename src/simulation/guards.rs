@@ -93,9 +93,17 @@ impl Guards {
                     }
                 }
             }
+            let restarting = server.restarting();
+            // Its dependents are restarted with an update, and are not changed by it.
+            let is_only_restarted = |name: &Name| {
+                let way_back = self.ways_back.get(name).and_then(Option::as_ref);
+                restarting.contains(name) && way_back.is_some() && way_back == view.desired.workloads.get(name)
+            };
             let is_changed = |name: &&Name| {
                 // What comes back after a restart is no part of that.
-                before.effective().get(*name) != view.effective.get(*name) && !before.restarting().contains(*name)
+                before.effective().get(*name) != view.effective.get(*name)
+                    && !before.restarting().contains(*name)
+                    && !is_only_restarted(name)
             };
             let is_carried_out = was_open && is_same_mode && update.phase != UpdatePhase::Undone;
             if is_carried_out && update.names.iter().any(|name| is_changed(&name)) {
