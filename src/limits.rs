@@ -214,10 +214,12 @@ pub const UPDATE_LOSSES: u32 = 3;
 /// Blocks, alternatives and brackets of a template may be nested this deep. The template engine recurses and would
 /// overflow the stack, which ends the process; it needs up to 16 KiB for each level.
 pub const TEMPLATE_DEPTH_MAX: usize = 64;
-/// Longest rendered template, in bytes. A longer one would not fit into a message beside others.
-pub const RENDERED_MAX: usize = MESSAGE_MAX / 4;
+/// Longest rendered template, in bytes. Agents of Eclipse Ankaios take no longer messages.
+pub const RENDERED_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// All rendered templates of one update, in bytes; more could not be sent to agents.
 pub const RENDERED_UPDATE_MAX: usize = 2 * MESSAGE_MAX;
+/// The same of a request of a workload, which may make only [`STATE_OF_WORKLOADS_MAX`] of the state.
+pub const RENDERED_FOR_WORKLOAD_MAX: usize = STATE_OF_WORKLOADS_MAX / 2;
 const _: () = assert!(2 * TEMPLATE_DEPTH_MAX * 16 * 1024 < STACK_SERVER);
 /// Steps of all templates of one update. A step is at most about a microsecond of the server's thread on a small PC.
 /// Thousands of workloads with loops need some 100,000; nested loops over a short list could run for ever.

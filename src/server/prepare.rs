@@ -7,7 +7,7 @@ use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::AGENT_TAGS_BYTES;
+use crate::limits::{AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX};
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, ConfigError};
@@ -45,6 +45,8 @@ pub struct PreparedUpdate {
 pub enum Occasion {
     /// A request: the whole update is refused.
     Update,
+    /// The same of a workload, whose templates may render less.
+    UpdateOfWorkload,
     /// The startup manifest: it is refused, unless only its templates do too much. They may come from many users, and a
     /// server that ends would be started again and again.
     Manifest,
@@ -53,6 +55,10 @@ pub enum Occasion {
 }
 
 impl Occasion {
+    fn is_update(self) -> bool {
+        matches!(self, Self::Update | Self::UpdateOfWorkload)
+    }
+
     /// Notes the reason for a workload that fails alone.
     ///
     /// # Errors
@@ -125,7 +131,7 @@ impl Workloads {
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| rule(&error))?;
-        if occasion == Occasion::Update {
+        if occasion.is_update() {
             check_files(&change)?;
             check_agent_tags(&change.agent_tags)?;
         }
@@ -259,13 +265,18 @@ impl Workloads {
         let config = |key: &str| change.config(&self.desired, key);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
-        self.templates.begin_update();
-        for is_last in [occasion == Occasion::Update, true] {
+        self.templates.begin_update(match occasion {
+            Occasion::UpdateOfWorkload => RENDERED_FOR_WORKLOAD_MAX,
+            _ => RENDERED_UPDATE_MAX,
+        });
+        for is_last in [occasion.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let workload = change.workload(&self.desired, name);
                 let result = workload.map(|workload| match occasion {
-                    Occasion::Update => self.templates.render(workload, config),
-                    _ => self.templates.render_within(&mut start, is_last, workload, config),
+                    Occasion::Manifest | Occasion::Stored => {
+                        self.templates.render_within(&mut start, is_last, workload, config)
+                    }
+                    _ => self.templates.render(workload, config),
                 });
                 match result.transpose() {
                     Ok(workload) => drop(rendered.insert(name.clone(), workload)),

@@ -206,10 +206,11 @@ impl ServerLoop {
 
     /// What an update means for the present state.
     fn prepare_update(&self, requester: &Requester, content: RequestContent) -> Result<PreparedUpdate, UpdateError> {
+        let occasion = if requester.agent().is_some() { Occasion::UpdateOfWorkload } else { Occasion::Update };
         let update = match content {
             RequestContent::RollBack(number) => {
                 let (change, restarted) = self.change_before(number, requester)?;
-                return Ok(PreparedUpdate { restarted, ..self.workloads.prepare(change, Occasion::Update)? });
+                return Ok(PreparedUpdate { restarted, ..self.workloads.prepare(change, occasion)? });
             }
             RequestContent::UpdateState(update) => update,
             _ => return Err(UpdateError::Rule(NO_STATE.to_owned())),
@@ -219,7 +220,7 @@ impl ServerLoop {
         let writes_mode = self.workloads.modes.as_ref().is_some_and(|modes| modes.is_written_by(&update.masks));
         let mut change = requested_change(self.view(), update, requester.agent().is_none())?;
         again.into_iter().for_each(|(name, workload)| _ = change.workloads.entry(name).or_insert(Some(workload)));
-        let prepared = self.workloads.prepare(change, Occasion::Update)?;
+        let prepared = self.workloads.prepare(change, occasion)?;
         let restarted = self.to_restart(&restart, has_state.then_some(&prepared.forms), requester)?;
         Ok(PreparedUpdate { writes_mode: writes_mode && has_state, restarted, ..prepared })
     }

@@ -121,15 +121,14 @@ impl StartBudget {
 }
 
 impl Templates {
-    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps and render [`RENDERED_UPDATE_MAX`]
-    /// bytes altogether.
-    pub fn begin_update(&self) {
-        self.begin(TEMPLATE_STEPS_MAX);
+    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps and render `bytes` altogether.
+    pub fn begin_update(&self, bytes: usize) {
+        self.begin(TEMPLATE_STEPS_MAX, bytes);
     }
 
-    fn begin(&self, steps: usize) {
+    fn begin(&self, steps: usize, bytes: usize) {
         self.steps_left.store(steps, Ordering::Relaxed);
-        self.output_left.set(RENDERED_UPDATE_MAX);
+        self.output_left.set(bytes);
     }
 
     /// Renders one workload of a start with what `budget` still has: no more than its share, or with all that is left.
@@ -144,7 +143,7 @@ impl Templates {
         config: impl Fn(&str) -> Option<&'c ConfigItem>,
     ) -> Result<Arc<Workload>, RenderError> {
         let steps = if all { budget.steps_left } else { budget.share.min(budget.steps_left) };
-        self.begin(steps);
+        self.begin(steps, RENDERED_UPDATE_MAX);
         let rendered = self.render(workload, config);
         budget.steps_left -= steps - self.steps_left.load(Ordering::Relaxed);
         rendered
@@ -307,7 +306,7 @@ impl io::Write for Bounded<'_> {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         let Some(left) = self.left.get().checked_sub(bytes.len()) else {
-            let text = format!("the templates of this update render more than {RENDERED_UPDATE_MAX} bytes");
+            let text = "the templates of this update render too much altogether; use shorter texts or several updates";
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         };
         self.left.set(left);
@@ -561,7 +560,7 @@ mod tests {
             assert_eq!(render(template).as_deref(), Ok(expected), "{template}");
         }
         // Each letter of this text would become an entry of a mapping.
-        let text = ConfigItem::Text("x".repeat(4 * 1024 * 1024));
+        let text = ConfigItem::Text("x".repeat(3 * 1024 * 1024));
         let rendered = render_with(1, text, "{{#with a0}}{{> indent content=\"x\"}}{{/with}}").unwrap();
         assert_eq!(&*rendered.runtime_config, "x");
     }
@@ -629,7 +628,7 @@ mod tests {
     #[test]
     fn small_maps_of_a_config_count_with_what_they_take() {
         let map = || ConfigItem::Map([("k".to_owned(), ConfigItem::Text("v".to_owned()))].into());
-        let maps = ConfigItem::List((0..15_000).map(|_| map()).collect());
+        let maps = ConfigItem::List((0..4_500).map(|_| map()).collect());
         let maps = ConfigItem::Map([("maps".to_owned(), maps)].into());
         let looped = "{{#each a0.maps}}{{#with (lookup @root/a0 \"maps\")}}{{/with}}{{/each}}";
         let error = render_with(1, maps, looped).unwrap_err();
@@ -643,7 +642,7 @@ mod tests {
                         commandArgs: [\"{{o.p}}\", \"{{{h}}}\"]\n{{!-- the file --}}\n  {{> indent content=m}}\n";
         let (templates, configs) = (Templates::default(), configs());
         let workload = Arc::new(workload(template));
-        templates.begin_update();
+        templates.begin_update(RENDERED_UPDATE_MAX);
         let rendered = (0..5_000).take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok()).count();
         assert_eq!(rendered, 5_000, "so many of such workloads fit into one update");
         // What stands behind a tag is text, whatever braces it has.
@@ -687,7 +686,7 @@ mod tests {
         let loops = Arc::new(workload(&format!("{}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))));
         let failed = (0..TEMPLATE_STEPS_MAX).find(|_| templates.render(&loops, |key| configs.get(key)).is_err());
         assert!(failed.is_some_and(|times| times > 1), "{failed:?}");
-        templates.begin_update();
+        templates.begin_update(RENDERED_UPDATE_MAX);
         assert!(templates.render(&loops, |key| configs.get(key)).is_ok());
     }
 
@@ -700,7 +699,7 @@ mod tests {
 
     #[test]
     fn parameters_inside_of_parameters_count_as_often_as_they_look_at_a_large_config() {
-        let text = || ConfigItem::Text("x".repeat(4 * 1024 * 1024));
+        let text = || ConfigItem::Text("x".repeat(3 * 1024 * 1024));
         let equal = |times: usize| format!("{{{{#if (or {})}}}}{{{{/if}}}}", "(eq a0 @root/a0)".repeat(times));
         let error = render_with(1, text(), &equal(4_000)).unwrap_err().to_string();
         assert!(error.contains("steps"), "{error}");
@@ -729,7 +728,7 @@ mod tests {
 
     #[test]
     fn copies_of_configs_for_many_workloads_of_one_update_are_counted() {
-        let item = ConfigItem::Text("x".repeat(8 * 1024 * 1024));
+        let item = ConfigItem::Text("x".repeat(3 * 1024 * 1024));
         let templates = Templates::default();
         let mut workload = Workload::new("A", "podman", "\\{{x}}");
         workload.configs = [("a".to_owned(), "key".to_owned())].into();
@@ -748,8 +747,8 @@ mod tests {
         let fits = RENDERED_UPDATE_MAX / RENDERED_MAX;
         assert!((0..fits).all(|_| render().is_ok()));
         let error = render().unwrap_err().to_string();
-        assert!(error.contains("of this update render more than"), "{error}");
-        templates.begin_update();
+        assert!(error.contains("of this update render too much"), "{error}");
+        templates.begin_update(RENDERED_UPDATE_MAX);
         assert!(render().is_ok());
     }
 }

@@ -209,17 +209,20 @@ fn what_templates_make_and_what_is_staged_counts_as_well() {
     assert_eq!(greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(1 << 20)), Ok(()));
     // So many megabytes, hardly any of which is desired.
     let rendered = |config: &str, count: usize| {
-        let file = format!("{{mountPoint: /f, data: '{}'}}", "{{a}}".repeat(count));
-        format!("{{agent: A, runtime: podman, runtimeConfig: '{config}', configs: {{a: c}}, files: [{file}]}}")
+        let files: String =
+            (0..count).map(|number| format!("{{mountPoint: /f{number}, data: '{}'}}, ", "{{a}}".repeat(4))).collect();
+        format!("{{agent: A, runtime: podman, runtimeConfig: '{config}', configs: {{a: c}}, files: [{files}]}}")
     };
-    let waits = rendered("{ image: x, lifecycle: { update: { when: { pathMissing: /lock } } } }", 8);
+    let waits = rendered("{ image: x, lifecycle: { update: { when: { pathMissing: /lock } } } }", 2);
     assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "one", &waits), Ok(()));
     assert!(!cluster.server.workloads.effective.contains_key("one"), "it is staged");
-    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 8)).unwrap_err();
+    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 2)).unwrap_err();
     assert!(refused.contains("would take 18"), "{refused}");
-    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 4)), Ok(()));
+    assert_eq!(greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 1)), Ok(()));
     let refused = greedy_sets(&mut cluster, agent, "configs", "c", &"y".repeat(2 << 20)).unwrap_err();
-    assert!(refused.contains("would take"), "it is rendered again: {refused}");
+    assert!(refused.contains("is longer than"), "it is rendered again: {refused}");
+    let refused = greedy_sets(&mut cluster, agent, "workloads", "two", &rendered("x", 3)).unwrap_err();
+    assert!(refused.contains("render too much"), "{refused}");
 }
 
 #[test]
