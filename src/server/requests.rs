@@ -66,6 +66,17 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
     })
 }
 
+/// Whether a mask selects what has no bound of its own: more than one workload, config item or state of a workload.
+fn may_be_large(mask: &str) -> bool {
+    let parts: Vec<&str> = mask.split('.').collect();
+    match parts[..] {
+        _ if mask.contains('*') => true,
+        [only] => only != "agents",
+        ["workloadStates", _] | [_, "workloads" | "configs"] => true,
+        _ => false,
+    }
+}
+
 impl ServerLoop {
     /// Handles a request and responds on the stream that it came from, or lets it wait. `room` is what its message takes of
     /// the inbox.
@@ -96,8 +107,13 @@ impl ServerLoop {
             return false;
         }
         match content {
-            RequestContent::CompleteState(ReadState { masks, subscribe: false }) => MaskTree::of_request(masks)
-                .is_ok_and(|masks| masks.is_some_and(|it| self.view().select(&it).memory_bytes() <= SMALL_ANSWER)),
+            RequestContent::CompleteState(ReadState { masks, subscribe: false }) => {
+                // What may be large is not built to be measured.
+                !masks.iter().any(|mask| may_be_large(mask))
+                    && MaskTree::of_request(masks).is_ok_and(|masks| {
+                        masks.is_some_and(|it| self.view().select(&it).memory_bytes() <= SMALL_ANSWER)
+                    })
+            }
             // It names the workloads that change.
             RequestContent::UpdateState(update) => {
                 (1..=SMALL_UPDATE).contains(&update.masks.len())

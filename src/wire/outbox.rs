@@ -111,6 +111,13 @@ impl Outbox {
     /// # Errors
     /// [`OutboxError`] when the connection is of no use any more; the caller drops this outbox.
     pub fn put(&self, message: FromServer) -> Result<(), OutboxError> {
+        if let FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered } }) =
+            message
+        {
+            let encoded = Arc::new(self.encode(&state, altered));
+            drop(state); // It may be large, as what is sent of it.
+            return self.put_state(id, &encoded);
+        }
         let (kind, lines, ended) = match &message {
             FromServer::WorkloadStates(states) => {
                 return self.put_states(None, states.iter().map(Encoded::of_state));

@@ -596,7 +596,7 @@ pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
 #[cfg(any(feature = "agent", feature = "server"))]
 pub fn encode_state(state: &Node, altered: Option<&AlteredFields>) -> Vec<u8> {
     let mut writer = Writer::default();
-    writer.bytes(1, &tree::write_state(state));
+    writer.nested(1, |writer| tree::add_state(writer, state));
     let altered: Option<base::AlteredFields> = altered.map(Wire::write);
     altered.iter().for_each(|altered| writer.bytes(2, &bytes_of(altered)));
     writer.bytes

@@ -316,6 +316,11 @@ pub fn write_state(tree: &Node) -> Vec<u8> {
     Writer::tree(COMPLETE_STATE, tree)
 }
 
+/// As [`write_state`], behind what is written already.
+pub fn add_state(writer: &mut Writer, tree: &Node) {
+    writer.fields(COMPLETE_STATE, tree);
+}
+
 /// The bytes of an `AgentUsage`.
 pub fn write_usage(tree: &Node) -> Vec<u8> {
     Writer::tree(AGENT_USAGE, tree)

@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    fn fields(&mut self, fields: &[Field], node: &Node) {
+    pub fn fields(&mut self, fields: &[Field], node: &Node) {
         for Field { number, key, kind, .. } in fields {
             if let Some(child) = node.get(key) {
                 self.node(*number, *kind, child);
