@@ -1198,7 +1198,8 @@ effectiveState:
         let long = format!("\u{202e}{}", "k".repeat(3_000));
         texts.extend(["\x1b[2J\nline: \u{202e}two\n".to_owned(), "\u{2066}".to_owned(), long]);
         let keys = Node::map(texts.iter().map(|text| (text.as_str(), Node::text(text.as_str()))));
-        let state = Node::map([("keys", keys), ("list", Node::List(texts.iter().map(Node::text).collect()))]);
+        let state =
+            Node::map([("keys", keys), ("list", Node::List(texts.iter().map(|text| Node::text(&**text)).collect()))]);
         let altered = AlteredFields { added: texts.clone(), ..AlteredFields::default() };
         let plain = serde_json::to_value(&state).unwrap();
         for format in [Format::Yaml, Format::Json] {

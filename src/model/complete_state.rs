@@ -160,7 +160,7 @@ impl WorkloadStates {
 // -------------------------------------------------------------- to the tree
 
 fn texts(map: &BTreeMap<String, String>) -> Node {
-    Node::map(map.iter().map(|(key, text)| (key.clone(), Node::text(text))))
+    Node::map(map.iter().map(|(key, text)| (key.clone(), Node::text(&**text))))
 }
 
 /// The tree of one workload.
@@ -170,12 +170,12 @@ pub fn workload_node(workload: &Workload, rendering: Rendering) -> Node {
     let access = &workload.control_interface_access;
     let rules = |rules: &[AccessRule]| Node::List(rules.iter().map(rule_node).collect());
     let node = Node::object([
-        ("agent", Node::text(&*workload.agent)),
+        ("agent", Node::text(workload.agent.clone())),
         ("restartPolicy", Node::text(workload.restart_policy.as_str())),
         ("dependencies", Node::map(dependencies)),
         ("tags", texts(&workload.tags)),
-        ("runtime", Node::text(&*workload.runtime)),
-        ("runtimeConfig", Node::text(&*workload.runtime_config)),
+        ("runtime", Node::text(workload.runtime.clone())),
+        ("runtimeConfig", Node::text(workload.runtime_config.text.clone())),
         (
             "controlInterfaceAccess",
             Node::object([("allowRules", rules(&access.allow_rules)), ("denyRules", rules(&access.deny_rules))]),
@@ -195,14 +195,14 @@ fn rendered(mut node: Node, kind: Kind, rendering: Rendering) -> Node {
 
 fn file_node(file: &File) -> Node {
     let content = match &file.content {
-        FileContent::Data(data) => ("data", Node::text(data)),
-        FileContent::BinaryData(data) => ("binaryData", Node::text(data)),
+        FileContent::Data(data) => ("data", Node::text(&**data)),
+        FileContent::BinaryData(data) => ("binaryData", Node::text(&**data)),
     };
-    Node::object([("mountPoint", Node::text(&file.mount_point)), content])
+    Node::object([("mountPoint", Node::text(&*file.mount_point)), content])
 }
 
 fn rule_node(rule: &AccessRule) -> Node {
-    let list = |texts: &[String]| Node::List(texts.iter().map(Node::text).collect());
+    let list = |texts: &[String]| Node::List(texts.iter().map(|text| Node::text(&**text)).collect());
     match rule {
         AccessRule::State { operation, filter_masks } => Node::object([
             (TYPE, Node::text(STATE_RULE)),
@@ -218,7 +218,7 @@ fn rule_node(rule: &AccessRule) -> Node {
 /// The tree of a config value.
 pub fn config_node(item: &ConfigItem) -> Node {
     match item {
-        ConfigItem::Text(text) => Node::text(text),
+        ConfigItem::Text(text) => Node::text(&**text),
         ConfigItem::List(items) => Node::List(items.iter().map(config_node).collect()),
         ConfigItem::Map(items) => Node::map(items.iter().map(|(key, item)| (key.clone(), config_node(item)))),
     }
@@ -229,7 +229,7 @@ pub fn execution_state_node(state: &ExecutionState) -> Node {
     Node::object([
         ("state", Node::text(state.phase.state())),
         ("subState", Node::text(state.phase.sub_state())),
-        ("additionalInfo", Node::text(&*state.additional_info)),
+        ("additionalInfo", Node::text(state.additional_info.clone())),
     ])
 }
 
@@ -249,7 +249,7 @@ impl DesiredState {
         let workloads =
             self.workloads.iter().map(|(name, workload)| (&**name, workload_node(workload, Rendering::Full)));
         let node = Node::object([
-            ("apiVersion", Node::text(&self.api_version)),
+            ("apiVersion", Node::text(&*self.api_version)),
             ("workloads", Node::map(workloads)),
             ("configs", Node::map(self.configs.iter().map(|(key, item)| (key.clone(), config_node(item))))),
         ]);

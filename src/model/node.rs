@@ -12,13 +12,14 @@ use serde::ser::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::{iter, slice, vec};
 
 /// One node of the tree. Maps are sorted, so two outputs of one state are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// Text.
-    Text(String),
+    /// Text, which a tree of a state shares with that.
+    Text(Arc<str>),
     /// A count, percentage or size.
     Number(u64),
     /// A list; for masks a leaf.
@@ -40,7 +41,7 @@ impl Node {
     }
 
     /// A text node.
-    pub fn text(text: impl Into<String>) -> Self {
+    pub fn text(text: impl Into<Arc<str>>) -> Self {
         Self::Text(text.into())
     }
 

@@ -48,7 +48,7 @@ const fn texts(name: &'static str) -> Field {
 /// The text of a `runtimeConfig`, without surrounding white space. Two are equal when their texts are.
 #[derive(Debug, Clone, Default)]
 pub struct RuntimeConfig {
-    text: Arc<str>,
+    pub(super) text: Arc<str>,
     read: OnceLock<Arc<ReadConfig>>,
 }
 

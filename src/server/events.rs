@@ -256,7 +256,7 @@ impl Changes {
 
     /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
-        let [old, new] = [&before.api_version, &now.api_version].map(Node::text);
+        let [old, new] = [&before.api_version, &now.api_version].map(|version| Node::text(&**version));
         for part in ["desiredState", "effectiveState"] {
             self.node(&mut path(&[part, "apiVersion"]), Some(&old), Some(&new));
         }

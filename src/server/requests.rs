@@ -329,7 +329,7 @@ impl ServerLoop {
                 }
                 "timings" => self.timings.read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
-                "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(warning))),
+                "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(&**warning))),
                 _ => None,
             };
             entries.extend(part.map(|part| ((*name).into(), part)));

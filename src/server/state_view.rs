@@ -47,7 +47,7 @@ impl<'s> StateView<'s> {
     pub fn everything(&self) -> Node {
         let workloads = self.effective.iter().map(|(name, added)| (&**name, full(&added.workload)));
         let effective = Node::object([
-            ("apiVersion", Node::text(&self.desired.api_version)),
+            ("apiVersion", Node::text(&*self.desired.api_version)),
             ("workloads", Node::map(workloads)),
             ("configs", Node::empty()),
         ]);
@@ -74,7 +74,7 @@ impl<'s> StateView<'s> {
             if (part.is_some() || tree.begins_with(name))
                 && let Node::Map(entries) = part.get_or_insert_default()
             {
-                entries.insert("apiVersion".to_owned(), Node::text(&self.desired.api_version));
+                entries.insert("apiVersion".to_owned(), Node::text(&*self.desired.api_version));
             }
             selected.extend(part.map(|part| (name, part)));
         }
@@ -88,7 +88,7 @@ impl<'s> StateView<'s> {
         let workloads = &self.desired.workloads;
         let configs = &self.desired.configs;
         let parts = [
-            ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
+            ("apiVersion", wanted.below("apiVersion").take(Node::text(&*self.desired.api_version))),
             ("workloads", entries(&wanted.below("workloads"), workloads, sparse)),
             ("configs", entries(&wanted.below("configs"), configs, config_node).filter(|_| !configs.is_empty())),
         ];
@@ -97,7 +97,7 @@ impl<'s> StateView<'s> {
 
     fn effective_state(&self, wanted: &Wanted<'_>) -> Option<Node> {
         let parts = [
-            ("apiVersion", wanted.below("apiVersion").take(Node::text(&self.desired.api_version))),
+            ("apiVersion", wanted.below("apiVersion").take(Node::text(&*self.desired.api_version))),
             ("workloads", entries(&wanted.below("workloads"), self.effective, |added| sparse(&added.workload))),
         ];
         present(wanted, parts)

@@ -302,7 +302,7 @@ impl<'s> Patch<'s> {
             }
         }
         let state = [
-            ("apiVersion", Node::text(&desired.api_version)),
+            ("apiVersion", Node::text(&*desired.api_version)),
             ("workloads", workloads.tree(&desired.workloads, |workload| workload_node(workload, Rendering::Full))),
             ("configs", configs.tree(&desired.configs, config_node)),
         ];

@@ -215,7 +215,9 @@ fn texts_of_others_cannot_act_on_the_terminal() {
 
 /// The lines of the diff of two configs with one text each, of which each letter is a line.
 fn lines_of(old: &str, new: &str) -> Vec<String> {
-    let list = |text: &str| (!text.is_empty()).then(|| Node::List(text.chars().map(Node::text).collect()));
+    let list = |text: &str| {
+        (!text.is_empty()).then(|| Node::List(text.chars().map(|letter| Node::text(letter.to_string())).collect()))
+    };
     let (old, new) = (list(old), list(new));
     let difference = Difference { part: "configs".to_owned(), kind: Kind::Config, name: "c".to_owned(), old, new };
     difference.lines().into_iter().skip(2).map(|(_, line)| line.replace("- ", "")).collect()

@@ -409,7 +409,7 @@ impl Reader<'_> {
         let tags = self.list(at, Kind::Object(&TAG))?;
         let field = |tag: &Node, name| tag.get(name).and_then(Node::as_text).map(str::to_owned);
         let tags = tags.as_list().unwrap_or_default().iter();
-        Ok(Node::map(tags.filter_map(|tag| Some((field(tag, "key")?, Node::Text(field(tag, "value")?))))))
+        Ok(Node::map(tags.filter_map(|tag| Some((field(tag, "key")?, Node::text(field(tag, "value")?))))))
     }
 
     /// At the top of a complete state a wrong key would mean that the whole state is deleted, elsewhere it is just not

@@ -323,12 +323,12 @@ impl ServerLoop {
         if !record.has_lost_way_back {
             let mut before = record.unit.before_node();
             if let Node::Map(entries) = &mut before {
-                entries.insert("apiVersion", Node::text(&self.workloads.desired.api_version));
+                entries.insert("apiVersion", Node::text(&*self.workloads.desired.api_version));
             }
             fields.insert("before", before);
         }
         let waits_for = open.map(|open| self.guarded.waits_for(open, self.now())).unwrap_or_default();
-        fields.insert("waitsFor", Node::List(waits_for.into_iter().map(Node::Text).collect()));
+        fields.insert("waitsFor", Node::List(waits_for.into_iter().map(Node::text).collect()));
         fields.insert("keptIn", Node::text(if self.guarded.is_kept_on_disk { "DISK" } else { "MEMORY" }));
         fields.retain(|_, node| !node.is_empty_container());
         node

@@ -170,7 +170,7 @@ impl Rig {
     /// A field of an update, as a client reads it.
     pub fn read(&mut self, number: u64, path: &str) -> String {
         match self.update_node(number, path) {
-            Node::Text(text) => text,
+            Node::Text(text) => text.to_string(),
             other => serde_json::to_string(&other).unwrap(),
         }
     }

@@ -495,7 +495,7 @@ fn with_defaults(mut tree: Node) -> Node {
             workload.insert("restartPolicy", Node::text("NEVER"));
         }
         if let Some(Node::Text(config)) = workload.get_mut("runtimeConfig") {
-            *config = config.trim().to_owned();
+            *config = config.trim().into();
         }
     }
     tree

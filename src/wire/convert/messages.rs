@@ -399,12 +399,13 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
         let mut read = Vec::new();
         for state in message.workloadStates {
-            let execution = tree::read_phase(&state.executionState.unwrap_or_default(), &mut Left::unbounded());
+            let bytes = state.executionState.unwrap_or_default();
+            let execution = tree::read_phase(&bytes, &mut Left::unbounded());
             let (Some(instance), Ok((info, Some(phase)))) = (state.instanceName.into_option(), execution) else {
                 log::debug!("Skipping an incomplete workload state.");
                 continue;
             };
-            let info = info.as_deref().unwrap_or_default();
+            let info = info.unwrap_or_default();
             // Additional info of a state that a program stores, in bytes. Agents of other implementations send all that
             // their engine writes.
             let info = &info[..info.floor_char_boundary(ADDITIONAL_INFO_MAX)];
@@ -516,7 +517,7 @@ fn read_request(bytes: &[u8], left: &mut Left) -> Decoded<Request> {
     match last_of(bytes, 2..=6)? {
         Some((2, update)) => {
             let id = last_of(bytes, REQUEST_ID..=REQUEST_ID)?.map(|(_, id)| left.text(id)).transpose()?;
-            return Ok(Request { id: id.unwrap_or_default(), content: read_update(update, left)? });
+            return Ok(Request { id: id.unwrap_or_default().to_owned(), content: read_update(update, left)? });
         }
         Some((3, read)) => check_masks(read, left)?,
         _ => {}
@@ -533,7 +534,7 @@ fn read_update(bytes: &[u8], left: &mut Left) -> Decoded<RequestContent> {
             Field { number: 1, value: Value::Bytes(bytes) } => state = Some(bytes),
             Field { number: number @ (2 | RESTART_WORKLOADS), value: Value::Bytes(text) } => {
                 left.take(PART)?;
-                (if number == 2 { &mut masks } else { &mut restart }).push(left.text(text)?);
+                (if number == 2 { &mut masks } else { &mut restart }).push(left.text(text)?.to_owned());
             }
             Field { number: ROLLBACK_OF, value: Value::Varint(number) } => rollback_of = Some(number),
             _ => {}

@@ -127,10 +127,9 @@ impl Left {
     }
 
     /// The text that `bytes` are.
-    fn text(&mut self, bytes: &[u8]) -> Decoded<String> {
+    fn text<'b>(&mut self, bytes: &'b [u8]) -> Decoded<&'b str> {
         self.take(bytes.len())?;
-        let text = std::str::from_utf8(bytes).map_err(|_| ConvertError(NO_TEXT.to_owned()))?;
-        Ok(text.to_owned())
+        std::str::from_utf8(bytes).map_err(|_| ConvertError(NO_TEXT.to_owned()))
     }
 }
 

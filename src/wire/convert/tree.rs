@@ -193,7 +193,7 @@ fn write_config(writer: &mut Writer, number: u32, node: &Node) {
 
 fn read_config(bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<Node> {
     match last_of(bytes, 1..=3)? {
-        Some((1, bytes)) => Ok(Node::Text(left.text(bytes)?)),
+        Some((1, bytes)) => Ok(Node::text(left.text(bytes)?)),
         Some((2, bytes)) => only(&CONFIG_LIST, bytes, depth, left),
         Some((_, bytes)) => only(&CONFIG_MAP, bytes, depth, left),
         None => Err(ConvertError::missing("config_item_enum")),
@@ -279,7 +279,7 @@ fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node
     let (info, phase) = read_phase(bytes, left)?;
     let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
     let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
-    Ok(Node::object(names.chain(info.map(|info| ("additionalInfo", Node::Text(info))))))
+    Ok(Node::object(names.chain(info.map(|info| ("additionalInfo", Node::text(info))))))
 }
 
 /// The bytes of an execution state.
@@ -291,7 +291,7 @@ pub fn write_phase(info: Option<&str>, phase: Option<Phase>) -> Vec<u8> {
 }
 
 /// Info and phase of an execution state, as far as it has them.
-pub fn read_phase(bytes: &[u8], left: &mut Left) -> Decoded<(Option<String>, Option<Phase>)> {
+pub fn read_phase<'b>(bytes: &'b [u8], left: &mut Left) -> Decoded<(Option<&'b str>, Option<Phase>)> {
     let (mut info, mut found) = (None, None);
     for field in Fields::of(bytes) {
         let field = field?;

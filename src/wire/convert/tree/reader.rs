@@ -111,7 +111,7 @@ fn entry(kind: Kind, bytes: &[u8], depth: usize, left: &mut Left) -> Decoded<(Ke
         Some(found) => value(kind, found, depth, left)?,
         None => absent(kind, depth, left)?,
     };
-    Ok((left.text(key)?.into(), node))
+    Ok((left.text(key)?.to_owned().into(), node))
 }
 
 /// Whether a value has the wire type of this kind.
@@ -127,7 +127,7 @@ fn fits(kind: Kind, value: Value<'_>) -> bool {
 fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded<Node> {
     left.take(PART)?;
     match (kind, value) {
-        (Text, Value::Bytes(bytes)) => Ok(Node::Text(left.text(bytes)?)),
+        (Text, Value::Bytes(bytes)) => Ok(Node::text(left.text(bytes)?)),
         (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
         (Choice(texts, numbers), Value::Varint(number)) => {
             let index = numbers.iter().position(|known| *known == number);
