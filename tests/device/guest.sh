@@ -61,7 +61,7 @@ case $stage in
         # A good update whose trial lasts longer than the time until the power is cut.
         web 2 20000 'sleep 1000000' >/tmp/web-2.yaml
         check "an update can be applied" ank apply --no-wait /tmp/web-2.yaml
-        check "its workload runs" within 60 says web "version 2"
+        check "its workload runs" within 240 says web "version 2"
         check "the update is open" within 30 is_phase 1 TRIAL
         cut 1
         ;;
@@ -75,7 +75,7 @@ case $stage in
         # A bad one, which fails only after the power was cut.
         web 3 60000 'sleep 15; exit 1' >/tmp/web-3.yaml
         check "a bad update can be applied" ank apply --no-wait /tmp/web-3.yaml
-        check "its workload runs" within 60 says web "version 3"
+        check "its workload runs" within 240 says web "version 3"
         check "the update is open" within 30 is_phase 2 TRIAL
         cut 2
         ;;
