@@ -119,6 +119,16 @@ impl Node {
         }
     }
 
+    /// What its texts take, in bytes.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Number(_) => 0,
+            Self::List(items) => items.iter().map(Self::text_bytes).sum(),
+            Self::Map(entries) => entries.values().map(Self::text_bytes).sum(),
+        }
+    }
+
     /// Whether this is a map or a list without entries.
     pub fn is_empty_container(&self) -> bool {
         match self {

@@ -36,10 +36,11 @@ pub fn fit(message: FromServer, limit: usize, peer: &str) -> Vec<Vec<u8>> {
     Vec::new()
 }
 
-/// An error in place of an answer of `size` bytes.
+/// An error in place of an answer of at least `size` bytes.
 pub fn too_large_answer(id: String, size: usize, limit: usize, peer: &str) -> Vec<Vec<u8>> {
-    let text =
-        format!("The answer has {size} bytes, but this client takes at most {limit}. Ask for parts with field masks.");
+    let text = format!(
+        "The answer has at least {size} bytes, but this client takes at most {limit}. Ask for parts with field masks."
+    );
     let error = write_from_server(&FromServer::Response(Response { id, content: ResponseContent::Error(text) }));
     if error.len() <= limit {
         return vec![error];

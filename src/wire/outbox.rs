@@ -22,7 +22,7 @@ use std::task::Waker;
 
 /// While so many bytes of commands, first states and log lines wait for all peers, log lines are dropped, no further agent
 /// is served, and a peer that takes nothing for [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
-pub const OTHERS_BYTES: usize = 10 * 1024 * 1024;
+pub const OTHERS_BYTES: usize = 8 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
 /// who sends one at a time does not wait for those that send many and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;
@@ -114,6 +114,10 @@ impl Outbox {
         if let FromServer::Response(Response { id, content: ResponseContent::CompleteState { state, altered } }) =
             message
         {
+            let least = state.text_bytes();
+            if least > self.message_max {
+                return self.put_too_large(id, least);
+            }
             let encoded = Arc::new(self.encode(&state, altered));
             drop(state); // It may be large, as what is sent of it.
             return self.put_state(id, &encoded);
@@ -207,13 +211,15 @@ impl Outbox {
     pub fn put_state(&self, id: String, state: &Arc<Encoded>) -> Result<(), OutboxError> {
         let head = before_state(&id, state.bytes());
         let size = head.len() + state.bytes();
-        self.put_with(|queue| {
-            if size <= self.message_max {
-                return queue.push(Kind::Answer, head, state.clone());
-            }
-            let pieces = too_large_answer(id, size, self.message_max, &self.name);
-            pieces.into_iter().try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes))
-        })
+        if size > self.message_max {
+            return self.put_too_large(id, size);
+        }
+        self.put_with(|queue| queue.push(Kind::Answer, head, state.clone()))
+    }
+
+    fn put_too_large(&self, id: String, size: usize) -> Result<(), OutboxError> {
+        let pieces = too_large_answer(id, size, self.message_max, &self.name);
+        self.put_with(|queue| pieces.into_iter().try_for_each(|bytes| queue.push_bytes(Kind::Refusal, bytes)))
     }
 
     /// Whether a response would be sent soon, however large it is: hardly any other waits or is being sent, and less than

@@ -72,7 +72,7 @@ pub enum EndpointError {
 }
 
 /// Room for the large messages of all connections until they are served, in bytes. A larger one goes alone.
-pub(super) const LARGE_MESSAGES: usize = 10 * 1024 * 1024;
+pub(super) const LARGE_MESSAGES: usize = 8 * 1024 * 1024;
 
 /// All connections of the server.
 pub struct ServerEndpoint {
