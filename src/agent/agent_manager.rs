@@ -24,13 +24,10 @@ use crate::platform::watchdog::Heartbeat;
 use crate::runtime::engine_children::EarlierCalls;
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, info, warn};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
-
-/// Removals that are remembered for the case that the server wants the instance again before it has read of them.
-const REMOVED: usize = 1024;
 
 /// All decisions of an agent.
 pub struct AgentManager<C: Clock> {
@@ -42,16 +39,12 @@ pub struct AgentManager<C: Clock> {
     load: LoadSampler,
     load_due: Instant,
     found: Vec<Existing>,
-    /// Whether a hello has ever come; no listing is requested before.
-    greeted: bool,
     /// Whether a hello has come on the present connection.
     connected: bool,
     /// Whether the last report after a hello contained all instances.
     all_reported: bool,
     /// The folders that an earlier agent has left are removed.
     is_swept: bool,
-    /// Instances of which a removal was the last state reported on this connection; some at least.
-    removed: BTreeSet<InstanceName>,
     /// `None` when no such call runs any more.
     earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// When to check them next, and from when on to end them.
@@ -79,11 +72,9 @@ impl<C: Clock> AgentManager<C> {
             uplink,
             load,
             found: Vec::new(),
-            greeted: false,
             connected: false,
             all_reported: true,
             is_swept: false,
-            removed: BTreeSet::new(),
             earlier_calls,
             earlier_calls_due: None,
             status,
@@ -123,8 +114,7 @@ impl<C: Clock> AgentManager<C> {
     /// When [`Self::tick`] wants to be called next.
     pub fn due(&self) -> Instant {
         let earlier_calls = self.earlier_calls_due.map(|(at, _)| at);
-        let listings = self.runtime.listings.due().filter(|_| self.greeted);
-        let others = listings.into_iter().chain(self.runtime.conditions_due());
+        let others = self.runtime.listings.due().into_iter().chain(self.runtime.conditions_due());
         earlier_calls.into_iter().chain(others).fold(self.load_due, Instant::min)
     }
 
@@ -144,12 +134,11 @@ impl<C: Clock> AgentManager<C> {
             self.runtime.refresh_conditions();
             self.report();
         }
-        if self.greeted {
-            self.request_listings(now);
-            self.finish_hello();
-            if self.runtime.listings.give_up(now) {
-                self.settle();
-            }
+        let is_over = self.runtime.listings.give_up(now);
+        self.request_listings(now);
+        self.finish_hello();
+        if is_over {
+            self.settle();
         }
         self.prepare();
     }
@@ -206,7 +195,6 @@ impl<C: Clock> AgentManager<C> {
                 self.runtime.session_ended();
                 self.runtime.store.mark_foreign_stale();
                 self.logs.cancel_all();
-                self.removed.clear();
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => {
@@ -267,12 +255,10 @@ impl<C: Clock> AgentManager<C> {
 
     fn on_hello(&mut self, added: Vec<AddedWorkload>) {
         info!("Received the server hello with '{}' added workloads.", added.len());
-        let wanted = added.into_iter().filter(is_acceptable);
-        let wanted = wanted.map(|added| (added.instance.workload.clone(), added)).collect();
-        (self.greeted, self.connected) = (true, true);
+        self.connected = true;
         self.load_due = self.now() + LOAD_INTERVAL;
         self.report_load();
-        self.runtime.hello(wanted);
+        self.runtime.hello(by_name(added));
         self.report();
         let dropped = self.runtime.store.drop_stale();
         self.runtime.listings.want(|_| true);
@@ -316,7 +302,7 @@ impl<C: Clock> AgentManager<C> {
         if !self.runtime.awaits_listings {
             return;
         }
-        if self.runtime.listings.hold_up_hello(self.now()) {
+        if self.runtime.listings.hold_up_hello() {
             return self.take_existing(false);
         }
         self.take_existing(true);
@@ -324,18 +310,7 @@ impl<C: Clock> AgentManager<C> {
         self.settle();
         self.runtime.report_ends_of_unknown();
         self.report();
-        // The server may think that we are gone.
-        self.report_waiting(true);
         self.report_all();
-    }
-
-    /// Reports the instances that wait behind their predecessors and have not been reported, `all` or those that were removed.
-    fn report_waiting(&mut self, all: bool) {
-        let waiting = self.runtime.waits_behind_another().filter(|instance| all || self.removed.contains(instance));
-        let unreported = waiting.filter(|instance| self.runtime.store.get(instance).is_none());
-        let states: Vec<_> = unreported.filter_map(|instance| self.runtime.waits_to_start(instance)).collect();
-        self.runtime.reports.extend(states);
-        self.report();
     }
 
     /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
@@ -351,30 +326,32 @@ impl<C: Clock> AgentManager<C> {
 
     // ------------------------------------------------------- plans and states
 
+    // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
+    // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
     fn on_plan(&mut self, plan: WorkloadPlan) {
         debug!(
             "Received a new desired state with '{}' added and '{}' deleted workloads.",
             plan.added.len(),
             plan.deleted.len()
         );
-        let plan = WorkloadPlan { added: plan.added.into_iter().filter(is_acceptable).collect(), ..plan };
-        for change in RuntimeManager::<C>::changes(plan) {
-            self.runtime.submit(change);
-            self.report();
+        let mut added = by_name(plan.added);
+        // [impl->swdd~agent-deletes-workload~1]
+        for deleted in plan.deleted {
+            let name = deleted.instance.workload.clone();
+            // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
+            let new = added.remove(&name);
+            self.runtime.submit(name, new, Some(deleted));
+        }
+        // [impl->swdd~agent-added-creates-workload~1]
+        for (name, new) in added {
+            self.runtime.submit(name, Some(new), None);
         }
         self.request_listings(self.now());
         self.settle();
-        // The server may read of the earlier end of an instance after it has wanted it again, and show no state of it.
-        self.report_waiting(false);
     }
 
-    /// Acts on what is wanted when all of it is known: what is replaced together is started in the order of its dependencies.
     fn settle(&mut self) {
-        for name in self.runtime.take_unsettled() {
-            self.runtime.settle(&name);
-            self.report();
-        }
-        self.runtime.settle_unlisted();
+        self.runtime.settle();
         self.report();
     }
 
@@ -392,11 +369,6 @@ impl<C: Clock> AgentManager<C> {
         while let Some(WorkloadState { instance, state }) = self.runtime.reports.pop_front() {
             let shown = self.runtime.store.set_own(&instance, state);
             let phase = shown.phase;
-            if phase != Phase::Removed {
-                self.removed.remove(&instance);
-            } else if self.removed.len() < REMOVED {
-                self.removed.insert(instance.clone());
-            }
             self.uplink.put(WorkloadState::new(instance.clone(), shown));
             self.runtime.state_changed(&instance.workload);
             if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
@@ -423,6 +395,11 @@ fn is_acceptable(added: &AddedWorkload) -> bool {
         warn!("Ignoring added workload '{}': its name is not valid.", excerpt(&added.instance.to_string()));
     }
     acceptable
+}
+
+/// Those that are acceptable.
+fn by_name(added: Vec<AddedWorkload>) -> BTreeMap<Name, AddedWorkload> {
+    added.into_iter().filter(is_acceptable).map(|added| (added.instance.workload.clone(), added)).collect()
 }
 
 #[cfg(test)]

@@ -4,26 +4,25 @@
 //! Thread: `scheduler`, which owns it.
 //! Owns: the records, the engines. Takes: plans of the server, listings, states. Gives: wishes to `wl:<name>` (never waits),
 //! states to report.
-//! Costs: a state change looks only at the workloads that wait for that one; how many others wait does not matter.
 
 use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
 use super::events::{PreparationReport, SchedulerEvent};
 use super::probes::short_info;
-use super::wish_slot::{OnExisting, Preparation, Surplus, Wish, WishSender, WorkloadOrder, wish_slot};
-use super::workload_control_loop::{Connector, LoopContext, WorkloadControlLoop};
+use super::wish_slot::{Preparation, Surplus, Wish, WishSender, wish_slot};
+use super::workload_control_loop::{Connector, Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, DeletedWorkload, WorkloadPlan};
+use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
 use crate::model::workload::{AddCondition, DeleteCondition, RestartPolicy, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::threads;
-use crate::runtime::{ContainerId, ListedContainer};
+use crate::runtime::ListedContainer;
 use crossbeam_channel::Sender;
 use log::{error, info, warn};
 use next::Staged;
@@ -57,16 +56,6 @@ pub fn on_threads<C: Clock>() -> StartLoop<C> {
     })
 }
 
-/// What is wanted of one workload from now on.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Change {
-    pub name: Name,
-    /// What is to run of it. It waits for its dependencies.
-    pub new: Option<AddedWorkload>,
-    /// What has to go first, and what others must have reached before it goes.
-    pub deleted: Option<DeletedWorkload>,
-}
-
 /// All about one workload.
 #[derive(Default)]
 struct Record {
@@ -74,8 +63,6 @@ struct Record {
     /// What others must have reached before what there is may go.
     stop_after: BTreeMap<String, DeleteCondition>,
     waits: Waits,
-    /// By whose states it is decided about again.
-    waits_for: BTreeSet<String>,
     /// Why it may not run whatever its dependencies do.
     held_back: Option<String>,
     /// Why it may not be started yet whatever its dependencies do.
@@ -138,6 +125,12 @@ impl Record {
         self.wanted.as_ref().filter(|_| self.waits != Waits::No)
     }
 
+    /// Whether a state of this other workload may let it go on.
+    fn waits_for(&self, other: &str) -> bool {
+        let needs = |added: &AddedWorkload| added.workload.dependencies.contains_key(other);
+        self.waits != Waits::No && (self.stop_after.contains_key(other) || self.wanted.as_ref().is_some_and(needs))
+    }
+
     fn accounts_for(&self, instance: &InstanceName) -> bool {
         self.object.as_ref().is_some_and(|object| object.wishes.accounts_for(instance))
     }
@@ -168,8 +161,6 @@ pub struct RuntimeManager<C: Clock> {
     run_loop: StartLoop<C>,
     keep_ended_since: Option<u64>,
     records: BTreeMap<Name, Record>,
-    /// The workloads that wait for another one, by the name of that one.
-    waiters: BTreeMap<String, BTreeSet<Name>>,
     /// How far starts are prepared, when a workload does not say it.
     prepare_level: PrepareLevel,
     /// A list of what is to be staged has come since the session began.
@@ -223,7 +214,6 @@ impl<C: Clock> RuntimeManager<C> {
             run_loop,
             keep_ended_since,
             records: BTreeMap::new(),
-            waiters: BTreeMap::new(),
         }
     }
 
@@ -232,37 +222,14 @@ impl<C: Clock> RuntimeManager<C> {
         self.listings.request(&self.context.engines, inbox, self.context.clock.now());
     }
 
-    // ------------------------------------------------------ plans to changes
+    // ------------------------------------------------------ what is wanted
 
-    /// The changes of a plan, deletes first.
-    // [impl->swdd~agent-transforms-update-workload-message-to-workload-operations~1]
-    // [impl->swdd~agent-handle-deleted-before-added-workloads~1]
-    pub fn changes(plan: WorkloadPlan) -> Vec<Change> {
-        // [impl->swdd~agent-deletes-workload~1]
-        let delete = |deleted: DeletedWorkload| {
-            let name = deleted.instance.workload.clone();
-            Change { name, new: None, deleted: Some(deleted) }
-        };
-        let mut changes: Vec<Change> = plan.deleted.into_iter().map(delete).collect();
-        let deletes: BTreeMap<Name, usize> =
-            changes.iter().enumerate().map(|(index, change)| (change.name.clone(), index)).collect();
-        for added in plan.added {
-            let name = added.instance.workload.clone();
-            match deletes.get(&name) {
-                // [impl->swdd~agent-updates-deleted-and-added-workloads~1]
-                Some(index) => changes[*index].new = Some(added),
-                // [impl->swdd~agent-added-creates-workload~1]
-                None => changes.push(Change { name, new: Some(added), deleted: None }),
-            }
-        }
-        changes
-    }
-
-    /// Takes in what is wanted now; [`Self::settle`] does what may be done of it.
+    /// Takes in what is to run of a workload from now on, and what has to go first; [`Self::settle`] does what may be done of
+    /// it.
     // [impl->swdd~agent-handles-new-workload-operations]
     // [impl->swdd~agent-update-on-add-known-workload~1]
     // [impl->swdd~agent-add-on-update-missing-workload~1]
-    pub fn submit(&mut self, Change { name, new, deleted }: Change) {
+    pub fn submit(&mut self, name: Name, new: Option<AddedWorkload>, deleted: Option<DeletedWorkload>) {
         let _source = log_source(name.clone());
         let record = self.records.entry(name.clone()).or_default();
         let waited = record.waiting().map(|added| added.instance.clone());
@@ -300,10 +267,11 @@ impl<C: Clock> RuntimeManager<C> {
         self.unsettled.push(name);
     }
 
-    /// The workloads to be settled now.
-    pub fn take_unsettled(&mut self) -> Vec<Name> {
+    /// Does what may be done when all that is wanted now is known: what is replaced together is started in the order of its
+    /// dependencies. Decides again about what waits for listings.
+    pub fn settle(&mut self) {
         if self.awaits_listings {
-            return Vec::new();
+            return;
         }
         let (mut names, mut seen) = (std::mem::take(&mut self.unsettled), BTreeSet::new());
         names.retain(|name| seen.insert(name.clone()));
@@ -312,24 +280,14 @@ impl<C: Clock> RuntimeManager<C> {
                 self.unstaged.entry(name.clone()).or_insert(None);
             }
         }
-        names
-    }
-
-    /// Decides again about what waits for listings.
-    pub fn settle_unlisted(&mut self) {
-        let names: Vec<Name> =
-            self.records.iter().filter(|(_, record)| record.unlisted.is_some()).map(|(name, _)| name.clone()).collect();
-        self.decide_all(&names);
-    }
-
-    /// Does what may be done of a workload of which something else is wanted now.
-    pub fn settle(&mut self, name: &Name) {
-        let others = self.update_withheld();
-        self.decide(name, true);
+        let mut others = self.update_withheld();
+        names.iter().for_each(|name| self.decide(name, true));
+        let unlisted = self.records.iter().filter(|(_, record)| record.unlisted.is_some());
+        others.extend(unlisted.map(|(name, _)| name.clone()));
         self.decide_all(&others);
     }
 
-    // ------------------------------------------------------- changes to orders
+    // ------------------------------------------------------- from wanted to orders
 
     fn decide_all(&mut self, names: &[Name]) {
         names.iter().for_each(|name| self.decide(name, false));
@@ -342,7 +300,7 @@ impl<C: Clock> RuntimeManager<C> {
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
         let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
-        record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime, self.context.clock.now()));
+        record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime));
         let record = &self.records[name];
         let is_again = record.starts_again();
         let runs = wanted.as_ref().filter(|wanted| record.runs(wanted));
@@ -365,17 +323,15 @@ impl<C: Clock> RuntimeManager<C> {
                 (record.stop_after.clone(), self.may_stop(name))
             };
             let is_news = requested || before != Waits::ToStop;
-            if !may_stop {
+            if !may_stop || self.unstaged.contains_key(name) {
                 // [impl->swdd~agent-enqueues-unfulfilled-delete~1]
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
-                self.reports.extend(is_news.then(|| waiting_to_stop(old)));
-                return self.wait(name, Waits::ToStop, users);
-            }
-            if self.unstaged.contains_key(name) {
-                let new = wanted.filter(|new| is_news && new.instance != *old);
+                self.reports.extend((is_news && !may_stop).then(|| waiting_to_stop(old)));
+                let new = wanted.filter(|new| is_news && new.instance != *old && !record.accounts_for(&new.instance));
                 self.reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
                 // Those that it went after let it stop, whatever comes in their places.
-                return self.wait(name, Waits::ToStop, BTreeMap::new());
+                let users = if may_stop { BTreeMap::new() } else { users };
+                return self.wait(name, Waits::ToStop, users);
             }
         }
         let may_start = |new: &AddedWorkload| {
@@ -419,25 +375,10 @@ impl<C: Clock> RuntimeManager<C> {
     /// What the workload waits for from now on; `users` are those that its old instance goes after.
     fn wait(&mut self, name: &Name, waits: Waits, users: BTreeMap<String, DeleteCondition>) {
         let Some(record) = self.records.get_mut(name) else { return };
-        let needs = record.wanted.iter().flat_map(|added| added.workload.dependencies.keys());
-        let needs = needs.filter(|_| waits != Waits::No);
-        let waits_for: BTreeSet<String> = needs.chain(users.keys()).cloned().collect();
         if waits != Waits::ToStop {
             self.unstaged.remove(name);
         }
         (record.waits, record.stop_after) = (waits, users);
-        let before = std::mem::replace(&mut record.waits_for, waits_for);
-        for other in before.difference(&record.waits_for) {
-            if let Some(names) = self.waiters.get_mut(other) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.waiters.remove(other);
-                }
-            }
-        }
-        for other in record.waits_for.difference(&before) {
-            self.waiters.entry(other.clone()).or_default().insert(name.clone());
-        }
         self.forget_if_empty(name);
     }
 
@@ -480,7 +421,8 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
     pub fn state_changed(&mut self, workload: &str) {
-        let waiting: Vec<Name> = self.waiters.get(workload).into_iter().flatten().cloned().collect();
+        let waiting = self.records.iter().filter(|(_, record)| record.waits_for(workload));
+        let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
         self.decide_all(&waiting);
     }
 
@@ -571,12 +513,6 @@ impl<C: Clock> RuntimeManager<C> {
         record.waiting().filter(|added| added.instance == *instance).map(|_| record.waiting_to_start(instance))
     }
 
-    /// The instances whose predecessors wait for others before they stop.
-    pub fn waits_behind_another(&self) -> impl Iterator<Item = &InstanceName> {
-        let behind = self.records.values().filter(|record| record.waits == Waits::ToStop);
-        behind.filter_map(Record::waiting).map(|added| &added.instance)
-    }
-
     /// Whether this instance waits for others before it is deleted or replaced.
     pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
         let record = self.records.get(&instance.workload).filter(|record| record.waits == Waits::ToStop);
@@ -622,47 +558,42 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-workload-obj-update-command~1]
     fn start(&mut self, added: AddedWorkload) {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
-        let mut order = self.order(&added);
+        self.check_order(&added);
         let found = self.found.remove(&name);
         if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
-            if !object.ending && object.start_again_for.as_ref() == Some(&added) {
-                order.existing = OnExisting::StartAgain;
-            } else {
+            if object.ending || object.start_again_for.as_ref() != Some(&added) {
                 info!("Updating workload '{name}'.");
             }
             if object.wishes.put_found(found.clone()).is_ok()
-                && let Ok(skipped) = object.wishes.put(Wish::Run(Box::new(order)))
+                && let Ok(skipped) = object.wishes.put(Wish::Run(added.clone()))
             {
                 (object.ending, object.start_again_for) = (false, None);
                 (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
                 return self.reports.extend(skipped.as_ref().map(removed));
             }
-            order = self.order(&added); // The loop ended just now; its last event is on the way.
-        }
+        } // Else the loop ended just now; its last event is on the way.
         self.found.extend(found.map(|found| (name, found)));
-        self.start_loop(added.instance, runtime, None, Vec::new(), Some(Wish::Run(Box::new(order))));
+        self.start_loop(added.instance.clone(), runtime, None, Vec::new(), Some(Wish::Run(added)));
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
     /// its runtime is not known.
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
         let object = self.records.get(&instance.workload)?.object.as_ref()?;
-        if object.wishes.has_prepared(instance) {
-            return None; // It has only one that was never started.
+        if self.store.get(instance)?.phase == Phase::PendingWaitingToStart {
+            return None; // What it may have was never started.
         }
         self.context.engines.get(&object.runtime).map(|source| (source.connect)())
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
-    fn order(&self, added: &AddedWorkload) -> WorkloadOrder {
-        let AddedWorkload { instance, workload } = added;
+    fn check_order(&self, AddedWorkload { instance, workload }: &AddedWorkload) {
         let name = &instance.workload;
         if !self.context.engines.contains_key(&workload.runtime) {
             warn!("Could not find runtime '{}'. Workload '{name}' not scheduled.", workload.runtime);
         } else if !control_interface::is_wanted(&workload.control_interface_access) {
             info!("No control interface access specified for workload '{name}'");
         }
-        WorkloadOrder { added: added.clone(), existing: OnExisting::Replace }
     }
 
     /// Starts the control loop of a workload.
@@ -672,18 +603,16 @@ impl<C: Clock> RuntimeManager<C> {
         &mut self,
         instance: InstanceName,
         runtime: Name,
-        held: Option<ContainerId>,
+        held: Option<Held>,
         surplus: Vec<Surplus>,
         wish: Option<Wish>,
     ) {
         let (wishes, slot) = wish_slot();
-        let workload = match &wish {
-            Some(Wish::Run(order)) => Some(order.added.workload.clone()),
-            Some(Wish::End) | None => None,
-        };
+        let workload = wish.as_ref().and_then(Wish::added).map(|added| added.workload.clone());
+        let serves = held.as_ref().filter(|_| wish.is_none()).and_then(|held| held.serves.clone());
+        let start_again_for = serves.map(|(added, _)| added);
         let (context, random, creates) = (self.context.clone(), self.random.fork(), held.is_none());
         let ending = matches!(wish, Some(Wish::End)) || (wish.is_none() && creates);
-        let held = held.map(|id| (runtime.clone(), id));
         let control_loop = WorkloadControlLoop::new(instance.clone(), held, context, random, slot);
         let name = instance.workload.clone();
         // The other end is still here.
@@ -692,7 +621,7 @@ impl<C: Clock> RuntimeManager<C> {
         wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let started = (self.run_loop)(&name, Box::new(control_loop));
         let shown = instance.clone();
-        let (start_again_for, preparation, prepared) = (None, None, None);
+        let (preparation, prepared) = (None, None);
         let object =
             WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
         let record = self.records.entry(name.clone()).or_default();
@@ -739,15 +668,14 @@ impl Record {
         let named = named.filter(|named| !runs && Some(named) != waited.as_ref());
         let is_gone =
             |instance: &InstanceName| new.is_none_or(|new| new.instance != *instance) && !self.accounts_for(instance);
-        let wishes = self.object.as_ref().map(|object| &object.wishes);
-        let is_pending = |new: &&AddedWorkload| wishes.is_some_and(|wishes| wishes.forget_end(&new.instance));
-        let came_back = new.filter(is_pending).map(|new| removed(&new.instance));
-        // The end of what was prepared is reported by its control loop, unless a new one takes its place.
-        let is_prepared = |instance: &InstanceName| {
-            wishes.filter(|_| new.is_none()).is_some_and(|wishes| wishes.report_end(instance))
+        // The end of what was to be prepared is reported by its control loop, unless a new one takes its place.
+        let ordered = self.object.as_ref().filter(|_| new.is_none());
+        let is_prepared = |gone: &InstanceName| {
+            let preparation = ordered.and_then(|object| Some((object, object.preparation.as_ref()?)));
+            preparation.is_some_and(|(object, one)| one.added.instance == *gone && object.wishes.report_end(gone))
         };
         let ended = waited.into_iter().chain(named).filter(|gone| is_gone(gone) && !is_prepared(gone));
-        came_back.into_iter().chain(ended.map(|ended| removed(&ended)).collect::<Vec<_>>()).collect()
+        ended.map(|ended| removed(&ended)).collect()
     }
 
     /// What is to be shown of what waits to be started, if that has changed.

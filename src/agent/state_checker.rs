@@ -14,6 +14,7 @@ use crate::limits::{POLL_INTERVAL, REPAIR_INTERVAL, STACK_LARGE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::names::InstanceName;
 use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::sync::Mutex;
 use crate::platform::threads::{self, Thread};
 use crate::platform::watchdog::Heartbeat;
 use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
@@ -21,6 +22,7 @@ use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pause before a container that a listing misses is looked up again; only then it counts as lost.
@@ -487,8 +489,8 @@ enum Exits {
 struct System {
     engine: &'static str,
     exits: Exits,
-    /// Holds the connector between two listings.
-    idle_connector: (Sender<Connector>, Receiver<Connector>),
+    /// Locked during a listing.
+    connector: Arc<Mutex<Connector>>,
     listings: Sender<ListResult>,
 }
 
@@ -498,14 +500,10 @@ impl SystemEnv for System {
     /// A hanging engine hangs this one thread only.
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     fn start_listing(&mut self) {
-        let (put_back, take) = self.idle_connector.clone();
-        let listings = self.listings.clone();
+        let (connector, listings) = (self.connector.clone(), self.listings.clone());
         let thread = threads::spawn(format!("list:{}", self.engine), STACK_LARGE, move || {
-            // It is there: the last listing put it back before it sent its result.
-            let Ok(mut connector) = take.recv() else { return };
-            let result = connector.list();
-            let _ = put_back.send(connector); // Fails only when the agent ends.
-            let _ = listings.send(result);
+            let result = connector.lock().list();
+            let _ = listings.send(result); // Fails only when the agent ends.
         });
         if let Err(error) = thread {
             let _ = self.listings.try_send(Err(RuntimeError::Failed(format!("no thread for a listing: {error}"))));
@@ -541,9 +539,8 @@ pub fn start(
     // Ended processes waiting for one state checker; their watcher waits when it is full.
     let (exits_sender, exits) = bounded(64);
     let (listings, results) = bounded(1);
-    let idle_connector = bounded(1);
-    let _ = idle_connector.0.send(connector); // Empty, and both ends are here.
-    let system = System { engine, exits: Exits::NotNeeded(exits_sender), idle_connector, listings };
+    let connector = Arc::new(Mutex::new(connector));
+    let system = System { engine, exits: Exits::NotNeeded(exits_sender), connector, listings };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
         run(StateChecker::new(system, SystemClock, settings), &commands, exits, &results, &heartbeat);
     })

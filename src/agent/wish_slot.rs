@@ -19,25 +19,6 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A workload to run.
-#[derive(Debug)]
-pub struct WorkloadOrder {
-    pub added: AddedWorkload,
-    /// What becomes of a container that is there.
-    pub existing: OnExisting,
-}
-
-/// What becomes of a container that is there when a workload is to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnExisting {
-    /// It is removed first.
-    Replace,
-    /// It has ended and is started again, where its engine can do that.
-    StartAgain,
-    /// It runs, or it ended and shall stay as it is.
-    TakeOver,
-}
-
 /// What is to be prepared beside what runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preparation {
@@ -63,15 +44,16 @@ pub struct Surplus {
 #[derive(Debug)]
 pub enum Wish {
     /// It runs, and nothing else of it but what is prepared.
-    Run(Box<WorkloadOrder>),
+    Run(AddedWorkload),
     /// Nothing of it is there but what is prepared.
     End,
 }
 
 impl Wish {
-    fn order(&self) -> Option<&WorkloadOrder> {
+    /// What is to run.
+    pub fn added(&self) -> Option<&AddedWorkload> {
         match self {
-            Self::Run(order) => Some(order),
+            Self::Run(added) => Some(added),
             Self::End => None,
         }
     }
@@ -125,10 +107,10 @@ struct Slot {
     held: BTreeSet<InstanceName>,
     preparation: Option<Preparation>,
     preparation_is_new: bool,
+    /// Instances that were to be prepared, and are not to be any more.
+    ended: Vec<InstanceName>,
     /// What an earlier agent has prepared.
     found: Option<(AddedWorkload, PreparedContainer)>,
-    /// The instances of which there is, or may be, a container that was prepared.
-    prepared: BTreeSet<InstanceName>,
     surplus: Vec<Surplus>,
     /// What else has happened, in order.
     events: VecDeque<SlotEvent>,
@@ -175,12 +157,11 @@ impl Shared {
 
 impl Slot {
     fn wants(&self, instance: &InstanceName) -> bool {
-        self.wish.as_ref().and_then(Wish::order).is_some_and(|order| order.added.instance == *instance)
+        self.wish.as_ref().and_then(Wish::added).is_some_and(|added| added.instance == *instance)
     }
 
     fn find(&mut self, found: Option<(AddedWorkload, PreparedContainer)>) {
-        if let Some((added, _)) = &found {
-            self.prepared.insert(added.instance.clone());
+        if found.is_some() {
             (self.found, self.preparation_is_new) = (found, true);
         }
     }
@@ -206,11 +187,8 @@ impl WishSender {
         slot.cancel_call();
         let replaced = slot.wish.replace(wish);
         slot.is_new = true;
-        let skipped = replaced.as_ref().and_then(Wish::order).map(|order| order.added.instance.clone());
+        let skipped = replaced.as_ref().and_then(Wish::added).map(|added| added.instance.clone());
         let skipped = skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance));
-        // Of what was prepared the control loop reports the end.
-        let skipped =
-            skipped.filter(|instance| !slot.prepared.contains(instance) || !slot.held.insert(instance.clone()));
         drop(slot);
         self.shared.wake();
         Ok(skipped)
@@ -245,6 +223,16 @@ impl WishSender {
         })
     }
 
+    /// Lets the control loop report the end of an instance that was to be prepared. Returns whether it will.
+    pub fn report_end(&self, instance: &InstanceName) -> bool {
+        let end = |slot: &mut Slot| {
+            slot.held.insert(instance.clone());
+            slot.ended.push(instance.clone());
+            slot.preparation_is_new = true;
+        };
+        self.change(end).is_ok()
+    }
+
     fn change(&self, change: impl FnOnce(&mut Slot)) -> Result<(), LoopEnded> {
         let mut slot = self.shared.slot.lock();
         if slot.closed {
@@ -254,28 +242,6 @@ impl WishSender {
         drop(slot);
         self.shared.wake();
         Ok(())
-    }
-
-    /// Lets the control loop report the end of an instance that waited. Returns whether it will, because it has, or may
-    /// have, a container that was prepared.
-    pub fn report_end(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.slot.lock();
-        let is_prepared = !slot.closed && slot.prepared.contains(instance);
-        if is_prepared {
-            slot.held.insert(instance.clone());
-        }
-        is_prepared
-    }
-
-    /// The instance is wanted again. Returns whether its end has not been reported yet.
-    pub fn forget_end(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.slot.lock();
-        slot.prepared.contains(instance) && slot.held.remove(instance)
-    }
-
-    /// Whether there is, or may be, a container of the instance that was prepared and not started.
-    pub fn has_prepared(&self, instance: &InstanceName) -> bool {
-        self.shared.slot.lock().prepared.contains(instance)
     }
 
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
@@ -314,8 +280,8 @@ impl WishSlot {
     }
 
     /// Reads the workload that is to run as soon as the wish is taken.
-    pub fn peek<T>(&self, read: impl FnOnce(&WorkloadOrder) -> T) -> Option<T> {
-        self.shared.slot.lock().wish.as_ref().and_then(Wish::order).map(read)
+    pub fn peek<T>(&self, read: impl FnOnce(&AddedWorkload) -> T) -> Option<T> {
+        self.shared.slot.lock().wish.as_ref().and_then(Wish::added).map(read)
     }
 
     /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
@@ -332,11 +298,7 @@ impl WishSlot {
         slot.is_new = false;
         removed.into_iter().for_each(|removed| _ = slot.held.remove(removed));
         let wish = slot.wish.take();
-        if let Some(order) = wish.as_ref().and_then(Wish::order) {
-            let instance = order.added.instance.clone();
-            slot.prepared.remove(&instance);
-            slot.held.insert(instance);
-        }
+        slot.held.extend(wish.as_ref().and_then(Wish::added).map(|added| added.instance.clone()));
         wish
     }
 
@@ -348,6 +310,11 @@ impl WishSlot {
     /// What is to be prepared.
     pub fn preparation(&self) -> Option<Preparation> {
         self.shared.slot.lock().preparation.clone()
+    }
+
+    /// Instances that were to be prepared, and are not to be any more; once.
+    pub fn take_ended(&self) -> Vec<InstanceName> {
+        std::mem::take(&mut self.shared.slot.lock().ended)
     }
 
     /// What an earlier agent has prepared; once.
@@ -364,26 +331,12 @@ impl WishSlot {
     /// instance is wanted again, nor when nobody counts on it.
     pub fn release(&self, instance: &InstanceName) -> bool {
         let mut slot = self.shared.slot.lock();
-        slot.prepared.remove(instance);
         slot.held.remove(instance) && !slot.wants(instance)
-    }
-
-    /// As [`Self::release`], of an instance that is prepared for its return: not when it will not come back, since its end
-    /// is that of what is prepared then.
-    pub fn release_ended(&self, instance: &InstanceName) -> bool {
-        let mut slot = self.shared.slot.lock();
-        let comes_back = slot.preparation.as_ref().is_some_and(|wanted| wanted.added.instance == *instance);
-        comes_back && slot.held.remove(instance) && !slot.wants(instance)
     }
 
     /// Whether the control loop has to report the end of this instance.
     pub fn holds(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().held.contains(instance)
-    }
-
-    /// There may be a container of this instance soon that is prepared.
-    pub fn note_prepared(&self, instance: &InstanceName) {
-        self.shared.slot.lock().prepared.insert(instance.clone());
     }
 
     /// Whether there is a wish that was not taken.
@@ -445,8 +398,8 @@ impl WishSlot {
     /// Refuses everything from now on if there is nothing to do; returns whether it does.
     pub fn close_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
-        slot.closed =
-            slot.wish.is_none() && slot.surplus.is_empty() && slot.preparation.is_none() && slot.found.is_none();
+        let has_nothing_to_do = slot.wish.is_none() && slot.surplus.is_empty() && slot.ended.is_empty();
+        slot.closed = has_nothing_to_do && slot.preparation.is_none() && slot.found.is_none();
         slot.closed
     }
 
@@ -491,12 +444,12 @@ mod tests {
     fn run(config: &str) -> Wish {
         let workload = Arc::new(Workload::new("A", "podman", config));
         let added = AddedWorkload { instance: workload.instance_name("w"), workload };
-        Wish::Run(Box::new(WorkloadOrder { added, existing: OnExisting::Replace }))
+        Wish::Run(added)
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
         let wish = slot.take(Some(&instance(removed)))?;
-        Some(wish.order().map_or("end".to_owned(), |order| order.added.workload.runtime_config.to_string()))
+        Some(wish.added().map_or("end".to_owned(), |added| added.workload.runtime_config.to_string()))
     }
 
     fn observed(slot: &WishSlot) -> Option<Phase> {
@@ -574,7 +527,7 @@ mod tests {
         let (sender, slot) = wish_slot();
         sender.put(run("a")).unwrap();
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
-        let is_first = |wish: &Wish| wish.order().is_some_and(|order| order.added.instance == instance("a"));
+        let is_first = |wish: &Wish| wish.added().is_some_and(|added| added.instance == instance("a"));
         for newer in [run("b"), Wish::End] {
             sender.put(newer).unwrap();
             assert!(slot.take_if(None, is_first).is_none());

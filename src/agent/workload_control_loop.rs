@@ -21,9 +21,10 @@ use super::folder_removal::remove_folder;
 use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlots};
 use super::state_checker::WatchCommand;
-use super::wish_slot::{OnExisting, Preparation, SlotEvent, Wish, WishSlot, WorkloadOrder};
+use super::wish_slot::{Preparation, SlotEvent, Wish, WishSlot};
 use crate::limits::REMOVAL_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::Workload;
 use crate::platform::clock::Clock;
@@ -82,6 +83,14 @@ pub struct LoopContext<C> {
     pub probes: Arc<dyn Probes>,
 }
 
+/// A container of an earlier life of the agent.
+pub struct Held {
+    pub runtime: Name,
+    pub id: ContainerId,
+    /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended and is started again.
+    pub serves: Option<(AddedWorkload, bool)>,
+}
+
 /// Runs one workload.
 pub struct WorkloadControlLoop<C: Clock> {
     context: LoopContext<C>,
@@ -93,6 +102,8 @@ pub struct WorkloadControlLoop<C: Clock> {
     is_empty: bool,
     /// The runtime of what is, or shall be, there.
     runtime: Name,
+    /// As [`Held::serves`], until there is a wish.
+    serves: Option<(AddedWorkload, bool)>,
     /// What to run; `None` when nothing shall run.
     wanted: Option<Arc<Workload>>,
     control: Option<ControlInterface>,
@@ -109,8 +120,6 @@ pub struct WorkloadControlLoop<C: Clock> {
     told: Option<PreparationReport>,
     /// Engine calls until now.
     calls: u64,
-    /// A wish waits for the end of the call that it has cancelled.
-    wish_waits: bool,
     watching: bool,
     /// How often what is wanted was started, or taken over from an earlier life of the agent.
     starts: u32,
@@ -126,11 +135,11 @@ pub struct WorkloadControlLoop<C: Clock> {
 enum Stage {
     Idle,
     /// Nothing is started before all that is too many is removed.
-    BehindRemoval(Start),
-    WaitingForSlot(Start, SlotRequest),
+    BehindRemoval,
+    WaitingForSlot(SlotRequest),
     /// A call of the start is under way.
     Calling(Calling),
-    RetryAt(Instant, Start),
+    RetryAt(Instant),
     RestartAt(Instant, Ended),
     /// A container that was taken over is only created. It is replaced then if it still does not run.
     CreatedUntil(Instant),
@@ -142,19 +151,8 @@ enum Stage {
 impl Stage {
     /// Whether nothing but the start is waited for.
     fn leads_to_start(&self) -> bool {
-        matches!(self, Self::BehindRemoval(_) | Self::WaitingForSlot(..) | Self::Calling(_) | Self::Gone(_))
+        matches!(self, Self::BehindRemoval | Self::WaitingForSlot(_) | Self::Calling(_) | Self::Gone(_))
     }
-}
-
-/// How to start.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// Make a new container.
-    New,
-    /// As `New` after the retry limit was reached: a failure is not reported again.
-    Revival,
-    /// Start the container that ended.
-    Existing,
 }
 
 /// What follows when the old container is gone.
@@ -184,16 +182,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// It holds nothing of `instance` yet, or a container of an earlier life.
     pub fn new(
         instance: InstanceName,
-        held: Option<(Name, ContainerId)>,
+        held: Option<Held>,
         context: LoopContext<C>,
         random: fastrand::Rng,
         slot: WishSlot,
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff, None);
         let is_empty = held.is_none();
-        let (runtime, container) = held.unzip();
-        if !is_empty {
+        let (mut runtime, mut container, mut serves) = (Name::default(), None, None);
+        if let Some(held) = held {
             slot.hold(&instance);
+            (runtime, container, serves) = (held.runtime, Some(held.id), held.serves);
         }
         Self {
             context,
@@ -201,7 +200,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             slot,
             instance,
             is_empty,
-            runtime: runtime.unwrap_or_default(),
+            runtime,
+            serves,
             wanted: None,
             control: None,
             container,
@@ -211,7 +211,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             next: None,
             told: None,
             calls: 0,
-            wish_waits: false,
             watching: false,
             starts: 0,
             failed_creates: 0,
@@ -243,14 +242,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Handles one event if there is one, else does what there is to do for the next start.
     pub fn step(&mut self) -> Step {
         let _source = log_source(self.instance.workload.clone());
-        let now = self.context.clock.now();
-        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= now);
+        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.context.clock.now());
         if let Some(event) = self.slot.next() {
             self.on_event(event);
-        } else if let Stage::WaitingForSlot(start, request) = &self.stage
-            && let Some(slot) = request.try_take()
-        {
-            self.start(*start, Some(slot));
         } else if is_due(self.stage_due()) {
             self.on_timer();
         } else if is_due(self.removal_due()) {
@@ -271,9 +265,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_) => None,
+            Stage::Idle | Stage::BehindRemoval | Stage::Gone(_) => None,
+            Stage::WaitingForSlot(request) => request.is_given().then(|| self.context.clock.now()),
             Stage::Calling(calling) => Some(calling.due),
-            Stage::RetryAt(at, _) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
+            Stage::RetryAt(at) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
             }
         }
@@ -293,8 +288,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
             SlotEvent::Preparation => self.on_preparation(),
             SlotEvent::Surplus(found) => {
                 self.add_surplus(found);
-                if let Stage::WaitingForSlot(start, _) = &self.stage {
-                    self.begin_start(*start);
+                if let Stage::WaitingForSlot(_) = self.stage {
+                    self.begin_start();
                 }
             }
             SlotEvent::Called(called) => self.on_called(called),
@@ -307,12 +302,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_timer(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             // [impl->swdd~agent-workload-control-loop-executes-retry~1]
-            Stage::RetryAt(_, start) => self.begin_start(start),
+            Stage::RetryAt(_) => self.begin_start(),
             Stage::RestartAt(_, ended) => self.restart(ended),
             Stage::CreatedUntil(_) => self.replace_only_created(),
             Stage::DeleteRetryAt(_, after) => self.try_delete(after),
+            Stage::WaitingForSlot(slot) => self.start(Some(slot)),
             Stage::Calling(calling) => self.on_call_age(calling),
-            stage @ (Stage::Idle | Stage::BehindRemoval(_) | Stage::WaitingForSlot(..) | Stage::Gone(_)) => {
+            stage @ (Stage::Idle | Stage::BehindRemoval | Stage::Gone(_)) => {
                 self.stage = stage;
             }
         }
@@ -323,58 +319,42 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Stage::Calling(calling) = &self.stage
             && calling.kind != Kind::Preparation
         {
-            self.wish_waits = true; // It has cancelled the call.
-            return;
+            return; // It has cancelled the call, and is followed when that ends.
         }
         if self.is_empty {
             return self.follow_wish();
         }
-        let existing = self.slot.peek(|order| order.existing).filter(|_| self.container.is_some());
-        match existing {
-            // [impl->swdd~agent-workload-control-loop-executes-resume~1]
-            Some(OnExisting::TakeOver) => {
-                if let Some(order) = self.take_about(OnExisting::TakeOver)
-                    && let Some(id) = self.container.take()
-                {
-                    self.take(order);
-                    self.adopt(id);
-                }
-            }
-            Some(OnExisting::StartAgain) if self.can_start_again() => {
-                if let Some(order) = self.take_about(OnExisting::StartAgain) {
-                    self.take(order);
+        let serves = self.serves.take();
+        let is_served = |wish: &Wish| serves.is_some() && wish.added() == serves.as_ref().map(|(added, _)| added);
+        if let Some(Wish::Run(added)) = self.slot.take_if(Some(&self.instance), is_served) {
+            self.take(added);
+            return match self.container.take_if(|_| serves.is_some_and(|(_, goes_on)| goes_on)) {
+                // [impl->swdd~agent-workload-control-loop-executes-resume~1]
+                Some(id) => self.adopt(id),
+                None => {
                     self.report(ExecutionState::starting_triggered());
-                    self.begin_start(Start::Existing);
+                    self.begin_start();
                 }
-            }
-            // [impl->swdd~agent-workload-control-loop-executes-update~2]
-            // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
-            // [impl->swdd~agent-workload-control-loop-executes-delete~2]
-            _ => self.delete(AfterDelete::Wish),
+            };
         }
-    }
-
-    /// Takes the wish if it is still one about the container that is there; a newer one is a new event.
-    fn take_about(&self, existing: OnExisting) -> Option<WorkloadOrder> {
-        let is_about = |wish: &Wish| matches!(wish, Wish::Run(order) if order.existing == existing);
-        match self.slot.take_if(Some(&self.instance), is_about)? {
-            Wish::Run(order) => Some(*order),
-            Wish::End => None,
-        }
+        // [impl->swdd~agent-workload-control-loop-executes-update~2]
+        // [impl->swdd~agent-workload-control-loop-executes-update-delete-only~1]
+        // [impl->swdd~agent-workload-control-loop-executes-delete~2]
+        self.delete(AfterDelete::Wish);
     }
 
     /// Starts what is wanted; nothing of the workload is there.
     fn follow_wish(&mut self) {
-        if let Some(Wish::Run(order)) = self.slot.take(None) {
-            self.create(*order);
+        if let Some(Wish::Run(added)) = self.slot.take(None) {
+            self.create(added);
         }
     }
 
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
-    fn create(&mut self, order: WorkloadOrder) {
-        self.take(order);
+    fn create(&mut self, added: AddedWorkload) {
+        self.take(added);
         self.report(ExecutionState::starting_triggered());
-        self.begin_start(Start::New);
+        self.begin_start();
     }
 
     fn end_if_done(&mut self) -> Step {
@@ -397,10 +377,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.lifecycle_started(false);
     }
 
-    /// Makes `order` the one to run. Nothing of an earlier one counts any more.
+    /// This is to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
-    fn take(&mut self, order: WorkloadOrder) {
-        let added = order.added;
+    fn take(&mut self, added: AddedWorkload) {
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.runtime = added.workload.runtime.clone();
         (self.instance, self.wanted) = (added.instance, Some(added.workload));
@@ -457,9 +436,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    fn keeps_control_interface(&self, next: &WorkloadOrder) -> bool {
-        let (folder, access) =
-            (self.control_folder(&next.added.instance), &next.added.workload.control_interface_access);
+    fn keeps_control_interface(&self, next: &AddedWorkload) -> bool {
+        let (folder, access) = (self.control_folder(&next.instance), &next.workload.control_interface_access);
         self.control.as_ref().is_some_and(|control| control.serves(&folder, access))
     }
 

@@ -211,11 +211,6 @@ pub struct ControlInterface {
 }
 
 impl ControlInterface {
-    /// The host folder to mount.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Whether it may serve a workload with this folder and these rules as it is.
     pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
         self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)

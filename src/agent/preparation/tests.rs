@@ -311,7 +311,7 @@ fn an_add_waits_until_what_was_prepared_before_is_gone() {
     far(&mut rig, Phase::Running);
     rig.add(&[plain("w")]);
     assert!(rig.engine.take_calls().is_empty(), "there would be two");
-    assert_eq!(rig.sent()[..2], ["w Removed", TRIGGERED]);
+    assert_eq!(rig.sent()[..1], [TRIGGERED]);
     rig.engine.set_stuck("w", false);
     rig.agent.pass(MINUTE);
     assert_eq!(rig.engine.take_calls(), ["delete w", "create w"]);
@@ -351,7 +351,8 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     let new = wanted_with("w", "image: new", |_| {});
     rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
-    assert_eq!(rig.sent(), ["w Stopping(WaitingToStop)"]);
+    let waits = ["w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"];
+    assert_eq!(rig.sent(), [&["w Stopping(WaitingToStop)"], &waits[..]].concat());
     user(Phase::Succeeded)(&mut rig);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)", "w Removed", TRIGGERED, "w Running(Ok)"]);

@@ -4,10 +4,11 @@
 //! Thread: `scheduler`; part of [`RuntimeManager`].
 
 use super::next::{is_prepared, surplus_of};
-use super::{Change, Existing, RuntimeManager, Waits, removed};
+use super::{Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
-use crate::agent::wish_slot::{OnExisting, Surplus, Wish};
+use crate::agent::wish_slot::{Surplus, Wish};
+use crate::agent::workload_control_loop::Held;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
 use crate::model::messages::AddedWorkload;
@@ -37,7 +38,7 @@ impl<C: Clock> RuntimeManager<C> {
                 record.wanted == new && (record.waits != Waits::No || is_carried_out)
             });
             if !is_settled {
-                self.submit(Change { name, new, deleted: None });
+                self.submit(name, new, None);
             }
         }
     }
@@ -139,22 +140,22 @@ impl<C: Clock> RuntimeManager<C> {
             return self.remove(surplus);
         };
         surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
-        let held = Some(container.id.clone());
+        let id = container.id.clone();
+        let held = |serves| Some(Held { runtime: runtime.clone(), id, serves });
         self.unsettled.push(name.clone());
         let Some(added) = wanted else {
             info!("Deleting existing workload '{name}', which is not needed.");
-            return self.start_loop(container.instance, runtime, held, surplus, None);
+            return self.start_loop(container.instance, runtime.clone(), held(None), surplus, None);
         };
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if is_active && self.stays(added, &runtime, &container) {
             info!("Resuming workload '{name}'");
-            let mut order = self.order(added);
-            order.existing = OnExisting::TakeOver;
+            self.check_order(added);
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
             self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
-            let wish = Some(Wish::Run(Box::new(order)));
-            return self.start_loop(added.instance.clone(), runtime, held, surplus, wish);
+            let (held, wish) = (held(Some((added.clone(), true))), Some(Wish::Run(added.clone())));
+            return self.start_loop(added.instance.clone(), runtime.clone(), held, surplus, wish);
         }
         let reuse = is_active
             && is_unchanged(added, &runtime, &container)
@@ -163,10 +164,8 @@ impl<C: Clock> RuntimeManager<C> {
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
-        self.start_loop(container.instance, runtime, held, surplus, None);
-        if let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) {
-            object.start_again_for = reuse.then(|| added.clone());
-        }
+        let held = held(reuse.then(|| (added.clone(), false)));
+        self.start_loop(container.instance, runtime.clone(), held, surplus, None);
     }
 
     /// Gives containers to remove to the control loop of their workload, or to one made for that.

@@ -18,10 +18,9 @@ use std::time::Instant;
 /// The listings of all engines.
 pub struct Listings {
     engines: BTreeMap<Name, EngineListing>,
-    /// Until when hellos, and workloads of other engines, wait for engines without a listing; `None` before the first
-    /// request. After a reconnect all of our containers are known.
+    /// Until when hellos, and workloads of other engines, wait for engines without a listing; from the first request on.
     first_until: Option<Instant>,
-    /// That time is over.
+    /// That time is over. After a reconnect all of our containers are known.
     is_over: bool,
 }
 
@@ -35,21 +34,21 @@ struct EngineListing {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ListingState {
-    /// Not requested, or the state checker had no room for the request.
+    /// No hello has come, or the engine is not there, so it has no containers. It is requested with the next hello, and
+    /// when another workload wants this engine.
     #[default]
+    Unwanted,
+    /// To be requested, or the state checker had no room for the request.
     Wanted,
     Requested,
     Known,
-    /// The engine is not there, so it has no containers. It is requested again with the next hello, and when another
-    /// workload wants this engine.
-    NotInstalled,
     /// The engine failed; request it again then.
     Failed(Instant),
 }
 
 impl ListingState {
     fn is_known(self) -> bool {
-        matches!(self, Self::Known | Self::NotInstalled)
+        matches!(self, Self::Known | Self::Unwanted)
     }
 }
 
@@ -65,13 +64,9 @@ impl Listings {
     }
 
     /// Whether a hello has to wait for the first listings.
-    pub fn hold_up_hello(&self, now: Instant) -> bool {
+    pub fn hold_up_hello(&self) -> bool {
         let is_open = |state| matches!(state, ListingState::Wanted | ListingState::Requested);
-        !self.is_over(now) && self.engines.values().any(|engine| is_open(engine.state))
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        self.first_until.is_some_and(|until| until <= now)
+        !self.is_over && self.engines.values().any(|engine| is_open(engine.state))
     }
 
     /// When something is to be done without an event: see [`Self::give_up`] and [`Self::are_due`].
@@ -80,13 +75,13 @@ impl Listings {
             ListingState::Failed(again) => Some(again),
             _ => None,
         });
-        again.chain(self.first_until.filter(|_| !self.is_over)).min()
+        again.chain(self.first_until).min()
     }
 
     /// Whether from now on nothing but the workloads of an engine waits for its listing. What it lists later and is too
     /// much is removed then.
     pub fn give_up(&mut self, now: Instant) -> bool {
-        let is_now = !self.is_over && self.is_over(now);
+        let is_now = self.first_until.take_if(|until| *until <= now).is_some();
         self.is_over |= is_now;
         for (runtime, _) in self.engines.iter().filter(|(_, engine)| is_now && !engine.state.is_known()) {
             warn!("Starting workloads of other runtimes although '{runtime}' has not listed its containers.");
@@ -100,10 +95,10 @@ impl Listings {
     }
 
     /// Why a workload of this runtime may not be started now: an engine may have a container of it.
-    pub(super) fn hold_up(&self, runtime: &str, now: Instant) -> Option<String> {
+    pub(super) fn hold_up(&self, runtime: &str) -> Option<String> {
         self.engines.get(runtime)?;
         let mut missing = self.engines.iter().filter(|(_, engine)| !engine.state.is_known());
-        let (name, engine) = missing.find(|(name, _)| ***name == *runtime || !self.is_over(now))?;
+        let (name, engine) = missing.find(|(name, _)| ***name == *runtime || !self.is_over)?;
         let why = if engine.error.is_empty() { "it has not listed its containers" } else { &engine.error };
         Some(format!("Waiting for '{name}', which may have a container of it: {}", reason(why)))
     }
@@ -111,7 +106,7 @@ impl Listings {
     /// The server has sent a hello, or a workload wants one of these engines: when it was not installed, it may be by now.
     pub fn want(&mut self, is_it: impl Fn(&str) -> bool) {
         for (name, engine) in &mut self.engines {
-            if engine.state == ListingState::NotInstalled && is_it(name) {
+            if engine.state == ListingState::Unwanted && is_it(name) {
                 engine.state = ListingState::Wanted;
             }
         }
@@ -125,7 +120,9 @@ impl Listings {
     // [impl->swdd~agent-existing-workloads-finds-list~1]
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
     pub(super) fn request(&mut self, engines: &Engines, inbox: &Sender<SchedulerEvent>, now: Instant) {
-        self.first_until.get_or_insert(now + FIRST_LISTING_MAX);
+        if !self.is_over {
+            self.first_until.get_or_insert(now + FIRST_LISTING_MAX);
+        }
         for (runtime, listing) in self.engines.iter_mut().filter(|(_, listing)| listing.is_due(now)) {
             let Some(engine) = engines.get(runtime) else { continue };
             let (inbox, name) = (inbox.clone(), runtime.clone());
@@ -151,7 +148,7 @@ impl Listings {
             }
             Err(RuntimeError::NotInstalled(text)) => {
                 debug!("There are no existing '{runtime}' workloads: '{text}'");
-                listing.state = ListingState::NotInstalled;
+                listing.state = ListingState::Unwanted;
                 Some(Vec::new())
             }
             Err(error) => {
@@ -173,7 +170,7 @@ impl EngineListing {
         match self.state {
             ListingState::Wanted => true,
             ListingState::Failed(again) => again <= now,
-            ListingState::Requested | ListingState::Known | ListingState::NotInstalled => false,
+            ListingState::Unwanted | ListingState::Requested | ListingState::Known => false,
         }
     }
 }

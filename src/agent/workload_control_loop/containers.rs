@@ -6,7 +6,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Gives: states to the scheduler (may block there).
 
-use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult};
 use crate::agent::events::send_state;
@@ -185,7 +185,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn may_remove(&self, owned: &Owned) -> bool {
         let calls = matches!(self.stage, Stage::Calling(_));
         // Nothing is started any more when what is wanted can never run.
-        let is_late = || matches!(self.stage, Stage::BehindRemoval(_) | Stage::Idle) || !self.is_ours(&owned.instance);
+        let is_late = || matches!(self.stage, Stage::BehindRemoval | Stage::Idle) || !self.is_ours(&owned.instance);
         owned.call.is_none()
             && match owned.role {
                 Role::Unused => true,
@@ -226,10 +226,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
         } else if !self.removal.is_empty() {
             self.removal.due = Some(self.context.clock.now()); // As soon as they may.
         }
-        if let Stage::BehindRemoval(start) = self.stage {
+        if let Stage::BehindRemoval = self.stage {
             match failed {
-                Some((runtime, error)) => self.report_waits_for(start, &runtime, &error),
-                None if !self.removal.blocks_start() => self.begin_start(start),
+                Some((runtime, error)) => self.report_waits_for(&runtime, &error),
+                None if !self.removal.blocks_start() => self.begin_start(),
                 None => {}
             }
         }
@@ -267,15 +267,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.is_ours(instance) || self.removal.has(instance) {
             return;
         }
-        if self.next.as_ref().is_some_and(|next| next.added.instance == *instance) {
-            // It comes back, and only what is prepared for that is left.
-            if self.slot.release_ended(instance) {
-                send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
-            }
-            return;
+        // Otherwise it comes back, and what is prepared for that is left.
+        if self.next.as_ref().is_none_or(|next| next.added.instance != *instance) {
+            let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
+            self.remove_folder(&self.context.calls.folder.join(instance.folder()));
         }
-        let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
-        self.remove_folder(&self.context.calls.folder.join(instance.folder()));
         if self.slot.release(instance) {
             send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
         }
@@ -292,11 +288,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         !self.is_empty && self.instance == *instance
     }
 
-    fn report_waits_for(&mut self, start: Start, runtime: &Name, error: &RuntimeError) {
+    fn report_waits_for(&mut self, runtime: &Name, error: &RuntimeError) {
         let name = &self.instance.workload;
         debug!("Workload '{name}' waits for '{runtime}', which may have a container of it: '{error}'");
         let info = format!("Waiting for '{runtime}', which may have a container of it: {}", error.reason());
-        if start != Start::Revival && self.shown != info {
+        if !self.has_given_up() && self.shown != info {
             self.report(ExecutionState::with_info(Phase::PendingStarting, info));
         }
     }
@@ -308,7 +304,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn delete(&mut self, after: AfterDelete) {
         self.stage = Stage::Idle;
         self.next.take_if(|next| next.is_started).into_iter().for_each(|next| self.discard(next));
-        let wish_keeps = || self.slot.peek(|order| self.keeps_control_interface(order));
+        let wish_keeps = || self.slot.peek(|next| self.keeps_control_interface(next));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
         self.delete_then(after, true);
@@ -352,7 +348,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.report(ExecutionState::plain(Phase::Removed));
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
-                self.begin_start(Start::New);
+                self.begin_start();
             }
             // What follows from these is reported with the state that follows.
             AfterDelete::NotReady(cause) => self.retry_not_ready(&cause),
@@ -363,11 +359,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The instance is gone, and the newest wish comes in its place.
     fn removed(&mut self) {
         let next = match self.slot.take(Some(&self.instance)) {
-            Some(Wish::Run(order)) => Some(order),
+            Some(Wish::Run(added)) => Some(added),
             Some(Wish::End) | None => None,
         };
-        self.end_control_interface_unless(next.as_ref().is_some_and(|order| self.keeps_control_interface(order)));
-        let comes_back = next.as_ref().is_some_and(|order| order.added.instance == self.instance);
+        self.end_control_interface_unless(next.as_ref().is_some_and(|next| self.keeps_control_interface(next)));
+        let comes_back = next.as_ref().is_some_and(|added| added.instance == self.instance);
         let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
         let is_left = !comes_back && self.removal.list.iter().any(is_left);
         if comes_back {
@@ -383,7 +379,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.report(ExecutionState::plain(Phase::Removed));
         }
         match next {
-            Some(order) => self.create(*order),
+            Some(added) => self.create(added),
             None => self.wanted = None,
         }
     }

@@ -113,6 +113,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.next = Some(found);
             }
         }
+        for ended in self.slot.take_ended() {
+            self.discard_unwanted();
+            // What is still prepared of it goes first.
+            if self.next.as_ref().is_none_or(|next| next.added.instance != ended) {
+                self.released(&ended);
+            }
+        }
     }
 
     /// When [`Self::prepare`] has something to do by itself.
@@ -223,7 +230,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Whether this is what the loop is going to start next.
     pub(super) fn is_about_to_start(&self, added: &AddedWorkload) -> bool {
-        self.slot.peek(|order| order.added == *added).unwrap_or(false)
+        self.slot.peek(|wanted| wanted == added).unwrap_or(false)
     }
 
     /// Reports how far the preparation is, if that is new.
@@ -320,9 +327,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(connector) = source.map(|source| (source.connect)()) else {
             return Err(RuntimeError::Unsupported(unsupported_runtime(&new.workload.runtime)));
         };
-        if matches!(step, CallStep::Create) {
-            self.slot.note_prepared(&new.instance);
-        }
         self.calls += 1;
         let makes_container = !matches!(step, CallStep::Image);
         let (number, cancel) = (self.calls, EventFd::new().ok());

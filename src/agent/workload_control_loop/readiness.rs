@@ -4,7 +4,7 @@
 //! Owns: whether the workload is ready, its deadlines, its notify socket. Takes: [`ProbeReport`] from `probes`.
 //! Gives: [`ProbeOrder`] to `probes`, states to the scheduler (may block there).
 
-use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::{Ended, RestartBackoff};
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
@@ -466,7 +466,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let retry = self.restarts.unsuccessful();
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
         self.report(ExecutionState::retry_starting(retry, cause));
-        self.stage = Stage::RetryAt(at, Start::New);
+        self.stage = Stage::RetryAt(at);
     }
 
     // -------------------------------------------------------------------- gone

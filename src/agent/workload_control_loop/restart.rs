@@ -4,7 +4,7 @@
 //! Takes: what the state checker saw. Gives: what to watch to the state checker, states to the scheduler (may block at
 //! both).
 
-use super::{AfterDelete, Stage, Start, WorkloadControlLoop};
+use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
 use crate::agent::state_checker::WatchCommand;
 use crate::limits::CREATED_MAX;
@@ -105,7 +105,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.unwatch();
                 self.restart_control_interface();
                 self.report(ExecutionState::starting_triggered());
-                self.begin_start(Start::Existing);
+                self.begin_start();
             }
             // [impl->swdd~workload-control-loop-restarts-workloads-using-update~1]
             Ended::Badly | Ended::Well => self.delete(AfterDelete::Restart),

@@ -5,14 +5,14 @@
 
 use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
-use super::{Stage, Start, WorkloadControlLoop};
+use super::{Stage, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
 use crate::agent::events::send_state;
 use crate::agent::preparation::host_paths;
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
-use crate::agent::start_slots::{StartSlot, Use};
+use crate::agent::start_slots::{SlotRequest, Use};
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
@@ -24,11 +24,10 @@ use std::time::{Duration, Instant};
 
 /// The call of a start that is under way.
 pub(super) struct Calling {
-    start: Start,
     pub(super) kind: Kind,
     number: u64,
     /// Until the start has taken so long that others need it.
-    slot: Option<StartSlot>,
+    slot: Option<SlotRequest>,
     since: Instant,
     /// When to report next for how long it has been running.
     pub(super) due: Instant,
@@ -45,7 +44,7 @@ pub(super) enum Kind {
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    pub(super) fn begin_start(&mut self, start: Start) {
+    pub(super) fn begin_start(&mut self) {
         if self.source().is_none() {
             // [impl->swdd~agent-skips-unknown-runtime~1]
             let runtime = self.wanted.as_ref().map_or("", |workload| &workload.runtime);
@@ -58,25 +57,26 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.discard_unwanted();
         self.add_surplus(self.slot.take_surplus()); // They may have come just now.
         if self.removal.blocks_start() {
-            self.stage = Stage::BehindRemoval(start);
+            self.stage = Stage::BehindRemoval;
             return;
         }
         let request = self.context.slots.request(Use::Start, self.slot.waker());
-        match request.try_take() {
-            Some(slot) => self.start(start, Some(slot)),
-            None => self.stage = Stage::WaitingForSlot(start, request),
+        if request.is_given() {
+            self.start(Some(request));
+        } else {
+            self.stage = Stage::WaitingForSlot(request);
         }
     }
 
     /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
-    pub(super) fn start(&mut self, start: Start, slot: Option<StartSlot>) {
+    pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
         self.stage = Stage::Idle;
         let given = self.next.as_ref().filter(|next| next.is_started);
         if let Some(call) = given.and_then(|given| given.call.as_ref()) {
             let (number, cancel) = (call.number, call.cancel.clone());
-            return self
-                .await_call(Calling::new(start, Kind::Preparation, number, slot, self.context.clock.now()), cancel);
+            let calling = Calling::new(Kind::Preparation, number, slot, self.context.clock.now());
+            return self.await_call(calling, cancel);
         }
         let given = self.next.take_if(|next| next.is_started).and_then(|given| given.container);
         // A disk needs less; what takes longer is created anew.
@@ -90,9 +90,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => (Kind::Plain, self.container.clone().map_or(CallStep::Run, CallStep::StartAgain)),
         };
         let now = self.context.clock.now();
-        match checked.and_then(|()| self.make_ready(kind)) {
-            Ok(new) => self.call_engine(start, kind, step, new, slot),
-            Err(error) => self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error)),
+        let call = checked.and_then(|()| self.make_ready(kind)).and_then(|new| {
+            self.restarts.starting(now);
+            self.call(step, new)
+        });
+        match call {
+            Ok(Call { number, cancel, .. }) => self.await_call(Calling::new(kind, number, slot, now), cancel),
+            Err(error) => self.on_start_ended(kind, Err(error)),
         }
     }
 
@@ -112,17 +116,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Ok(NewContainer { control_interface, ..new })
     }
 
-    fn call_engine(&mut self, start: Start, kind: Kind, step: CallStep, new: NewContainer, slot: Option<StartSlot>) {
-        let now = self.context.clock.now();
-        self.restarts.starting(now);
-        match self.call(step, new) {
-            Ok(Call { number, cancel, .. }) => {
-                self.await_call(Calling::new(start, kind, number, slot, now), cancel);
-            }
-            Err(error) => self.on_start_ended(Calling::new(start, kind, 0, slot, now), Err(error)),
-        }
-    }
-
     /// From now on a newer wish cancels the call.
     fn await_call(&mut self, calling: Calling, cancel: Option<EventFd>) {
         self.stage = Stage::Calling(calling);
@@ -138,7 +131,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         while calling.due <= calling.since + age {
             calling.due += CREATE_AGE_INTERVAL;
         }
-        if calling.start != Start::Revival {
+        if !self.has_given_up() {
             let age = format!(" The create has been running for {} s.", age.as_secs());
             let mut info = self.shown.clone();
             info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
@@ -155,8 +148,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 if calling.kind == Kind::Preparation {
                     return self.on_preparation_of_start_ended(calling, result);
                 }
-                self.on_start_ended(calling, result);
-                if std::mem::take(&mut self.wish_waits) && self.slot.has_wish() {
+                self.on_start_ended(calling.kind, result);
+                drop(calling); // Its slot is for others, whatever takes its time now.
+                if self.slot.has_wish() {
                     self.on_wish();
                 }
                 return;
@@ -180,12 +174,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
             self.next = Some(next);
         }
         if self.removal.blocks_start() {
-            return self.begin_start(calling.start); // What has to go first came meanwhile.
+            return self.begin_start(); // What has to go first came meanwhile.
         }
-        self.start(calling.start, calling.slot);
+        self.start(calling.slot);
     }
 
-    fn on_start_ended(&mut self, Calling { start, kind, .. }: Calling, result: CallResult) {
+    fn on_start_ended(&mut self, kind: Kind, result: CallResult) {
         let error = match result {
             Ok(CallDone::Started(id, process)) => return self.on_started(id, process),
             Ok(_) => return,
@@ -200,14 +194,14 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
                 let may_run = matches!(error, RuntimeError::TimedOut(_) | RuntimeError::Failed(_));
                 self.remove_own(if may_run { Role::Surplus } else { Role::Unused });
-                self.begin_start(start);
+                self.begin_start();
             }
             // The engine was not called, so a container that was to be started again is still there to be removed.
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
             RuntimeError::NotInstalled(text) | RuntimeError::NotStarted(text) => {
                 let is_ours = !text.contains(". Execution of '");
-                self.on_create_failed(start, text, &if is_ours { text.clone() } else { error.reason() });
+                self.on_create_failed(text, &if is_ours { text.clone() } else { error.reason() });
             }
             RuntimeError::TimedOut(_) | RuntimeError::Failed(_) => {
                 match self.container {
@@ -217,7 +211,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 if matches!(error, RuntimeError::TimedOut(_)) {
                     self.may_be_left(Search::InstanceLate);
                 }
-                self.on_create_failed(start, &error.to_string(), &error.reason());
+                self.on_create_failed(&error.to_string(), &error.reason());
             }
         }
     }
@@ -236,27 +230,32 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The log gets the whole `cause`, the state the `reason` in it.
     // [impl->swdd~agent-workload-control-loop-retries-workload-creation-on-create-failure~1]
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
-    pub(super) fn on_create_failed(&mut self, start: Start, cause: &str, reason: &str) {
+    pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
         let now = self.context.clock.now();
-        if start == Start::Revival {
+        if self.has_given_up() {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
-            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
         self.failed_creates = self.failed_creates.saturating_add(1);
         let retry = self.failed_creates;
         // [impl->swdd~agent-workload-control-loop-limits-retry-attempts~1]
-        if self.context.retry_limit.is_some_and(|limit| retry > limit) {
+        if self.has_given_up() {
             warn!("No more retries to create workload '{}'. Error: '{cause}'", self.instance.workload);
             // [impl->swdd~agent-workload-control-loop-retry-limit-set-execution-state~2]
             self.report(ExecutionState::no_more_retries(reason));
-            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL, Start::Revival);
+            self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
             return;
         }
         info!("Retrying workload creation for: '{}'. Error: '{cause}'", self.instance.workload);
         self.report(ExecutionState::retry_starting(retry, reason));
-        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random), Start::New);
+        self.stage = Stage::RetryAt(now + retry_delay(retry, &mut self.random));
+    }
+
+    /// Whether the retry limit was reached. It is tried on from time to time, and failures are not reported again.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.context.retry_limit.is_some_and(|limit| self.failed_creates > limit)
     }
 
     /// The workload can never run as it is; only an update helps.
@@ -270,7 +269,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 }
 
 impl Calling {
-    fn new(start: Start, kind: Kind, number: u64, slot: Option<StartSlot>, now: Instant) -> Self {
-        Self { start, kind, number, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
+    fn new(kind: Kind, number: u64, slot: Option<SlotRequest>, now: Instant) -> Self {
+        Self { kind, number, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
     }
 }

@@ -120,21 +120,20 @@ impl Rig {
         }
     }
 
-    fn order(&self, config: &str) -> WorkloadOrder {
+    fn order(&self, config: &str) -> AddedWorkload {
         self.order_with(config, |_| {})
     }
 
-    fn order_with(&self, config: &str, change: impl FnOnce(&mut Workload)) -> WorkloadOrder {
+    fn order_with(&self, config: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
         let mut workload = Workload::new("agent_A", "podman", config);
         change(&mut workload);
-        let added = AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) };
-        WorkloadOrder { added, existing: OnExisting::Replace }
+        AddedWorkload { instance: workload.instance_name("web"), workload: Arc::new(workload) }
     }
 
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = Some(("podman".into(), id.clone()));
+        let held = Some(Held { runtime: "podman".into(), id: id.clone(), serves: None });
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
@@ -144,8 +143,8 @@ impl Rig {
     }
 
     /// This is to run. Nothing was skipped.
-    fn want(&mut self, order: WorkloadOrder) {
-        assert_eq!(self.wishes.put(Wish::Run(Box::new(order))), Ok(None));
+    fn want(&mut self, order: AddedWorkload) {
+        assert_eq!(self.wishes.put(Wish::Run(order)), Ok(None));
         self.run();
     }
 
@@ -157,8 +156,11 @@ impl Rig {
         self.want(self.order_with(config, change));
     }
 
-    fn want_existing(&mut self, existing: OnExisting, config: &str, change: impl FnOnce(&mut Workload)) {
-        self.want(WorkloadOrder { existing, ..self.order_with(config, change) });
+    /// The container that is there serves this.
+    fn want_existing(&mut self, config: &str, change: impl FnOnce(&mut Workload)) {
+        let order = self.order_with(config, change);
+        self.control_loop.serves = Some((order.clone(), true));
+        self.want(order);
     }
 
     /// Nothing is to run any more.
@@ -749,8 +751,8 @@ fn a_newer_wish_during_a_create_cancels_it_and_is_followed() {
         let mut rig = Rig::new();
         let (wishes, slot) = wish_slot();
         rig.control_loop.slot = slot;
-        let newer = update.map_or(Wish::End, |config| Wish::Run(Box::new(rig.order(config))));
-        wishes.put(Wish::Run(Box::new(rig.order("a")))).unwrap();
+        let newer = update.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
+        wishes.put(Wish::Run(rig.order("a"))).unwrap();
         rig.engine.during_next_create(move || {
             wishes.put(newer).unwrap();
             std::mem::forget(wishes); // The agent keeps its end.
@@ -805,7 +807,7 @@ fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there(
         rig.engine.inject(Call::Delete, [Fault::Fails]);
         rig.want_config("b");
         rig.states();
-        let wish = next.map_or(Wish::End, |config| Wish::Run(Box::new(rig.order(config))));
+        let wish = next.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
         assert_eq!(rig.wishes.put(wish), Ok(skipped.then(|| instance("b"))), "{next:?}");
         rig.run();
         assert_eq!(rig.states(), [stopping("a"), gone("a"), last], "{next:?}");
@@ -978,7 +980,7 @@ fn starts_after_the_first_are_counted_until_an_update() {
     rig.observe(ExecutionState::exited(1));
     assert_eq!(counted(&mut rig), 1);
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = RestartPolicy::Always);
+    rig.want_existing("a", |workload| workload.restart_policy = RestartPolicy::Always);
     assert_eq!(counted(&mut rig), 0, "taken over");
     rig.observe(ExecutionState::exited(1));
     assert_eq!(counted(&mut rig), 1);
@@ -1077,7 +1079,7 @@ fn states_of_an_earlier_start_are_ignored() {
 fn resume_watches_reports_nothing_and_restarts_with_everything() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    rig.want_existing(OnExisting::TakeOver, "a", |workload| {
+    rig.want_existing("a", |workload| {
         workload.restart_policy = RestartPolicy::Always;
         allow(workload, "agents");
     });
@@ -1099,7 +1101,7 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
     for policy in RestartPolicy::ALL {
         let mut rig = Rig::new();
         rig.hold("a", ExecutionState::plain(Phase::Running));
-        rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = *policy);
+        rig.want_existing("a", |workload| workload.restart_policy = *policy);
         let created = ExecutionState::with_info(Phase::PendingStarting, "created");
         rig.observe(created.clone());
         assert!(rig.engine.take_calls().is_empty(), "its engine may be restarting it");
@@ -1120,7 +1122,7 @@ fn a_container_that_was_taken_over_and_was_never_started_is_replaced() {
 fn an_end_of_a_container_that_was_only_created_counts_like_any_other() {
     let mut rig = Rig::new();
     rig.hold("a", ExecutionState::plain(Phase::Running));
-    rig.want_existing(OnExisting::TakeOver, "a", |workload| workload.restart_policy = RestartPolicy::Never);
+    rig.want_existing("a", |workload| workload.restart_policy = RestartPolicy::Never);
     rig.observe(ExecutionState::with_info(Phase::PendingStarting, "created"));
     rig.observe(ExecutionState::exited(0));
     assert_eq!(rig.control_loop.due(), None);
@@ -1216,7 +1218,7 @@ fn an_agent_that_ends_leaves_the_control_interface_of_its_workloads() {
     rig.create("a", |workload| allow(workload, "agents"));
     let before = rig.input_inode("a");
     let _open = rig.open_input();
-    rig.want_existing(OnExisting::TakeOver, "a", |workload| allow(workload, "agents"));
+    rig.want_existing("a", |workload| allow(workload, "agents"));
     rig.hold("a", ExecutionState::plain(Phase::Running));
     assert_eq!(rig.input_inode("a"), before, "who has it open goes on");
     assert!(rig.control_folder("a").join("output").exists());

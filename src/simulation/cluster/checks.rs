@@ -7,18 +7,16 @@ use crate::model::messages::Request;
 use crate::wire::peer::PeerId;
 
 impl Node {
-    /// What its agent keeps although nothing explains it: each waiting operation, reason to wait and waiter belongs to
+    /// What its agent keeps although nothing explains it: each waiting operation and reason to wait belongs to
     /// a workload that it has.
     fn leaks(&self) -> Option<String> {
         let manager = &self.life.as_ref()?.manager;
-        let [records, waiting, waiters, conditions] = manager.sizes();
+        let [records, waiting, conditions] = manager.sizes();
         let most = self.orders.workloads();
-        let leaks = waiting > most || conditions > records || (waiting == 0 && waiters > 0);
+        let leaks = waiting > most || conditions > records;
         leaks.then(|| {
             let name = &self.name;
-            format!(
-                "agent {name} has {records} records, {waiting} of what waits with {waiters} waiters, {conditions} conditions"
-            )
+            format!("agent {name} has {records} records, {waiting} of what waits, {conditions} conditions")
         })
     }
 }
