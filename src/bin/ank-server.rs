@@ -148,7 +148,7 @@ fn serve(
     if let Some(metrics) = settings.metrics {
         let (requests, requested) = bounded(1);
         server.set_metrics(requested);
-        let text = move || metrics::requested(&requests).map(|numbers| numbers.text());
+        let text = move || metrics::requested(&requests);
         let thread = metrics_file::start(metrics, stop.clone(), text)?;
         server_threads.push(thread);
     }

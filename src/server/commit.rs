@@ -89,7 +89,7 @@ impl ServerLoop {
         self.workloads.refresh_infos(&infos);
         self.publish(changes);
         let reports: Vec<WorkloadState> = finished.into_iter().map(removed).collect();
-        self.peers.broadcast_states(&reports, None);
+        self.peers.broadcast_states(&reports);
         for (agent, plan) in per_agent(&added, for_agents) {
             if let Some(peer) = self.peers.of_agent(&agent) {
                 plan.deleted.iter().for_each(|deleted| self.deletes.note_sent(deleted));

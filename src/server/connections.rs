@@ -64,9 +64,6 @@ impl ServerLoop {
         self.peers.check(id, result);
         log::info!("Agent '{name}' connected.");
         self.deletes.forget_agent(&name);
-        self.send_first_list(&name, id, capabilities.prepares);
-        let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
-        self.peers.send(id, FromServer::ServerHello(own.collect()));
         let attributes = AgentAttributes { load: None, tags };
         let mut changes = Changes::default();
         changes.agent(&name, self.peers.agents.get(&name).map(|agent| &agent.attributes), Some(&attributes));
@@ -75,6 +72,10 @@ impl ServerLoop {
         let resent = Some(BTreeSet::new());
         let agent = Agent { peer: id, attributes, capabilities, unconfirmed: unwanted, resent };
         self.peers.agents.insert(name.clone(), agent);
+        self.guarded.lists.remove(&name);
+        self.send_list(&name);
+        let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
+        self.peers.send(id, FromServer::ServerHello(own.collect()));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
         self.waiting.charge_agent(&name, begin, self.now());
@@ -84,7 +85,7 @@ impl ServerLoop {
     pub(super) fn peer_gone(&mut self, id: PeerId) {
         // Its requests end first, so that nothing of what follows is sent for them.
         let Some(Peer { class, name, .. }) = self.remove_peer(id) else { return }; // Replaced by a newer stream, or closed before.
-        if class == Service::Agent && self.peers.of_agent(&name) == Some(id) {
+        if class == Service::Agent {
             self.agent_gone(&name);
         }
         self.end_logs_of_peer(id, class, &name);
@@ -113,7 +114,7 @@ impl ServerLoop {
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
         self.publish(changes);
         never_wanted.iter().for_each(|instance| self.end_requests_of_gone(instance));
-        self.peers.broadcast_states(&reports, None);
+        self.peers.broadcast_states(&reports);
         // Nothing waits for what is not known to run.
         self.relieve_deletes(reports.iter().map(|report| &report.instance));
     }
@@ -122,7 +123,7 @@ impl ServerLoop {
     fn remove_peer(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.streams.remove(&id)?; // Dropping its outbox ends it with status OK.
         self.end_lasting(|kind, key, _| kind != Kind::Logs && key.peer == id);
-        self.end_usage_of_peer(id);
+        self.end_usage_of_peer(&peer.name);
         self.waiting.remove_peer(id);
         if !self.waiting.is_empty() {
             self.room.0.wake_by_ref(); // Updates of it wait for no room any more.
@@ -138,11 +139,11 @@ impl ServerLoop {
         let begin = self.now();
         match message {
             ToServer::Request(request) => return self.request(id, request, room),
-            ToServer::WorkloadStates(states) => self.states_reported(id, &name, states),
-            ToServer::StatesComplete => self.all_states_reported(id, &name),
-            ToServer::AgentLoad(load) => self.load_reported(id, &name, &load),
-            ToServer::UsageResponse { number, usage } => self.usage_reported(id, &name, number, usage),
-            ToServer::Prepared(reports) => self.prepared_reported(id, &name, &reports),
+            ToServer::WorkloadStates(states) => self.states_reported(&name, states),
+            ToServer::StatesComplete => self.all_states_reported(&name),
+            ToServer::AgentLoad(load) => self.load_reported(&name, &load),
+            ToServer::UsageResponse { number, usage } => self.usage_reported(&name, number, usage),
+            ToServer::Prepared(reports) => self.prepared_reported(&name, &reports),
             ToServer::Goodbye => {
                 log::debug!("'{name}' sent a goodbye.");
                 self.peer_gone(id);
@@ -175,9 +176,9 @@ impl ServerLoop {
     // ---------------------------------------------------------------- reports
 
     /// An agent reports its own workloads only: states of others are ignored.
-    fn states_reported(&mut self, id: PeerId, name: &Name, mut states: Vec<WorkloadState>) {
+    fn states_reported(&mut self, name: &Name, mut states: Vec<WorkloadState>) {
         let all = states.len();
-        let agent = self.peers.agent_on(id, name);
+        let agent = self.peers.agents.get_mut(name);
         states.retain(|state| agent.is_some() && state.instance.agent == *name);
         if states.len() < all {
             log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
@@ -206,22 +207,22 @@ impl ServerLoop {
             );
         }
         let failures = self.new_failures(&states);
-        self.take_states(Some(id), states);
+        self.take_states(states);
         failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
     /// The first report of the agent has ended: what it lost while it was away, and is not wanted any more, is gone. Nobody
     /// else could ever report that.
-    fn all_states_reported(&mut self, id: PeerId, name: &Name) {
-        let Some(agent) = self.peers.agent_on(id, name) else { return };
+    fn all_states_reported(&mut self, name: &Name) {
+        let Some(agent) = self.peers.agents.get_mut(name) else { return };
         agent.resent = None;
         let mut gone = std::mem::take(&mut agent.unconfirmed);
         gone.retain(|instance| self.workloads.states.get(instance).is_some());
-        self.states_reported(id, name, gone.into_iter().map(removed).collect());
+        self.states_reported(name, gone.into_iter().map(removed).collect());
     }
 
-    /// Stores states that the agent with the stream `from` may report, and passes them on.
-    fn take_states(&mut self, from: Option<PeerId>, states: Vec<WorkloadState>) {
+    /// Stores states that their agent may report, and passes them on.
+    fn take_states(&mut self, states: Vec<WorkloadState>) {
         let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
@@ -242,7 +243,7 @@ impl ServerLoop {
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }
-        self.peers.broadcast_states(&states, from);
+        self.peers.broadcast_states(&states);
         self.resend_unknown_deletes(&states);
         self.relieve_deletes(states.iter().map(|state| &state.instance));
     }
@@ -282,8 +283,8 @@ impl ServerLoop {
         self.peers.send(peer, FromServer::UpdateWorkload(WorkloadPlan { added, deleted: vec![deleted] }));
     }
 
-    fn load_reported(&mut self, id: PeerId, name: &Name, load: &AgentLoad) {
-        let Some(agent) = self.peers.agent_on(id, name).filter(|_| *load.agent == **name) else {
+    fn load_reported(&mut self, name: &Name, load: &AgentLoad) {
+        let Some(agent) = self.peers.agents.get_mut(name).filter(|_| *load.agent == **name) else {
             return log::warn!("Ignoring the load of '{}' reported by '{name}'.", excerpt(&load.agent));
         };
         let before = agent.attributes.clone();

@@ -131,36 +131,19 @@ impl Meter<'_> {
     }
 
     /// A path is added to an event; `None` when that has too many parts.
-    fn add(&mut self, path: &Path, event: &mut BTreeSet<Path>) -> Option<()> {
+    fn add(&mut self, path: &Path, event: &mut Vec<Path>) -> Option<()> {
         self.parts += path.len();
-        event.insert(path.clone());
+        event.push(path.clone());
         (self.parts <= PARTS_MAX).then_some(())
     }
 }
 
-/// The paths of one event, sorted and each once.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Altered {
-    added: BTreeSet<Path>,
-    updated: BTreeSet<Path>,
-    removed: BTreeSet<Path>,
-}
-
-impl Altered {
-    fn is_empty(&self) -> bool {
-        self.all().next().is_none()
-    }
-
-    /// All paths, for the read that comes with an event.
-    fn all(&self) -> impl Iterator<Item = &[String]> + Clone {
-        self.added.iter().chain(&self.updated).chain(&self.removed).map(Vec::as_slice)
-    }
-
-    /// The paths as texts.
-    fn fields(&self) -> AlteredFields {
-        let texts = |paths: &BTreeSet<Path>| paths.iter().map(|path| path.join(".")).collect();
-        AlteredFields { added: texts(&self.added), updated: texts(&self.updated), removed: texts(&self.removed) }
-    }
+/// The paths of one event as texts.
+fn fields(altered: &[(Change, Path)]) -> AlteredFields {
+    let texts = |wanted: Change| {
+        altered.iter().filter(|(change, _)| *change == wanted).map(|(_, path)| path.join(".")).collect()
+    };
+    AlteredFields { added: texts(Change::Added), updated: texts(Change::Updated), removed: texts(Change::Removed) }
 }
 
 // ------------------------------------------------------------------ changes
@@ -174,7 +157,7 @@ pub struct Changes {
     all: Vec<(Change, Path, Node)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// The highest new node.
     Added,
@@ -282,17 +265,15 @@ impl Changes {
 
     // -------------------------------------------------------------- matching
 
-    /// The event for a subscriber with `masks`; `None` when it takes too long to find, or is too large.
-    fn matching(&self, masks: Option<&MaskTree>, meter: &mut Meter<'_>) -> Option<Altered> {
-        let mut altered = Altered::default();
+    /// The event for a subscriber with `masks`, sorted; `None` when it takes too long to find, or is too large.
+    fn matching(&self, masks: Option<&MaskTree>, meter: &mut Meter<'_>) -> Option<Vec<(Change, Path)>> {
+        let mut altered = Vec::new();
         for (change, path, tree) in &self.all {
-            let found = match change {
-                Change::Added => &mut altered.added,
-                Change::Removed => &mut altered.removed,
-                Change::Updated => &mut altered.updated,
-            };
-            find(tree, masks, path, found, meter)?;
+            let mut found = Vec::new();
+            find(tree, masks, path, &mut found, meter)?;
+            altered.extend(found.into_iter().map(|path| (*change, path)));
         }
+        altered.sort_unstable();
         Some(altered)
     }
 }
@@ -302,7 +283,7 @@ fn find(
     node: &Node,
     masks: Option<&MaskTree>,
     path: &Path,
-    found: &mut BTreeSet<Path>,
+    found: &mut Vec<Path>,
     meter: &mut Meter<'_>,
 ) -> Option<()> {
     let (is_wanted, below) = follow(masks, path, meter)?;
@@ -329,7 +310,7 @@ fn collect_below(
     node: &Node,
     wanted: &Wanted<'_>,
     path: &mut Path,
-    found: &mut BTreeSet<Path>,
+    found: &mut Vec<Path>,
     meter: &mut Meter<'_>,
 ) -> Option<()> {
     let Node::Map(entries) = node else { return Some(()) };
@@ -426,8 +407,9 @@ impl ServerLoop {
                     if altered.is_empty() {
                         return Some(Told::Nothing);
                     }
-                    let state = has_room.then(|| self.view().read_paths(altered.all()));
-                    let encoded = state.map(|state| peer.outbox.encode(&state, Some(altered.fields())));
+                    let state =
+                        has_room.then(|| self.view().read_paths(altered.iter().map(|(_, path)| path.as_slice())));
+                    let encoded = state.map(|state| peer.outbox.encode(&state, Some(fields(&altered))));
                     Some(encoded.map_or(Told::Lost, |encoded| Told::Event(Arc::new(encoded))))
                 }
             });
@@ -454,12 +436,11 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::requester::Stream;
     use crate::wire::peer::PeerId;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn commander(number: u64) -> Requester {
-        Requester { stream: Stream::Commander(PeerId(number), Name::default()), workload: None }
+        Requester { is_agent: false, source: Name::default(), peer: Some(PeerId(number)), workload: None }
     }
 
     /// CPU time in milliseconds that the test decides.
@@ -496,7 +477,7 @@ mod tests {
         time.store(11, Ordering::Relaxed);
         assert!((0..LOOK_INTERVAL).any(|_| meter.compare().is_none()));
         let path: Path = vec!["x".to_owned(); PARTS_MAX / 2];
-        let mut event = BTreeSet::new();
+        let mut event = Vec::new();
         assert!(meter.add(&path, &mut event).is_some() && meter.add(&path, &mut event).is_some());
         assert!(meter.add(&path, &mut event).is_none());
     }

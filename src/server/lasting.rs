@@ -60,14 +60,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One request for logs that is being served.
-#[derive(Debug)]
-pub struct LogCollection {
-    /// The id under which agents know it.
-    pub full_id: String,
-    /// Agents that still send lines, and of which instances.
-    pub providers: BTreeMap<Name, BTreeSet<InstanceName>>,
-}
+/// Agents that still send lines, and of which instances.
+pub type Providers = BTreeMap<Name, BTreeSet<InstanceName>>;
 
 /// A read that waits.
 #[derive(Debug)]
@@ -77,8 +71,8 @@ pub struct UsageRead {
     pub content: RequestContent,
     /// How long it waits for agents; `None` when it does not any more.
     pub until: Option<Instant>,
-    /// Agents without a sample yet.
-    pub awaited: BTreeSet<Name>,
+    /// Agents without a sample yet, with the number of the request that each has: that of the first read that waits for it.
+    pub awaited: BTreeMap<Name, u64>,
     /// Samples that have come; one may be for several reads.
     pub usage: BTreeMap<Name, Arc<AgentUsage>>,
 }
@@ -87,7 +81,7 @@ pub struct UsageRead {
 pub enum Content {
     /// The masks; `None` stands for everything. Equal masks are shared.
     Events(Option<Arc<MaskTree>>),
-    Logs(LogCollection),
+    Logs(Providers),
     Usage(UsageRead),
 }
 
@@ -96,10 +90,8 @@ impl Content {
     fn bytes(&self) -> usize {
         match self {
             Self::Events(masks) => masks.as_ref().map_or(0, |masks| masks.bytes()),
-            Self::Logs(LogCollection { full_id, providers }) => {
-                // An entry takes some 32 bytes beside the text.
-                full_id.len() + providers.values().flatten().map(|name| name.bytes() + 32).sum::<usize>()
-            }
+            // An entry takes some 32 bytes beside the text.
+            Self::Logs(providers) => providers.values().flatten().map(|name| name.bytes() + 32).sum(),
             Self::Usage(read) => read.masks.bytes() + read.content.memory_bytes(),
         }
     }
@@ -200,10 +192,10 @@ impl ServerLoop {
     /// Ends the requests that are selected. Agents are told whose lines nobody reads any more.
     pub(super) fn end_lasting(&mut self, ends: impl Fn(Kind, &RequestKey, &Lasting) -> bool) {
         let Self { lasting, peers, .. } = self;
-        for (_, ended) in lasting.0.extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting)) {
-            let Content::Logs(LogCollection { full_id, providers }) = ended.content else { continue };
+        for ((_, key), ended) in lasting.0.extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting)) {
+            let Content::Logs(providers) = ended.content else { continue };
             for provider in providers.keys().filter_map(|agent| peers.of_agent(agent)).collect::<Vec<_>>() {
-                peers.send(provider, FromServer::LogsCancel { request_id: full_id.clone() });
+                peers.send(provider, FromServer::LogsCancel { request_id: key.full_id() });
             }
         }
     }

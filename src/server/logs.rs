@@ -3,13 +3,13 @@
 //! Thread: `server`; part of [`ServerLoop`].
 
 use super::ServerLoop;
-use super::lasting::{Content, Kind, Lasting, LogCollection};
+use super::lasting::{Content, Kind, Lasting, Providers};
 use super::requester::{RequestKey, Requester};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
 use crate::wire::peer::{PeerId, Service};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 impl ServerLoop {
     /// Requests the logs of workloads from the agents that run them; what is not in the effective state is left out.
@@ -35,15 +35,14 @@ impl ServerLoop {
         }
         let (by_agent, away): (BTreeMap<_, _>, BTreeMap<_, _>) =
             by_agent.into_iter().partition(|(agent, _)| is_there(agent));
-        let full_id = self.full_id(key);
-        let mut providers: BTreeMap<Name, BTreeSet<InstanceName>> =
+        let mut providers: Providers =
             by_agent.iter().map(|(agent, own)| (agent.clone(), own.iter().cloned().collect())).collect();
         let is_served = !providers.is_empty();
         // What was requested under the same id before goes on.
-        for (agent, instances) in self.collection(key).map(|earlier| earlier.providers.clone()).unwrap_or_default() {
+        for (agent, instances) in self.providers(key).cloned().unwrap_or_default() {
             providers.entry(agent).or_default().extend(instances);
         }
-        let content = Content::Logs(LogCollection { full_id: full_id.clone(), providers });
+        let content = Content::Logs(providers);
         let lasting = Lasting { requester: requester.clone(), owner: self.rights.owner(requester), content };
         if is_served && let Err(error) = self.lasting.add(Kind::Logs, key, lasting) {
             return self.peers.refuse(key, error);
@@ -51,7 +50,7 @@ impl ServerLoop {
         for (agent, instances) in by_agent {
             let request = LogsRequest { instances, follow, tail, since: since.clone(), until: until.clone() };
             if let Some(provider) = self.peers.of_agent(&agent) {
-                self.peers.send(provider, FromServer::LogsRequest { request_id: full_id.clone(), request });
+                self.peers.send(provider, FromServer::LogsRequest { request_id: key.full_id(), request });
             }
         }
         self.peers.respond(key, ResponseContent::LogsAccepted(instances));
@@ -60,9 +59,9 @@ impl ServerLoop {
         }
     }
 
-    fn collection(&mut self, key: &RequestKey) -> Option<&mut LogCollection> {
+    fn providers(&mut self, key: &RequestKey) -> Option<&mut Providers> {
         match &mut self.lasting.get_mut(Kind::Logs, key)?.content {
-            Content::Logs(collection) => Some(collection),
+            Content::Logs(providers) => Some(providers),
             _ => None,
         }
     }
@@ -76,7 +75,7 @@ impl ServerLoop {
     /// Passes on the lines that were requested from `agent`. Others are late, or made up.
     pub(super) fn log_entries(&mut self, agent: &str, request_id: &str, mut entries: Vec<LogEntry>) {
         let Some(key) = self.log_request(request_id) else { return };
-        let (all, provided) = (entries.len(), self.collection(&key).and_then(|it| it.providers.get(agent)));
+        let (all, provided) = (entries.len(), self.providers(&key).and_then(|providers| providers.get(agent)));
         entries.retain(|entry| provided.is_some_and(|provided| provided.contains(&entry.instance)));
         if entries.len() < all {
             let (dropped, id) = (all - entries.len(), excerpt(request_id));
@@ -90,8 +89,7 @@ impl ServerLoop {
     /// Passes on the end of one instance's lines, if they were requested from `agent`. Without any more the request is over.
     pub(super) fn logs_stopped(&mut self, agent: &str, request_id: &str, instance: InstanceName) {
         let Some(key) = self.log_request(request_id) else { return };
-        let collection = self.collection(&key);
-        let is_provided = collection.is_some_and(|LogCollection { providers, .. }| {
+        let is_provided = self.providers(&key).is_some_and(|providers| {
             let is_provided = providers.get_mut(agent).is_some_and(|instances| instances.remove(&instance));
             providers.retain(|_, instances| !instances.is_empty());
             is_provided
@@ -100,7 +98,7 @@ impl ServerLoop {
             let id = excerpt(request_id);
             return log::debug!("Dropping an end of logs that '{agent}' is not to send for the request '{id}'.");
         }
-        if self.collection(&key).is_some_and(|collection| collection.providers.is_empty()) {
+        if self.providers(&key).is_some_and(|providers| providers.is_empty()) {
             self.lasting.remove(Kind::Logs, &key);
         }
         self.peers.respond(&key, ResponseContent::LogsStop(instance));
@@ -114,7 +112,7 @@ impl ServerLoop {
         }
         let keys: Vec<RequestKey> = self.lasting.of(Kind::Logs).map(|(key, _)| key.clone()).collect();
         for key in keys {
-            let Some(LogCollection { providers, .. }) = self.collection(&key) else { continue };
+            let Some(providers) = self.providers(&key) else { continue };
             let missing = providers.remove(agent).unwrap_or_default();
             if providers.is_empty() {
                 self.lasting.remove(Kind::Logs, &key);
@@ -133,17 +131,11 @@ impl ServerLoop {
         });
     }
 
-    /// The id that is unique in the cluster: with the name of the stream before it.
-    fn full_id(&self, key: &RequestKey) -> String {
-        let name = self.peers.get(key.peer).map(|peer| &*peer.name).unwrap_or_default();
-        format!("{name}@{}", key.id)
-    }
-
     /// The request with this full id. The id of the requester may contain the separator itself.
     fn log_request(&self, full_id: &str) -> Option<RequestKey> {
-        let found = full_id.split_once('@').and_then(|(name, id)| {
-            let peer = self.peers.named(name)?;
-            Some(RequestKey { peer, id: id.to_owned() })
+        let found = full_id.split_once('@').and_then(|(peer, id)| {
+            let key = RequestKey { peer: PeerId(peer.parse().ok()?), id: id.to_owned() };
+            self.peers.get(key.peer).map(|_| key)
         });
         if found.is_none() {
             log::warn!("Dropping logs for the unknown request '{}'.", excerpt(full_id));

@@ -4,7 +4,6 @@
 //! never waits.
 
 use super::ServerLoop;
-use super::modes::SwitchCounts;
 use crate::limits::METRICS_WAIT_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::names::Name;
@@ -28,63 +27,11 @@ const MODE_SWITCHES: Family = Family::counter(
     "Switches of the mode since the start of the server, by clients or because of a failure.",
 );
 
-/// Where the thread `metrics` requests the numbers: it sends where they are put.
-pub type NumbersRequest = Sender<ServerNumbers>;
-
-/// How many updates there were since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UpdateCounts {
-    accepted: u64,
-    refused: u64,
-}
-
-impl UpdateCounts {
-    /// Counts one.
-    pub fn add(&mut self, is_accepted: bool) {
-        let count = if is_accepted { &mut self.accepted } else { &mut self.refused };
-        *count = count.saturating_add(1);
-    }
-}
-
-/// What the metrics are made of.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerNumbers {
-    agents: usize,
-    /// By agent and the name of a state.
-    workloads: BTreeMap<Name, BTreeMap<&'static str, u64>>,
-    updates: UpdateCounts,
-    /// The current mode, if there is one, and the switches; `None` without modes.
-    modes: Option<(Option<String>, SwitchCounts)>,
-}
-
-impl ServerNumbers {
-    /// The metrics as text.
-    pub fn text(&self) -> String {
-        let mut text = MetricsText::default();
-        text.add(&INFO, &[("version", VERSION)], 1);
-        text.add(&AGENTS, &[], self.agents);
-        for (result, count) in [("accepted", self.updates.accepted), ("refused", self.updates.refused)] {
-            text.add(&UPDATES, &[("result", result)], count);
-        }
-        if let Some((mode, SwitchCounts { client, failure })) = &self.modes {
-            if let Some(mode) = mode {
-                text.add(&MODE, &[("mode", mode)], 1);
-            }
-            for (cause, count) in [("client", client), ("failure", failure)] {
-                text.add(&MODE_SWITCHES, &[("cause", cause)], count);
-            }
-        }
-        for (agent, states) in &self.workloads {
-            for (state, count) in states {
-                text.add(&WORKLOADS, &[("agent", agent), ("state", state)], count);
-            }
-        }
-        text.finish()
-    }
-}
+/// Where the thread `metrics` requests the numbers: it sends where their text is put.
+pub type NumbersRequest = Sender<String>;
 
 /// Requests the numbers from the server; `None` when it has ended, or is busy for long.
-pub fn requested(requests: &Sender<NumbersRequest>) -> Option<ServerNumbers> {
+pub fn requested(requests: &Sender<NumbersRequest>) -> Option<String> {
     let (reply, numbers) = bounded(1);
     requests.try_send(reply).ok()?;
     numbers.recv_timeout(METRICS_WAIT_MAX).ok()
@@ -98,7 +45,19 @@ impl ServerLoop {
 
     /// The numbers at this moment. All states of an agent are there when it has one of them: a series that comes and goes
     /// cannot be compared with others.
-    pub(super) fn numbers(&self) -> ServerNumbers {
+    pub(super) fn numbers(&self) -> String {
+        let mut text = MetricsText::default();
+        text.add(&INFO, &[("version", VERSION)], 1);
+        text.add(&AGENTS, &[], self.peers.agents.len());
+        for (result, count) in [("accepted", self.updates[1]), ("refused", self.updates[0])] {
+            text.add(&UPDATES, &[("result", result)], count);
+        }
+        if let Some(modes) = &self.workloads.modes {
+            modes.current().into_iter().for_each(|mode| text.add(&MODE, &[("mode", mode)], 1));
+            for (cause, count) in [("client", modes.switches.client), ("failure", modes.switches.failure)] {
+                text.add(&MODE_SWITCHES, &[("cause", cause)], count);
+            }
+        }
         let stored = Phase::ALL.iter().filter(|(phase, ..)| *phase != Phase::Removed);
         let none: BTreeMap<&'static str, u64> = stored.map(|(_, state, _)| (*state, 0)).collect();
         let mut workloads: BTreeMap<Name, BTreeMap<&'static str, u64>> = BTreeMap::new();
@@ -106,7 +65,11 @@ impl ServerLoop {
             let states = workloads.entry(instance.agent).or_insert_with(|| none.clone());
             *states.entry(state.phase.state()).or_default() += 1;
         }
-        let modes = self.workloads.modes.as_ref().map(|modes| (modes.current().map(str::to_owned), modes.switches));
-        ServerNumbers { agents: self.peers.agents.len(), workloads, updates: self.updates, modes }
+        for (agent, states) in &workloads {
+            for (state, count) in states {
+                text.add(&WORKLOADS, &[("agent", agent), ("state", state)], count);
+            }
+        }
+        text.finish()
     }
 }

@@ -46,7 +46,7 @@ use essential::OlderUpdates;
 use events::{Changes, CpuTime};
 use guarded::GuardedUpdates;
 use lasting::LastingRequests;
-use metrics::{NumbersRequest, UpdateCounts};
+use metrics::NumbersRequest;
 use modes::Modes;
 use mutating_hooks::{HookOutcome, MutatingHooks};
 use peers::Peers;
@@ -61,7 +61,6 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 use timings::Timings;
 use update::{StateChange, UpdateError};
-use usage::Samples;
 use waiting_requests::WaitingRequests;
 use workloads::Workloads;
 
@@ -74,8 +73,6 @@ pub enum ServerEvent {
     Hooks(HookOutcome),
     /// A peer for which requests wait may have room for responses, or more requests may be served.
     Room,
-    /// The numbers of the metrics are wanted there.
-    Metrics(NumbersRequest),
     /// There is something to do without an event, see [`ServerLoop::due`].
     Due,
 }
@@ -119,10 +116,12 @@ pub struct ServerLoop {
     waiting: WaitingRequests,
     /// What was taken out of the inbox and is not handled yet.
     arrived: VecDeque<PeerEvent>,
-    samples: Samples,
+    /// The number of the last read of what workloads use.
+    last_read: u64,
     /// Updates that came before the server switched the mode by itself.
     older_updates: OlderUpdates,
-    updates: UpdateCounts,
+    /// How many updates were refused, and accepted, since the start.
+    updates: [u64; 2],
     /// Changes without workloads, of which subscribers are notified at the end of the event.
     unpublished: Vec<Changes>,
     metrics: Option<Receiver<NumbersRequest>>,
@@ -162,7 +161,6 @@ impl ServerLoop {
     /// From now on each accepted desired state is given to `store`. To be called after the start.
     pub fn set_store(&mut self, store: StateStore) {
         self.store = Some(store);
-        self.guarded.is_kept_on_disk = true;
     }
 
     /// From now on clients that read the part `warning` receive this.
@@ -260,10 +258,13 @@ impl ServerLoop {
                     Ok(event) => ServerEvent::Peer(event),
                     Err(_) => return,
                 },
-                recv(metrics) -> reply => match reply {
-                    Ok(reply) => ServerEvent::Metrics(reply),
-                    Err(_) => { metrics = never(); continue } // Its thread has ended, as this one will.
-                },
+                recv(metrics) -> reply => {
+                    match reply {
+                        Ok(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
+                        Err(_) => metrics = never(), // Its thread has ended, as this one will.
+                    }
+                    continue;
+                }
                 // Last: a peer whose requests wait has not read its earlier responses.
                 recv(room) -> _ => ServerEvent::Room,
                 recv(due) -> _ => ServerEvent::Due,
@@ -302,7 +303,6 @@ impl ServerLoop {
             ServerEvent::Peer(PeerEvent::Closed { peer }) => self.peer_gone(peer),
             ServerEvent::Hooks(outcome) => self.hooks_done(outcome),
             ServerEvent::Room => _ = self.serve_waiting(),
-            ServerEvent::Metrics(reply) => _ = reply.try_send(self.numbers()), // Nobody waits for it any more.
             ServerEvent::Due => {}
         }
         loop {

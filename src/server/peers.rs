@@ -2,7 +2,7 @@
 //!
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`].
 
-use super::requester::{RequestKey, Requester, Stream};
+use super::requester::{RequestKey, Requester};
 use crate::limits::ANSWERS_BYTES;
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
@@ -71,19 +71,9 @@ impl Peers {
         self.streams.get(&id)
     }
 
-    /// The stream with this name, which stands before the ids of requests that are passed on.
-    pub fn named(&self, name: &str) -> Option<PeerId> {
-        self.streams.iter().find(|(_, peer)| *peer.name == *name).map(|(id, _)| *id)
-    }
-
     /// The stream of a connected agent.
     pub fn of_agent(&self, name: &str) -> Option<PeerId> {
         self.agents.get(name).map(|agent| agent.peer)
-    }
-
-    /// The agent `name` if `id` is its stream.
-    pub fn agent_on(&mut self, id: PeerId, name: &str) -> Option<&mut Agent> {
-        self.agents.get_mut(name).filter(|agent| agent.peer == id)
     }
 
     /// Whether a response for this peer would be sent soon; if not, `wake` is called when that is so. There is more room if its
@@ -97,24 +87,10 @@ impl Peers {
 
     /// Who sent a request.
     pub fn requester(&self, key: &RequestKey) -> Requester {
-        match self.get(key.peer) {
-            Some(peer) if peer.class == Service::Agent => {
-                Requester { stream: Stream::Agent(peer.name.clone()), workload: key.workload().map(Name::from) }
-            }
-            peer => {
-                let source = peer.map(|peer| peer.source.clone()).unwrap_or_default();
-                Requester { stream: Stream::Commander(key.peer, source), workload: None }
-            }
-        }
-    }
-
-    /// The source of log lines about requests. On the stream of an agent each workload is one of its own.
-    pub fn source_of(&self, Requester { stream, workload }: &Requester) -> Name {
-        match (stream, workload) {
-            (Stream::Agent(agent), Some(workload)) => format!("{workload}' of '{agent}").into(),
-            (Stream::Agent(agent), None) => agent.clone(),
-            (Stream::Commander(_, source) | Stream::Commanders(source), _) => source.clone(),
-        }
+        let known = self.get(key.peer).map(|peer| (peer.class == Service::Agent, peer.source.clone()));
+        let (is_agent, source) = known.unwrap_or_default();
+        let workload = key.workload().filter(|_| is_agent).map(Name::from);
+        Requester { is_agent, source, peer: (!is_agent).then_some(key.peer), workload }
     }
 
     /// A stream that did not take a message, once for each.
@@ -166,18 +142,18 @@ impl Peers {
         self.check(key.peer, result);
     }
 
-    /// Sends `states` to every stream that receives broadcasts, except to `except`, and to no agent its own.
-    pub fn broadcast_states(&mut self, states: &[WorkloadState], except: Option<PeerId>) {
-        self.broadcast(states, |id, peer| Some(id) != except && peer.class != Service::Command);
+    /// Sends `states` to every stream that receives broadcasts, and to no agent its own.
+    pub fn broadcast_states(&mut self, states: &[WorkloadState]) {
+        self.broadcast(states, |class| class != Service::Command);
     }
 
     /// Sends `states` to command lines of an earlier version only.
     pub fn broadcast_to_clis(&mut self, states: &[WorkloadState]) {
-        self.broadcast(states, |_, peer| peer.class == Service::Cli);
+        self.broadcast(states, |class| class == Service::Cli);
     }
 
     /// Each state is encoded once for all who are told of it, unless there are none.
-    fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(PeerId, &Peer) -> bool) {
+    fn broadcast(&mut self, states: &[WorkloadState], is_told: impl Fn(Service) -> bool) {
         let mut encoded: Option<(Vec<Arc<Encoded>>, Arc<Encoded>)> = None;
         let put = |(id, peer): (&PeerId, &Peer)| {
             let (each, together) = encoded.get_or_insert_with(|| {
@@ -191,7 +167,7 @@ impl Peers {
             let foreign = each.iter().filter(|state| !is_own(state)).cloned();
             (own < each.len()).then(|| (*id, peer.outbox.put_states(together, foreign)))
         };
-        let told = self.streams.iter().filter(|(id, peer)| is_told(**id, peer));
+        let told = self.streams.iter().filter(|(_, peer)| is_told(peer.class));
         let results: Vec<(PeerId, Result<(), OutboxError>)> = told.filter_map(put).collect();
         results.into_iter().for_each(|(id, result)| self.check(id, result));
     }

@@ -27,25 +27,22 @@ impl RequestKey {
     pub fn workload(&self) -> Option<&str> {
         self.id.split_once('@').map(|(workload, _)| workload)
     }
-}
 
-/// Where requests come from. An agent counts under its name, since it can connect again and again; commanders count
-/// under their certificate, address or user as well.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stream {
-    /// One connection of a client, and where it comes from.
-    Commander(PeerId, Name),
-    /// All connections of clients that come from there.
-    Commanders(Name),
-    /// All connections of an agent.
-    Agent(Name),
+    /// The id that is unique in the cluster, under which agents know it: with the number of the stream before it.
+    pub fn full_id(&self) -> String {
+        format!("{}@{}", self.peer.0, self.id)
+    }
 }
 
 /// Who sends requests. Responses to one requester keep their order, and what one requester uses is counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requester {
-    /// The stream.
-    pub stream: Stream,
+    /// Whether it sends them on the stream of an agent.
+    pub is_agent: bool,
+    /// The agent, under whose name all its connections count; of a commander its certificate, address or user.
+    pub source: Name,
+    /// The connection of a commander; `None` stands for all of that source.
+    pub peer: Option<PeerId>,
     /// On the stream of an agent the name before the first `@` of the request id, which is a workload of that agent
     /// once the request is accepted; `None` on other streams, and where the id has no such part.
     pub workload: Option<Name>,
@@ -54,29 +51,24 @@ pub struct Requester {
 impl Requester {
     /// The agent whose stream it is; `None` for commanders.
     pub fn agent(&self) -> Option<&Name> {
-        match &self.stream {
-            Stream::Agent(name) => Some(name),
-            Stream::Commander(..) | Stream::Commanders(_) => None,
-        }
+        self.is_agent.then_some(&self.source)
     }
 
     /// The stream of an agent.
     pub fn of_agent(name: &Name) -> Self {
-        Self { stream: Stream::Agent(name.clone()), workload: None }
+        Self { is_agent: true, source: name.clone(), peer: None, workload: None }
     }
 
     /// What counts together with it, itself last.
     pub fn accounts(&self) -> [Self; 3] {
-        let all = match &self.stream {
-            Stream::Commander(_, source) => Stream::Commanders(source.clone()),
-            stream => stream.clone(),
-        };
-        [Self { stream: all, workload: None }, self.of_stream(), self.clone()]
+        let stream = Self { workload: None, ..self.clone() };
+        [Self { peer: None, ..stream.clone() }, stream, self.clone()]
     }
 
-    /// The stream as a whole.
-    pub fn of_stream(&self) -> Self {
-        Self { stream: self.stream.clone(), workload: None }
+    /// The source of its log lines. On the stream of an agent each workload is one of its own.
+    pub fn log_source(&self) -> Name {
+        let source = &self.source;
+        self.workload.as_ref().map_or_else(|| source.clone(), |workload| format!("{workload}' of '{source}").into())
     }
 }
 

@@ -154,7 +154,7 @@ impl ServerLoop {
         let Self { waiting, peers, room, .. } = self;
         let has_room = |peer| peers.has_room_for_answer(peer, false, &room.0);
         let Some((requester, key, content)) = waiting.next(begin, has_room) else { return false };
-        let _source = log_source(self.peers.source_of(&requester.of_stream()));
+        let _source = log_source(requester.source.clone());
         self.serve(&requester, &key, content);
         self.waiting.charge(&requester, begin, self.now());
         self.room.0.wake_by_ref();
@@ -243,7 +243,7 @@ impl ServerLoop {
 
     /// Checks an update, has the hooks look at it, and carries it out.
     fn change_state(&mut self, requester: &Requester, key: &RequestKey, content: RequestContent) {
-        let _source = log_source(self.peers.source_of(requester));
+        let _source = log_source(requester.log_source());
         let kept = self.hooks.as_ref().map(|_| content.clone());
         match (self.prepare_update(requester, content), &self.hooks, kept) {
             (Ok(prepared), Some(hooks), Some(content)) if !prepared.forms.is_empty() => {
@@ -279,7 +279,7 @@ impl ServerLoop {
             log::error!("Ignoring an outcome of mutating hooks without an update.");
             return;
         };
-        let _source = log_source(self.peers.source_of(&requester));
+        let _source = log_source(requester.log_source());
         if outcome.is_ok() && commits != self.workloads.commits {
             self.serve(&requester, &key, content);
         } else {
@@ -292,7 +292,7 @@ impl ServerLoop {
     }
 
     fn update_done(&mut self, key: &RequestKey, result: Result<ResponseContent, UpdateError>) {
-        self.updates.add(result.is_ok());
+        self.updates[usize::from(result.is_ok())] += 1;
         match result {
             Ok(success) => self.peers.respond(key, success),
             Err(error) => {

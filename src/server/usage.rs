@@ -16,26 +16,18 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
 use crate::wire::peer::PeerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The part of the complete state that samples are.
 pub const USAGE: &str = "usage";
 
-/// The requests to agents that reads wait for.
-#[derive(Debug, Default)]
-pub struct Samples {
-    /// The number and the stream of the request under way of each agent.
-    requested: BTreeMap<Name, (u64, PeerId)>,
-    /// Numbers of the last request, and of the last read.
-    last_request: u64,
-    last_read: u64,
-}
-
 impl UsageRead {
-    fn sampled(&mut self, agent: &Name, usage: &Arc<AgentUsage>) {
-        if self.awaited.remove(agent) {
+    /// The sample of an agent has come, as the response to the request `number`, or will never come.
+    fn sampled(&mut self, agent: &Name, number: Option<u64>, usage: &Arc<AgentUsage>) {
+        if self.awaited.get(agent).is_some_and(|awaited| number.is_none_or(|number| number == *awaited)) {
+            self.awaited.remove(agent);
             self.usage.insert(agent.clone(), usage.clone());
         }
     }
@@ -44,7 +36,7 @@ impl UsageRead {
     fn has_waited(&mut self, now: Instant) -> bool {
         if self.awaited.is_empty() || self.until.is_some_and(|until| until <= now) {
             let missing = Arc::new(AgentUsage::missing(NO_ANSWER));
-            self.usage.extend(std::mem::take(&mut self.awaited).into_iter().map(|name| (name, missing.clone())));
+            self.usage.extend(std::mem::take(&mut self.awaited).into_keys().map(|name| (name, missing.clone())));
             self.until = None;
         }
         self.until.is_none()
@@ -66,12 +58,10 @@ impl ServerLoop {
         self.lasting.of(Kind::Usage(0)).filter_map(|(_, lasting)| until(lasting)).min()
     }
 
-    /// The stream of an agent has ended: no sample comes from it any more.
-    pub(super) fn end_usage_of_peer(&mut self, peer: PeerId) {
+    /// The stream of this name has ended: no sample comes from it any more.
+    pub(super) fn end_usage_of_peer(&mut self, name: &Name) {
         let missing = Arc::new(AgentUsage::missing(DISCONNECTED));
-        for (name, _) in self.samples.requested.extract_if(.., |_, (_, of)| *of == peer) {
-            self.lasting.reads().for_each(|(_, _, read)| read.sampled(&name, &missing));
-        }
+        self.lasting.reads().for_each(|(_, _, read)| read.sampled(name, None, &missing));
     }
 
     /// Begins a read if its masks name [`USAGE`]. The response follows when all agents that they reach have responded.
@@ -93,37 +83,34 @@ impl ServerLoop {
         // Why an agent has no sample: it is an older program, or one of another implementation.
         let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
         let able: Vec<(Name, PeerId)> = able.into_iter().map(|(name, agent)| (name.clone(), agent.peer)).collect();
+        self.last_read += 1;
+        let number = self.last_read;
+        let under_way: BTreeMap<Name, u64> =
+            self.lasting.reads().flat_map(|(_, _, read)| read.awaited.clone()).collect();
         let content = Content::Usage(UsageRead {
             masks: masks.clone(),
             content: RequestContent::CompleteState(read.clone()),
             until: Some(self.now() + USAGE_WAIT_MAX),
-            awaited: able.iter().map(|(name, _)| name.clone()).collect(),
+            awaited: able
+                .iter()
+                .map(|(name, _)| (name.clone(), under_way.get(name).copied().unwrap_or(number)))
+                .collect(),
             usage: unable.into_iter().map(|(name, _)| (name.clone(), missing.clone())).collect(),
         });
         let lasting = Lasting { requester: requester.clone(), owner: None, content };
-        self.samples.last_read += 1;
-        if let Err(error) = self.lasting.add(Kind::Usage(self.samples.last_read), key, lasting) {
+        if let Err(error) = self.lasting.add(Kind::Usage(number), key, lasting) {
             self.peers.refuse(key, error);
             return true;
         }
-        for (name, peer) in able {
-            if self.samples.requested.contains_key(&name) {
-                continue; // Its sample is on the way.
-            }
-            self.samples.last_request += 1;
-            let number = self.samples.last_request;
-            self.samples.requested.insert(name, (number, peer));
+        // The samples of the others are on the way.
+        for (_, peer) in able.into_iter().filter(|(name, _)| !under_way.contains_key(name)) {
             self.peers.send(peer, FromServer::UsageRequest { number });
         }
         true
     }
 
     /// An agent has sent a sample. One that nobody waits for any more, or never did, is ignored.
-    pub(super) fn usage_reported(&mut self, peer: PeerId, name: &Name, number: u64, mut usage: AgentUsage) {
-        if self.samples.requested.get(name) != Some(&(number, peer)) {
-            return;
-        }
-        self.samples.requested.remove(name);
+    pub(super) fn usage_reported(&mut self, name: &Name, number: u64, mut usage: AgentUsage) {
         usage.missing = None; // Only the server knows of a whole agent.
         for (workload, ids) in &mut usage.workloads {
             ids.retain(|id, usage| {
@@ -137,18 +124,16 @@ impl ServerLoop {
         }
         usage.workloads.retain(|_, ids| !ids.is_empty());
         let usage = Arc::new(usage);
-        self.lasting.reads().for_each(|(_, _, read)| read.sampled(name, &usage));
+        self.lasting.reads().for_each(|(_, _, read)| read.sampled(name, Some(number), &usage));
     }
 
     /// Responds to the reads that need not wait any more, the oldest first.
     pub(super) fn respond_with_usage(&mut self) {
-        while !self.samples.requested.is_empty() || !self.lasting.has_no(Kind::Usage(0)) {
+        while !self.lasting.has_no(Kind::Usage(0)) {
             let begin = self.now();
-            let Self { samples, lasting, peers, room, .. } = self;
+            let Self { lasting, peers, room, .. } = self;
             let ready = lasting.reads().filter_map(|(kind, key, read)| read.has_waited(begin).then_some((kind, key)));
             let ready: Vec<(Kind, RequestKey)> = ready.map(|(kind, key)| (kind, key.clone())).collect();
-            let awaited: BTreeSet<Name> = lasting.reads().flat_map(|(_, _, read)| read.awaited.clone()).collect();
-            samples.requested.retain(|name, _| awaited.contains(name));
             let mut next = ready.into_iter().filter(|(_, key)| peers.has_room_for_answer(key.peer, false, &room.0));
             let Some((kind, key)) = next.next() else { return };
             let Some(Lasting { requester, content: Content::Usage(read), .. }) = lasting.remove(kind, &key) else {
@@ -170,17 +155,5 @@ impl ServerLoop {
             parts.insert(USAGE.to_owned(), read.selected());
         }
         self.peers.respond(key, ResponseContent::CompleteState { state, altered: None });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Samples {
-        /// How many reads wait, and how many requests to agents are under way.
-        pub fn sizes(&self, lasting: &crate::server::lasting::LastingRequests) -> [usize; 2] {
-            [lasting.of(Kind::Usage(0)).count(), self.requested.len()]
-        }
     }
 }

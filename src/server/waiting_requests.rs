@@ -155,7 +155,8 @@ impl WaitingRequests {
         let bytes = key.id.len() + content.memory_bytes();
         let (mut of_stream, mut of_workload, mut taken) = (0, 0, 0);
         for waiting in &self.queue {
-            of_stream += usize::from(waiting.requester.stream == requester.stream);
+            of_stream +=
+                usize::from((&waiting.requester.source, waiting.requester.peer) == (&requester.source, requester.peer));
             of_workload += usize::from(waiting.requester == requester);
             taken += waiting.bytes;
         }
@@ -231,12 +232,16 @@ mod tests {
     use super::*;
     use crate::model::messages::{ReadState, UpdateState};
     use crate::platform::clock::{Clock, SystemClock};
-    use crate::server::requester::Stream;
 
     fn requester(peer: u64, workload: Option<&str>) -> Requester {
-        let stream =
-            workload.map_or(Stream::Commander(PeerId(peer), peer.to_string().into()), |_| Stream::Agent("A".into()));
-        Requester { stream, workload: workload.map(Into::into) }
+        match workload {
+            Some(workload) => Requester { workload: Some(workload.into()), ..Requester::of_agent(&"A".into()) },
+            None => commander(peer, &peer.to_string()),
+        }
+    }
+
+    fn commander(peer: u64, source: &str) -> Requester {
+        Requester { is_agent: false, source: source.into(), peer: Some(PeerId(peer)), workload: None }
     }
 
     fn read() -> RequestContent {
@@ -252,7 +257,7 @@ mod tests {
     }
 
     fn add(waiting: &mut WaitingRequests, requester: &Requester, id: &str, content: RequestContent) -> bool {
-        let peer = if let Stream::Commander(peer, _) = requester.stream { peer } else { PeerId(1) };
+        let peer = requester.peer.unwrap_or(PeerId(1));
         let key = RequestKey { peer, id: id.to_owned() };
         waiting.add(requester.clone(), key, content, Room::default()).is_ok()
     }
@@ -299,15 +304,14 @@ mod tests {
         }
         assert!(must_wait(&waiting, &requester(99, Some("other")), &read(), now));
         assert!(must_wait(&waiting, &requester(99, Some("w0")), &read(), now));
-        let other = Requester { stream: Stream::Agent("B".into()), workload: Some("w0".into()) };
+        let other = Requester { workload: Some("w0".into()), ..Requester::of_agent(&"B".into()) };
         assert!(!must_wait(&waiting, &other, &read(), now));
     }
 
     #[test]
     fn all_connections_from_one_address_rest_together_but_its_modest_ones_come_before_greedy_ones() {
         let (mut waiting, mut now) = (WaitingRequests::default(), SystemClock.now());
-        let of =
-            |peer, source: &str| Requester { stream: Stream::Commander(PeerId(peer), source.into()), workload: None };
+        let of = commander;
         for peer in 0..10 {
             now = work(&mut waiting, &of(peer, "a"), now, 5);
         }

@@ -205,7 +205,7 @@ impl ServerLoop {
         let is_withdrawn = unit.is_empty();
         let record = Record {
             number,
-            source: self.peers.source_of(requester).to_string(),
+            source: requester.log_source().to_string(),
             is_of_workload: requester.agent().is_some(),
             accepted: utc(SystemTime::now()),
             unit,

@@ -158,8 +158,8 @@ pub struct GuardedUpdates {
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// What each connected agent was sent to prepare; without empty lists.
-    lists: BTreeMap<Name, Vec<AddedWorkload>>,
+    /// What connected agents were sent to prepare.
+    pub lists: BTreeMap<Name, Vec<AddedWorkload>>,
     /// Agents that have to prepare something and are away, and since when.
     away: BTreeMap<Name, Instant>,
     /// Agents that cannot prepare and whose updates were warned of.
@@ -172,8 +172,6 @@ pub struct GuardedUpdates {
     show_at: Option<Instant>,
     /// Until then it is not shown again because of reports; `None` when it is not shown as it is staged.
     shown_until: Option<Instant>,
-    /// The server keeps its state over restarts.
-    pub is_kept_on_disk: bool,
 }
 
 impl GuardedUpdates {
@@ -329,7 +327,7 @@ impl ServerLoop {
         }
         let waits_for = open.map(|open| self.guarded.waits_for(open, self.now())).unwrap_or_default();
         fields.insert("waitsFor", Node::List(waits_for.into_iter().map(Node::text).collect()));
-        fields.insert("keptIn", Node::text(if self.guarded.is_kept_on_disk { "DISK" } else { "MEMORY" }));
+        fields.insert("keptIn", Node::text(if self.store.is_some() { "DISK" } else { "MEMORY" }));
         fields.retain(|_, node| !node.is_empty_container());
         node
     }

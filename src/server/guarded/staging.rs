@@ -15,7 +15,6 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::PrepareLevel;
 use crate::server::ServerLoop;
 use crate::server::events::Changes;
-use crate::wire::peer::PeerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -79,7 +78,7 @@ impl Open {
         self.waiting().filter_map(|(name, added, stage)| Some((name, &added.instance, stage?)))
     }
 
-    fn asks(&self, agent: &str) -> bool {
+    pub fn asks(&self, agent: &str) -> bool {
         self.staged().any(|(_, instance, _)| *instance.agent == *agent)
     }
 
@@ -166,30 +165,13 @@ impl GuardedUpdates {
     }
 
     /// Warns once of an agent that cannot prepare what a block wants to be staged.
-    fn warn_of_agent(&mut self, agent: &Name) {
+    pub fn warn_of_agent(&mut self, agent: &Name) {
         if self.warned.insert(agent.clone()) {
             log::warn!(
                 "Agent '{agent}' cannot prepare instances: updates of its workloads are carried out at once, and \
                  'update.when' means nothing there."
             );
         }
-    }
-
-    /// An agent is away from now on.
-    pub fn agent_left(&mut self, agent: &Name, now: Instant) {
-        self.lists.remove(agent);
-        if self.open.values().any(|open| open.asks(agent)) {
-            self.away.entry(agent.clone()).or_insert(now);
-        }
-    }
-
-    /// An agent that prepares, or does not, has connected.
-    pub fn agent_came(&mut self, agent: &Name, prepares: bool) {
-        self.away.remove(agent);
-        if !prepares && self.open.values().any(|open| open.asks(agent)) {
-            self.warn_of_agent(agent);
-        }
-        self.open.values_mut().for_each(|open| open.agent_came(agent, prepares));
     }
 
     /// All instances that an agent shall prepare.
@@ -250,41 +232,21 @@ impl ServerLoop {
         let guarded = &self.guarded;
         let staged = guarded.staging().flat_map(Open::staged).map(|(_, instance, _)| &instance.agent);
         let agents: BTreeSet<Name> = staged.chain(guarded.lists.keys()).cloned().collect();
-        for agent in agents {
-            let Some(connected) = self.peers.agents.get(&agent).filter(|agent| agent.capabilities.prepares) else {
-                continue;
-            };
-            let (peer, list) = (connected.peer, self.guarded.list_of(&agent));
-            if self.guarded.lists.get(&agent).map_or(&[][..], Vec::as_slice) != list {
-                self.send_list(&agent, peer, list);
-            }
-        }
+        agents.iter().for_each(|agent| self.send_list(agent));
     }
 
-    fn send_list(&mut self, agent: &Name, peer: PeerId, list: Vec<AddedWorkload>) {
-        self.peers.send(peer, FromServer::Prepare(list.clone()));
-        if list.is_empty() {
-            self.guarded.lists.remove(agent);
-        } else {
+    /// The same for one agent. A session begins with what it shall prepare, which may be nothing.
+    pub(in crate::server) fn send_list(&mut self, agent: &Name) {
+        let Some(connected) = self.peers.agents.get(agent).filter(|agent| agent.capabilities.prepares) else { return };
+        let (peer, list) = (connected.peer, self.guarded.list_of(agent));
+        if self.guarded.lists.get(agent).map_or(&[][..], Vec::as_slice) != list {
+            self.peers.send(peer, FromServer::Prepare(list.clone()));
             self.guarded.lists.insert(agent.clone(), list);
         }
     }
 
-    /// An agent has connected and is about to be sent its workloads: its session begins with what it shall prepare, which
-    /// may be nothing.
-    pub(in crate::server) fn send_first_list(&mut self, agent: &Name, peer: PeerId, prepares: bool) {
-        self.guarded.lists.remove(agent);
-        let list = if prepares { self.guarded.list_of(agent) } else { Vec::new() };
-        if !list.is_empty() {
-            self.send_list(agent, peer, list);
-        }
-    }
-
     /// The agent reports how far it is.
-    pub(in crate::server) fn prepared_reported(&mut self, peer: PeerId, agent: &Name, reports: &[PreparedInstance]) {
-        if self.peers.agent_on(peer, agent).is_none() {
-            return; // Late messages of a replaced stream mean nothing.
-        }
+    pub(in crate::server) fn prepared_reported(&mut self, agent: &Name, reports: &[PreparedInstance]) {
         for report in reports.iter().filter(|report| report.instance.agent == *agent) {
             for open in self.guarded.open.values_mut() {
                 self.guarded.is_outdated |= open.report(report);

@@ -108,25 +108,30 @@ impl ServerLoop {
     /// An agent has connected, and was sent its workloads.
     pub(in crate::server) fn judge_connected(&mut self, agent: &Name, prepares: bool) {
         let (now, guarded) = (self.now(), &mut self.guarded);
-        guarded.agent_came(agent, prepares);
+        guarded.away.remove(agent);
+        if !prepares && guarded.open.values().any(|open| open.asks(agent)) {
+            guarded.warn_of_agent(agent);
+        }
         for open in guarded.open.values_mut() {
+            open.agent_came(agent, prepares);
             // It may start something of it from now on.
             guarded.is_unsaved |=
                 open.trial.agent_came(agent, now) && !std::mem::replace(&mut open.record.was_sent, true);
-            (guarded.is_outdated, guarded.shown_until) = (true, None);
         }
+        guarded.changed_if(!guarded.open.is_empty());
     }
 
     /// An agent is lost.
     pub(in crate::server) fn judge_lost(&mut self, agent: &Name) {
         let (now, guarded) = (self.now(), &mut self.guarded);
-        guarded.agent_left(agent, now);
+        guarded.lists.remove(agent);
         for open in guarded.open.values_mut() {
+            guarded.away.entry(agent.clone()).or_insert(now); // Until it is shown that nothing of it is staged.
             if open.trial.agent_left(agent, now) {
                 open.count_loss(&format!("agent '{agent}'"), now);
             }
-            (guarded.is_outdated, guarded.shown_until) = (true, None);
         }
+        guarded.changed_if(!guarded.open.is_empty());
     }
 
     /// Does what follows for open updates from all that has happened. Returns whether anything did; then more may follow.

@@ -85,7 +85,7 @@ fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
             panic!("{messages:?}")
         };
         assert_eq!(*got, request(&instances));
-        assert!(request_id.starts_with("commander-conn-") && request_id.ends_with("@x@y"), "{request_id}");
+        assert!(request_id == &format!("{}@x@y", commander.0), "{request_id}");
     }
     let content = |message: FromServer| match message {
         FromServer::Response(Response { id, content }) if id == "x@y" => content,
@@ -199,7 +199,7 @@ fn a_workload_that_collects_ends_with_itself_with_its_update_and_with_its_agent(
     };
     for (end, over) in [(deleted, true), (updated, true), (agent_gone, true), (another_deleted, false)] {
         let mut fixture = Fixture::new(|_, agent_a| agent_a, "a@logs");
-        assert_eq!(fixture.full_id, "agent_A@a@logs");
+        assert_eq!(fixture.full_id, format!("{}@a@logs", fixture.agent_a.0));
         end(&mut fixture.cluster, fixture.agent_a);
         assert_eq!(fixture.cancels(fixture.agent_b), usize::from(over));
         assert_eq!(fixture.cluster.server.lasting.has_no(Kind::Logs), over);

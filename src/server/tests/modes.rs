@@ -548,7 +548,7 @@ fn a_failure_is_stored_sent_to_agents_and_explained_until_a_client_switches() {
     cluster.switch("limp").unwrap();
     assert_eq!(cluster.cause(), None, "written by a client, although it is the same");
     cluster.switch("drive").unwrap();
-    let text = cluster.server.numbers().text();
+    let text = cluster.server.numbers();
     for line in [
         r#"ankaios_server_mode{mode="drive"} 1"#,
         r#"ankaios_server_mode_switches_total{cause="client"} 1"#,

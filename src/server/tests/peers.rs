@@ -261,7 +261,7 @@ fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
     cluster.take_all();
     cluster.close(agent_b);
     let gone = FromServer::WorkloadStates(vec![state(&b(), Phase::AgentDisconnected)]);
-    let cancel = FromServer::LogsCancel { request_id: "agent_B@b@logs".into() };
+    let cancel = FromServer::LogsCancel { request_id: format!("{}@b@logs", agent_b.0) };
     assert_eq!(cluster.take(agent_a), [gone.clone(), cancel]);
     let stop = Response { id: "logs".into(), content: ResponseContent::LogsStop(b()) };
     assert_eq!(cluster.take(cli), [gone, FromServer::Response(stop)]);

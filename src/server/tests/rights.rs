@@ -304,7 +304,7 @@ fn a_subscription_and_a_collection_of_logs_end_with_the_instance_that_asked() {
     // The container is made anew without an update.
     cluster.take_all();
     cluster.report(agent, &[(&new, Phase::Removed), (&new, Phase::PendingStarting)]);
-    let cancel = FromServer::LogsCancel { request_id: "A@w@logs".to_owned() };
+    let cancel = FromServer::LogsCancel { request_id: format!("{}@w@logs", agent.0) };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs));
 }
@@ -324,7 +324,7 @@ fn what_an_older_instance_asked_ends_with_it_although_a_newer_one_was_gone_first
     assert_eq!(cluster.denial(agent, "w@logs", logs(&instance("other", "x", "B"))), None);
     cluster.take_all();
     cluster.report(agent, &[(&old, Phase::Removed)]);
-    let cancel = FromServer::LogsCancel { request_id: "A@w@logs".to_owned() };
+    let cancel = FromServer::LogsCancel { request_id: format!("{}@w@logs", agent.0) };
     assert!(cluster.take(provider).contains(&cancel));
     assert!(cluster.server.lasting.has_no(Kind::Events) && cluster.server.lasting.has_no(Kind::Logs));
 }
