@@ -8,8 +8,8 @@ use super::convert::messages::{read_from_server, write_to_server};
 pub use super::grpc::Service;
 use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
 use super::pump::{self, Pump, PumpError};
-use super::tls::{ClientTls, Link, TlsError};
-use crate::limits::{GOODBYE_MAX, HANDSHAKE_MAX, STACK_LARGE};
+use super::tls::{ClientTls, TlsError};
+use crate::limits::{GOODBYE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
@@ -203,18 +203,18 @@ fn secure(
     let url = options.url.to_string();
     let failed = |source| ConnectError::Connect { url: url.clone(), source };
     let insecure = |text: String| ConnectError::Tls { url: url.clone(), source: TlsError(text) };
-    let mut link = tls.begin(stream).map_err(|error| insecure(error.to_string()))?;
+    let link = tls.begin(stream).map_err(|error| insecure(error.to_string()))?;
     let (plain, endpoint) = pump::pair().map_err(failed)?;
-    let shaken = link.shake_until(SystemClock.now() + HANDSHAKE_MAX);
-    let refused = shaken.clone();
-    let open = |_: &Link| refused.map(|()| (plain, None)).map_err(io::Error::other);
-    let reason = reason.clone();
-    let on_end = move |error: &PumpError| drop(reason.set(error.to_string()));
+    let ended = reason.clone();
+    let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
     let mut pump = Pump::new().map_err(failed)?;
-    pump.add(link, Box::new(open), true, Box::new(on_end), SystemClock.now());
-    if let Err(text) = shaken {
+    pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(on_end), SystemClock.now());
+    while pump.is_shaking() {
+        pump.wait(None, || SystemClock.now()).map_err(failed)?;
+    }
+    if let Some(text) = reason.get() {
         pump.run(); // The alert names the reason to the server.
-        return Err(insecure(text));
+        return Err(insecure(text.clone()));
     }
     threads::spawn("tls:server", STACK_LARGE, move || pump.run()).map_err(failed)?;
     Ok(endpoint.into())

@@ -15,8 +15,8 @@ use crate::model::messages::{AlteredFields, FromServer, Response, ResponseConten
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::platform::sync::Mutex;
-pub use queue::{ANSWERS as PEER_ANSWERS_BYTES, OutboxError, Outgoing};
-use queue::{Kind, Queue, STATES_MESSAGE_BYTES};
+use queue::{ANSWERS, Kind, OTHERS, Queue, STATES_MESSAGE_BYTES};
+pub use queue::{OutboxError, Outgoing, PEER_ANSWERS_BYTES};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -93,7 +93,7 @@ pub fn outbox() -> (Outbox, OutboxReader) {
 /// Makes the two ends of a queue. `wake` is woken when there is something to take; `answers` and `others` are what all
 /// queues share.
 pub fn outbox_waking(wake: Waker, answers: Arc<Budget>, others: Arc<Budget>) -> (Outbox, OutboxReader) {
-    let queue = Arc::new(Mutex::new(Queue::new(answers, others)));
+    let queue = Arc::new(Mutex::new(Queue::new([answers, others])));
     let outbox = Outbox { queue: queue.clone(), wake, name: String::new(), message_max: usize::MAX };
     (outbox, OutboxReader { queue })
 }
@@ -200,8 +200,8 @@ impl Outbox {
     /// Encodes a state once for all who receive it; to be put with [`Self::put_state`].
     pub fn encode(&self, state: &Node, altered: Option<AlteredFields>) -> Encoded {
         let bytes = encode_state(state, altered.as_ref());
-        let answers = self.queue.lock().answers.clone();
-        Encoded { _room: answers.overdraw(bytes.len()), bytes, instance: None }
+        let _room = self.queue.lock().rooms[ANSWERS].overdraw(bytes.len());
+        Encoded { bytes, instance: None, _room }
     }
 
     /// Puts a state for the request `id`.
@@ -230,7 +230,7 @@ impl Outbox {
             queue.wants_room = Some(wake.clone());
             return false;
         }
-        queue.reader_gone || queue.answers.has_room_below(max, wake)
+        queue.reader_gone || queue.rooms[ANSWERS].has_room_below(max, wake)
     }
 
     /// Whether more responses wait, or are being sent, than it may have before further requests are served.
@@ -241,12 +241,12 @@ impl Outbox {
     /// Whether an event may be put: while answers take all the room that peers share, not for a peer that is behind.
     pub fn has_room_for_event(&self) -> bool {
         let queue = self.queue.lock();
-        queue.bytes <= PEER_EVENTS_BYTES || queue.answers.has_room()
+        queue.bytes <= PEER_EVENTS_BYTES || queue.rooms[ANSWERS].has_room()
     }
 
     /// Whether there is room for all that an agent is sent first.
     pub fn has_room_for_agent(&self) -> bool {
-        self.queue.lock().others.has_room()
+        self.queue.lock().rooms[OTHERS].has_room()
     }
 
     /// Whether less than half of the room for this peer is taken.
@@ -286,10 +286,8 @@ impl OutboxReader {
         let mut queue = self.queue.lock();
         let (message, kind) = queue.take()?;
         // Each stream sends a copy of it.
-        match kind {
-            Kind::Answer => queue.sending = queue.answers.overdraw(message.size()),
-            kind if kind.is_other() => queue.sending_other = queue.others.overdraw(message.size()),
-            _ => {}
+        if let Some(room) = kind.room() {
+            queue.sending[room] = queue.rooms[room].overdraw(message.size());
         }
         queue.notify_room();
         Some(message)
@@ -298,20 +296,21 @@ impl OutboxReader {
     /// What was taken before is sent.
     pub fn sent(&self) {
         let mut queue = self.queue.lock();
-        (queue.sending, queue.sending_other) = (Share::default(), Share::default());
+        queue.sending = Default::default();
         queue.notify_room();
     }
 
     /// Whether what waits for it takes room that others wait for.
     pub fn takes_wanted_room(&self) -> bool {
         let queue = self.queue.lock();
-        queue.has_answers() && queue.answers.is_wanted() || queue.takes_others() && !queue.others.has_room()
+        let [answers, others] = &queue.rooms;
+        queue.takes(ANSWERS) > 0 && answers.is_wanted() || queue.takes(OTHERS) > 0 && !others.has_room()
     }
 
     /// Whether something waits, or is being sent, that takes such room.
     pub fn takes_room(&self) -> bool {
         let queue = self.queue.lock();
-        queue.has_answers() || queue.takes_others()
+        queue.takes(ANSWERS) + queue.takes(OTHERS) > 0
     }
 
     /// Whether the other end was dropped; what it has put before can still be taken.

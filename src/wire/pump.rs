@@ -240,6 +240,12 @@ impl Pump {
         Ok(others)
     }
 
+    /// Whether a handshake is under way.
+    #[cfg(any(test, feature = "agent", feature = "cli"))]
+    pub fn is_shaking(&self) -> bool {
+        self.connections.values().any(Connection::is_shaking)
+    }
+
     /// Moves the bytes of its connections until all have ended.
     #[cfg(any(test, feature = "agent", feature = "cli"))]
     pub fn run(mut self) {
@@ -331,7 +337,11 @@ impl Connection {
             if is_late {
                 return Err(PumpError::Refused(self.link.why_late()));
             }
-            let Some(open) = self.open.take_if(|_| from_link) else { return Ok(true) };
+            if from_link {
+                self.link.shake()?;
+            }
+            let is_shaking = self.link.is_shaking();
+            let Some(open) = self.open.take_if(|_| from_link && !is_shaking) else { return Ok(true) };
             self.until = None;
             let (grpc, gate) = open(&self.link).map_err(|error| {
                 self.link.close();

@@ -5,8 +5,6 @@
 
 use super::address::PemTexts;
 use crate::limits::HELLO_MAX;
-use crate::platform::clock::{Clock, SystemClock};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -17,7 +15,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The name that every server certificate must carry, whatever the address of the server is.
 pub const SERVER_NAME: &str = "ank-server";
@@ -164,8 +161,7 @@ fn names(presented: &[CertificateDer<'_>]) -> Result<PeerCertificate, String> {
 
 // ---------------------------------------------------------------- handshake
 
-/// The other side of a connection, with or without TLS. Only [`Self::shake_until`] waits; errors are reasons why the
-/// connection broke.
+/// The other side of a connection, with or without TLS. Nothing waits; errors are reasons why the connection broke.
 pub struct Link {
     socket: File,
     session: Option<Box<Connection>>,
@@ -213,29 +209,6 @@ impl Link {
                 "the server closed the connection during the TLS handshake, perhaps it does not speak TLS"
             }
             _ => "the client closed the connection during the TLS handshake",
-        }
-    }
-
-    /// Shakes hands until that is done.
-    pub fn shake_until(&mut self, deadline: Instant) -> Result<(), String> {
-        self.shake()?;
-        while self.is_shaking() || self.wants_write() {
-            let mut wanted = PollFlags::IN;
-            wanted.set(PollFlags::OUT, self.wants_write());
-            self.wait_until(deadline, wanted)?;
-            self.shake()?;
-        }
-        Ok(())
-    }
-
-    fn wait_until(&self, deadline: Instant, wanted: PollFlags) -> Result<(), String> {
-        let left = SystemClock.until(deadline);
-        if left.is_zero() {
-            return Err(self.why_late());
-        }
-        match poll(&mut [PollFd::new(&self.socket, wanted)], Timespec::try_from(left).ok().as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.to_string()),
         }
     }
 

@@ -18,7 +18,7 @@ use std::task::Waker;
 pub const LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// While responses of this many bytes wait for one peer, no further request of it is processed. Room for many small
 /// ones at once, and no large one is built before the one before it is sent.
-pub const ANSWERS: usize = 128 * 1024;
+pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that wait for one peer. More are dropped.
 pub const LOGS: usize = 4 * LOG_MESSAGE_MAX;
 /// When so many bytes wait for one peer, only the newest state of each instance is kept.
@@ -88,11 +88,19 @@ impl Kind {
         matches!(self, Self::States | Self::FirstStates)
     }
 
-    /// Whether it counts in what all else takes that waits for peers.
-    pub fn is_other(self) -> bool {
-        matches!(self, Self::Log | Self::Command | Self::FirstStates)
+    /// In which room it counts.
+    pub fn room(self) -> Option<usize> {
+        match self {
+            Self::Answer => Some(ANSWERS),
+            Self::Log | Self::Command | Self::FirstStates => Some(OTHERS),
+            Self::Refusal | Self::States => None,
+        }
     }
 }
+
+/// The rooms that all peers share: that of responses, and that of commands, first states and log lines.
+pub const ANSWERS: usize = 0;
+pub const OTHERS: usize = 1;
 
 /// What waits for one peer.
 #[derive(Debug, Default)]
@@ -106,24 +114,18 @@ pub struct Queue {
     states: usize,
     /// Largest message with states, in bytes.
     pub states_max: usize,
-    /// What responses to all peers take, and this one's among them.
-    pub answers: Arc<Budget>,
-    /// What commands, first states and log lines for all peers take.
-    pub others: Arc<Budget>,
+    /// What waits for all peers takes there, and for this one among them.
+    pub rooms: [Arc<Budget>; 2],
     /// What the messages take, except for one large one.
     pub bytes: usize,
     /// Whether a large one waits that is not counted.
     pub has_large: bool,
     /// How much of `bytes` is log lines.
     pub log_bytes: usize,
-    /// What other responses take, the large one as well.
-    pub answer_bytes: usize,
-    /// How much of `bytes` is what counts in `others`.
-    other_bytes: usize,
-    /// What the response that is being sent takes.
-    pub sending: Share,
-    /// What another message takes that is being sent.
-    pub sending_other: Share,
+    /// What counts in each room, the large one as well.
+    counted: [usize; 2],
+    /// What the message that is being sent takes there.
+    pub sending: [Share; 2],
     /// Woken when there is room for a response again.
     pub wants_room: Option<Waker>,
     /// Log lines that were dropped, until the stream can report their number.
@@ -145,9 +147,9 @@ struct Entry {
 }
 
 impl Queue {
-    /// With nothing in it; `answers` and `others` are shared by all peers.
-    pub fn new(answers: Arc<Budget>, others: Arc<Budget>) -> Self {
-        Self { states_max: STATES_MESSAGE_BYTES, answers, others, ..Self::default() }
+    /// With nothing in it.
+    pub fn new(rooms: [Arc<Budget>; 2]) -> Self {
+        Self { states_max: STATES_MESSAGE_BYTES, rooms, ..Self::default() }
     }
 
     /// Whether `bytes` of states would leave it one of a peer that keeps up, and fit into one message.
@@ -158,7 +160,12 @@ impl Queue {
 
     /// Whether hardly any response waits or is being sent.
     pub fn has_room_for_answer(&self) -> bool {
-        self.reader_gone || self.answer_bytes + self.sending.amount() < ANSWERS
+        self.reader_gone || self.takes(ANSWERS) < PEER_ANSWERS_BYTES
+    }
+
+    /// What waits, or is being sent, takes in a room.
+    pub fn takes(&self, room: usize) -> usize {
+        self.counted[room] + self.sending[room].amount()
     }
 
     /// Puts a message that nobody else is sent.
@@ -166,12 +173,8 @@ impl Queue {
     /// # Errors
     /// [`OutboxError::Overflow`].
     pub fn push_bytes(&mut self, kind: Kind, bytes: Vec<u8>) -> Result<(), OutboxError> {
-        let room = match kind {
-            Kind::Answer => self.answers.overdraw(bytes.len()),
-            kind if kind.is_other() => self.others.overdraw(bytes.len()),
-            _ => Share::default(),
-        };
-        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room: room }))
+        let _room = kind.room().map(|room| self.rooms[room].overdraw(bytes.len())).unwrap_or_default();
+        self.push(kind, Vec::new(), Arc::new(Encoded { bytes, instance: None, _room }))
     }
 
     /// Puts a message that others may be sent as well, behind a `head` of its own. Of the states of an instance a peer that
@@ -220,14 +223,13 @@ impl Queue {
         if !entry.is_large {
             self.bytes = change(self.bytes, entry.counts);
         }
-        if entry.kind.is_other() {
-            self.other_bytes = change(self.other_bytes, entry.counts);
+        if let Some(room) = entry.kind.room() {
+            self.counted[room] = change(self.counted[room], entry.counts);
         }
         match entry.kind {
             Kind::Log => self.log_bytes = change(self.log_bytes, entry.counts),
-            Kind::Answer => self.answer_bytes = change(self.answer_bytes, entry.counts),
             Kind::States => self.states = change(self.states, 1),
-            Kind::Refusal | Kind::Command | Kind::FirstStates => {}
+            _ => {}
         }
     }
 
@@ -279,7 +281,7 @@ impl Queue {
     /// the number of missing ones.
     pub fn push_logs(&mut self, id: &str, instances: &[InstanceName], pieces: Vec<Vec<u8>>) {
         let bytes = pieces.iter().map(|piece| piece.len() + ENTRY).sum::<usize>();
-        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES || !self.others.has_room() {
+        if self.log_bytes + bytes > LOGS || self.bytes + bytes > PEER_OUTBOX_BYTES || !self.rooms[OTHERS].has_room() {
             for instance in instances {
                 let key = (id.to_owned(), instance.clone());
                 if let Some(lines) = self.dropped.get_mut(&key) {
@@ -313,16 +315,6 @@ impl Queue {
         self.push_bytes(Kind::Log, note)
     }
 
-    /// Whether answers wait or are being sent.
-    pub fn has_answers(&self) -> bool {
-        self.sending.amount() + self.answer_bytes > 0
-    }
-
-    /// Whether something else does that counts in `others`.
-    pub fn takes_others(&self) -> bool {
-        self.other_bytes + self.sending_other.amount() > 0
-    }
-
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -338,7 +330,7 @@ impl Queue {
         self.entries.clear();
         self.newest.clear();
         self.dropped.clear();
-        (self.bytes, self.log_bytes, self.other_bytes, self.states) = (0, 0, 0, 0);
-        (self.sending, self.sending_other) = (Share::default(), Share::default());
+        (self.bytes, self.log_bytes, self.states) = (0, 0, 0);
+        (self.counted, self.sending) = Default::default();
     }
 }

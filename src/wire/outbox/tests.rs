@@ -1,6 +1,6 @@
 //! One queue with both ends on one thread.
 
-use super::queue::{ANSWERS, LARGE, LOGS, STATES};
+use super::queue::{LARGE, LOGS, STATES};
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{LogEntry, Response, ResponseContent};
@@ -174,7 +174,7 @@ fn one_large_message_waits_beside_the_others() {
     outbox.put(response(2 * PEER_OUTBOX_BYTES)).unwrap();
     while reader.try_next().is_some() {}
     let queue = reader.queue.lock();
-    assert_eq!((queue.bytes, queue.answer_bytes, queue.has_large), (0, 0, false));
+    assert_eq!((queue.bytes, queue.takes(ANSWERS), queue.has_large), (0, 0, false));
 }
 
 #[test]
@@ -212,16 +212,16 @@ fn the_next_large_answer_has_room_once_the_one_before_it_is_sent() {
     let wake = Waker::from(count.clone());
     let (outbox, reader) = outbox();
     outbox.put(states(&vec![state("a", Phase::Running); 2000])).unwrap();
-    outbox.put(line("r", "a", &"x".repeat(2 * ANSWERS))).unwrap();
+    outbox.put(line("r", "a", &"x".repeat(2 * PEER_ANSWERS_BYTES))).unwrap();
     assert!(outbox.has_room_for_answer(ANSWERS_BYTES, &wake), "nothing that waits is an answer");
-    outbox.put(response(ANSWERS)).unwrap();
+    outbox.put(response(PEER_ANSWERS_BYTES)).unwrap();
     assert!(!outbox.has_room_for_answer(ANSWERS_BYTES, &wake));
     for _ in 0..2 {
         reader.next_to_send().unwrap();
         reader.sent();
     }
     assert_eq!(count.woken(), 0);
-    assert!(reader.next_to_send().is_some_and(|message| message.size() > ANSWERS));
+    assert!(reader.next_to_send().is_some_and(|message| message.size() > PEER_ANSWERS_BYTES));
     assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (0, false), "it is being sent");
     reader.sent();
     assert_eq!((count.woken(), outbox.has_room_for_answer(ANSWERS_BYTES, &wake)), (1, true));
@@ -374,7 +374,7 @@ fn a_state_for_many_counts_once_for_all_and_for_each_who_is_sent_it() {
         while reader.try_next().is_some() {}
         assert!(!reader.takes_room());
         let queue = reader.queue.lock();
-        assert_eq!((queue.bytes, queue.answer_bytes), (0, 0));
+        assert_eq!((queue.bytes, queue.takes(ANSWERS)), (0, 0));
     }
     assert!(answers.has_room());
 }

@@ -3,24 +3,27 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{MESSAGE_MAX, STACK_SMALL};
+use crate::limits::{HANDSHAKE_MAX, MESSAGE_MAX, STACK_SMALL};
 use crate::model::messages::{AgentHello, FromServer, Request, RequestContent, Response, ResponseContent, ToServer};
 use crate::model::version::VERSION;
+use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
 use crate::wire::address::Security;
 use crate::wire::client::{ClientOptions, Service, StreamEnd, connect};
 use crate::wire::grpc::Keepalive;
 use crate::wire::peer::PeerEvent;
-use crate::wire::pump::{BUFFER, Pump, STRANGERS};
+use crate::wire::pump::{BUFFER, Pump, PumpError, STRANGERS};
 use crate::wire::server_endpoint::LARGE_MESSAGES;
 use crate::wire::server_endpoint::ServerEndpoint;
 use crate::wire::server_endpoint::tests::{client, start};
 use crossbeam_channel::{Receiver, bounded};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType, date_time_ymd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -279,9 +282,15 @@ fn a_client_gives_up_on_a_server_that_does_not_greet() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
-    let late = SystemClock.now() + Duration::from_millis(20);
-    let error = client.begin(stream).unwrap().shake_until(late).unwrap_err();
-    assert_eq!(error, "no TLS handshake within the time limit");
+    let (mut pump, reason, begin) = (Pump::new().unwrap(), Arc::new(OnceLock::new()), SystemClock.now());
+    let ended = reason.clone();
+    let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
+    pump.add(client.begin(stream).unwrap(), Box::new(|_| unreachable!()), true, Box::new(on_end), begin);
+    for (time, is_shaking) in [(HANDSHAKE_MAX / 2, true), (HANDSHAKE_MAX, false)] {
+        pump.wait(Some(Duration::ZERO), || begin + time).unwrap();
+        assert_eq!((pump.is_shaking(), reason.get().is_none()), (is_shaking, is_shaking));
+    }
+    assert_eq!(reason.get().unwrap(), "no TLS handshake within the time limit");
 }
 
 #[test]
@@ -291,7 +300,7 @@ fn an_end_without_a_word_may_be_a_server_without_tls() {
     listener.accept().unwrap().0.shutdown(std::net::Shutdown::Write).unwrap();
     stream.set_nonblocking(true).unwrap();
     let client = ClientTls::new(&Authority::new().agent("agent_A")).unwrap();
-    let error = client.begin(stream).unwrap().shake_until(SystemClock.now() + LIMIT).unwrap_err();
+    let error = shake(&mut client.begin(stream).unwrap()).unwrap_err();
     assert_eq!(error, "the server closed the connection during the TLS handshake, perhaps it does not speak TLS");
 }
 
@@ -370,7 +379,9 @@ fn handshakes_of_many_at_once_take_no_time_of_the_thread_that_moves_bytes() {
         pump.add(server.begin(inner).unwrap(), Box::new(open), false, Box::new(|_| {}), SystemClock.now());
         clients.push(client.begin(outer));
     }
-    let shaking = std::thread::spawn(move || clients.into_iter().map(shaken).filter(Result::is_ok).count());
+    let shaking = std::thread::spawn(move || {
+        clients.into_iter().map(|link| shake(&mut link.unwrap())).filter(Result::is_ok).count()
+    });
     let cpu = |clock| Duration::try_from(rustix::time::clock_gettime(clock)).unwrap();
     let [own, all] = [rustix::time::ClockId::ThreadCPUTime, rustix::time::ClockId::ProcessCPUTime];
     let (before, all_before, deadline) = (cpu(own), cpu(all), SystemClock.now() + LIMIT);
@@ -396,15 +407,39 @@ fn connected(blocking: bool) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// Shakes hands; the other side reads why it is refused.
-fn shaken(link: Result<Link, rustls::Error>) -> Result<Link, String> {
+/// Waits for the socket; returns whether it is ready.
+fn wait_until(link: &Link, deadline: Instant, wanted: PollFlags) -> bool {
+    let left = SystemClock.until(deadline);
+    poll(&mut [PollFd::new(&link.socket(), wanted)], Timespec::try_from(left).ok().as_ref()).unwrap() > 0
+}
+
+/// Shakes hands until that is done.
+fn shake(link: &mut Link) -> Result<(), String> {
+    let deadline = SystemClock.now() + LIMIT;
+    link.shake()?;
+    while link.is_shaking() || link.wants_write() {
+        let mut wanted = PollFlags::IN;
+        wanted.set(PollFlags::OUT, link.wants_write());
+        assert!(wait_until(link, deadline, wanted), "no handshake");
+        link.shake()?;
+    }
+    Ok(())
+}
+
+fn shaken(link: Result<Link, rustls::Error>) -> Link {
     let mut link = link.unwrap();
-    let Err(text) = link.shake_until(SystemClock.now() + LIMIT) else { return Ok(link) };
-    let mut pump = Pump::new().unwrap();
-    let refused = io::Error::other(text.clone());
-    pump.add(link, Box::new(|_| Err(refused)), true, Box::new(|_| {}), SystemClock.now());
+    shake(&mut link).unwrap();
+    link
+}
+
+/// Why a handshake fails; the other side reads that.
+fn refused(link: Result<Link, rustls::Error>) -> String {
+    let (mut pump, reason) = (Pump::new().unwrap(), Arc::new(OnceLock::new()));
+    let ended = reason.clone();
+    let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
+    pump.add(link.unwrap(), Box::new(|_| unreachable!()), true, Box::new(on_end), SystemClock.now());
     pump.run();
-    Err(text)
+    reason.get().unwrap().clone()
 }
 
 fn session_of(link: &mut Link) -> &mut Connection {
@@ -420,13 +455,13 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
     let (plain, grpc_end) = UnixStream::pair().unwrap();
     plain.set_nonblocking(true).unwrap();
     let pump = std::thread::spawn(move || {
-        let link = shaken(server.begin(inner)).unwrap();
+        let link = shaken(server.begin(inner));
         let mut pump = Pump::new().unwrap();
         pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(|_| {}), SystemClock.now());
         pump.run();
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
-    (shaken(client.begin(outer)).unwrap(), grpc_end, pump)
+    (shaken(client.begin(outer)), grpc_end, pump)
 }
 
 /// Writes what the session has to send.
@@ -452,7 +487,7 @@ fn a_client_that_is_refused_after_its_first_bytes_reads_the_reason_and_an_end_in
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let server = ServerTls::new(&ours.server()).unwrap();
-    let served = std::thread::spawn(move || shaken(server.begin(inner)).err().unwrap());
+    let served = std::thread::spawn(move || refused(server.begin(inner)));
     let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
     let client = ClientTls::new(&pem).unwrap();
     let mut session: Connection =
@@ -478,7 +513,7 @@ fn a_server_that_is_refused_while_it_talks_reads_the_reason_and_an_end_in_order(
     let (ours, theirs) = (Authority::new(), Authority::new());
     let (inner, mut tcp) = connected(false);
     let client = ClientTls::new(&PemTexts { ca: ours.certificate.pem(), ..ours.agent("agent_A") }).unwrap();
-    let connects = std::thread::spawn(move || shaken(client.begin(inner)).err().unwrap());
+    let connects = std::thread::spawn(move || refused(client.begin(inner)));
     let server = ServerTls::new(&theirs.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
     while !session.wants_write() {
@@ -503,7 +538,7 @@ fn a_reason_that_came_before_a_reset_is_read() {
     let (inner, mut tcp) = connected(true);
     let pem = PemTexts { ca: ours.certificate.pem(), ..theirs.agent("agent_A") };
     let client = ClientTls::new(&pem).unwrap();
-    let connecting = std::thread::spawn(move || shaken(client.begin(inner)).unwrap());
+    let connecting = std::thread::spawn(move || shaken(client.begin(inner)));
     let server = ServerTls::new(&ours.server()).unwrap();
     let mut session: Connection = ServerConnection::new(server.0.clone()).unwrap().into();
     while session.is_handshaking() {
@@ -534,7 +569,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     let deadline = SystemClock.now() + LIMIT;
     for _ in 0..64 {
         session_of(&mut client).writer().write_all(&[7; BUFFER]).unwrap();
-        if client.wait_until(SystemClock.now() + Duration::from_millis(300), PollFlags::OUT).is_err() {
+        if !wait_until(&client, SystemClock.now() + Duration::from_millis(300), PollFlags::OUT) {
             break;
         }
         client.flush().unwrap();
@@ -546,7 +581,7 @@ fn what_grpc_wrote_before_it_closed_arrives_although_the_other_side_is_still_tal
     let mut buffer = [0; BUFFER];
     let mut has_ended = false;
     while !has_ended {
-        client.wait_until(deadline, PollFlags::IN).unwrap();
+        assert!(wait_until(&client, deadline, PollFlags::IN));
         let mut is_ready = true;
         while let Some(count) = client.read(&mut buffer, is_ready).unwrap().filter(|_| !has_ended) {
             received.extend_from_slice(&buffer[..count]);
