@@ -6,13 +6,14 @@
 use super::address::{Security, ServerUrl};
 use super::convert::messages::{read_from_server, write_to_server};
 pub use super::grpc::Service;
-use super::grpc::{self, Keepalive, Received, wait, wait_at_most};
+use super::grpc::{self, Keepalive, Received, wait_at_most};
 use super::pump::{self, Pump, PumpError};
 use super::tls::{ClientTls, TlsError};
 use crate::limits::{GOODBYE_MAX, STACK_LARGE};
 use crate::model::messages::{FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::threads;
+use futures_executor::block_on;
 use futures_util::{Sink, SinkExt, StreamExt};
 use grpcio::{Channel, ChannelBuilder, ClientDuplexReceiver, ClientDuplexSender, RpcStatus, RpcStatusCode, WriteFlags};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -254,7 +255,7 @@ impl ClientSender {
     /// # Errors
     /// How the stream ended; the receiver may know the better reason. Every later call of any method returns the same.
     pub fn send(&mut self, message: ToServer) -> Result<(), StreamEnd> {
-        self.unless_ended(|sink| wait(sink.send((write_to_server(&message), WriteFlags::default()))))
+        self.unless_ended(|sink| block_on(sink.send((write_to_server(&message), WriteFlags::default()))))
     }
 
     /// Whether [`Self::start_send`] may be called. When not, the waker of `context` is woken as soon as it may.
@@ -308,7 +309,7 @@ impl ClientReceiver {
             if let Some(end) = &self.ended {
                 return Err(end.clone());
             }
-            match wait(self.stream.next()) {
+            match block_on(self.stream.next()) {
                 Some(Ok(received)) => {
                     let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
                     match bytes.and_then(|bytes| read_from_server(bytes).map_err(|error| error.0)) {

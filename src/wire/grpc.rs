@@ -218,11 +218,6 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` on the calling thread until it is ready.
-pub fn wait<F: Future + Unpin>(future: F) -> F::Output {
-    futures_executor::block_on(future)
-}
-
 /// Runs `future` on the calling thread until it is ready, at most `limit`; `None` when the time is over.
 pub fn wait_at_most<F: Future + Unpin>(mut future: F, limit: Duration) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

@@ -200,8 +200,9 @@ impl ServerEndpoint {
         let waker = pump.wake.clone();
         let heartbeat = watched.add_woken_by("listen", move || waker.set());
         let listen = threads::spawn("listen", STACK_LARGE, move || {
-            let wakes = Wakes { stopped, heartbeat };
-            if let Err(error) = accept_until_stopped(&mut pump, &listeners, &wakes, &shared, &entrance, tls.as_ref()) {
+            let tls = tls.as_ref();
+            let accepted = accept_until_stopped(&mut pump, &listeners, &stopped, &heartbeat, &shared, &entrance, tls);
+            if let Err(error) = accepted {
                 log::error!("Cannot wait for connections: '{error}'. No further client can connect.");
             }
             drop(listeners); // Refuse new connections before the old ones end.
@@ -287,33 +288,27 @@ fn connection(shared: &Shared, grpc_name: &str) -> Option<Connection> {
 
 // ------------------------------------------------------------------- accept
 
-/// What wakes the `listen` thread beside connections.
-struct Wakes {
-    /// Closed at the end.
-    stopped: OwnedFd,
-    heartbeat: Heartbeat,
-}
-
 /// Keys of [`Pump::watch`]; those of listeners follow.
 const STOPPED: u64 = 0;
 const LISTENERS: u64 = 1;
 
-/// Accepts connections, and serves them, until it is stopped.
+/// Accepts connections, and serves them, until `stopped` is closed.
 fn accept_until_stopped(
     pump: &mut Pump,
     listeners: &[Listener],
-    wakes: &Wakes,
+    stopped: &OwnedFd,
+    heartbeat: &Heartbeat,
     shared: &Arc<Shared>,
     entrance: &Arc<Mutex<Entrance>>,
     tls: Option<&ServerTls>,
 ) -> io::Result<()> {
-    pump.watch(wakes.stopped.as_fd(), STOPPED)?;
+    pump.watch(stopped.as_fd(), STOPPED)?;
     let watch_listeners =
         |pump: &Pump| (LISTENERS..).zip(listeners).try_for_each(|(key, listener)| pump.watch(listener.as_fd(), key));
     watch_listeners(pump)?;
     let mut resting: Option<Instant> = None;
     loop {
-        wakes.heartbeat.turn();
+        heartbeat.turn();
         let rest = resting.map(|until| SystemClock.until(until));
         let ready = pump.wait(rest, || SystemClock.now())?;
         if resting.is_some_and(|until| SystemClock.until(until).is_zero()) {
@@ -321,7 +316,7 @@ fn accept_until_stopped(
             watch_listeners(pump)?;
         }
         if ready.contains(&STOPPED) {
-            pump.unwatch(wakes.stopped.as_fd());
+            pump.unwatch(stopped.as_fd());
             listeners.iter().for_each(|listener| pump.unwatch(listener.as_fd()));
             return Ok(());
         }

@@ -7,7 +7,7 @@ use super::budget::{Budget, Share};
 use super::convert::Left;
 use super::convert::messages::{read_to_server, refused_request};
 use super::frame_gate::Account;
-use super::grpc::{Received, Service, wait, wait_at_most};
+use super::grpc::{Received, Service, wait_at_most};
 use super::hello::{NO_HELLO, check_hello, check_user, refusal};
 use super::outbox::{Outgoing, outbox_waking};
 use super::peer::{Origin, PeerEvent, PeerHello, PeerId, Room};
@@ -19,6 +19,7 @@ use crate::model::messages::ToServer;
 use crate::model::names::excerpt;
 use crate::platform::logging::log_source;
 use crossbeam_channel::Sender;
+use futures_executor::block_on;
 use futures_util::{Sink, StreamExt};
 use grpcio::{DuplexSink, RequestStream, RpcStatus, RpcStatusCode, WriteFlags};
 use std::pin::Pin;
@@ -45,7 +46,7 @@ pub struct Streams {
     /// Only certificates with one of these DNS names may command; empty: all of the authority.
     pub commander_names: Vec<String>,
     /// Sends to all peers.
-    pub writer: Writer<Responses>,
+    pub writer: Writer,
 }
 
 /// An open connection.
@@ -108,7 +109,7 @@ impl Streams {
         let waker = self.writer.waker(peer);
         let (outbox, reader) = outbox_waking(waker.clone(), self.answers.clone(), self.others.clone());
         let outbox = outbox.limited_to(client.message_max, &name);
-        let stream = PeerStream::new(name, responses, reader, service == Service::Agent);
+        let stream = PeerStream::new(name, Box::new(responses), reader, service == Service::Agent);
         self.writer.add(peer, stream, waker);
         account.hello_accepted();
         if self.inbox.send(PeerEvent::Opened { peer, hello, source, outbox }).is_err() {
@@ -155,7 +156,7 @@ impl Streams {
         loop {
             let place = places.take(1); // Before the next message, which waits where it takes little.
             // A stream that failed answers with errors for ever, so the first one ends it.
-            let Some(Ok(received)) = wait(requests.next()) else { return true };
+            let Some(Ok(received)) = block_on(requests.next()) else { return true };
             let mut bytes = client.connection.account.arrived(received.len());
             let message = match self.read(received, longest, &mut bytes, &from) {
                 // From programs of other implementations a list without states means nothing.

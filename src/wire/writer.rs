@@ -28,33 +28,32 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Where messages of one stream go; the end of it drops the call.
-pub trait Line: Sink<(Outgoing, WriteFlags), Error: Send> + Unpin + Send + 'static {}
-impl<S: Sink<(Outgoing, WriteFlags), Error: Send> + Unpin + Send + 'static> Line for S {}
+pub type Line = Box<dyn Sink<(Outgoing, WriteFlags), Error = grpcio::Error> + Unpin + Send>;
 
 /// Gives streams to the writing thread, which ends after this was dropped and the last stream has ended.
-pub struct Writer<S: Line>(Arc<Due<S>>);
+pub struct Writer(Arc<Due>);
 
 /// Streams for which there is something to do.
-struct Due<S> {
-    state: Mutex<DueState<S>>,
+struct Due {
+    state: Mutex<DueState>,
     changed: Sender<()>,
 }
 
-struct DueState<S> {
-    added: Vec<(PeerId, PeerStream<S>, Waker)>,
-    peers: Vec<Arc<Woken<S>>>,
+struct DueState {
+    added: Vec<(PeerId, PeerStream, Waker)>,
+    peers: Vec<Arc<Woken>>,
     no_more: bool,
 }
 
 /// Marks that a stream can go on.
-struct Woken<S> {
+struct Woken {
     peer: PeerId,
     /// Whether it is marked already.
     marked: AtomicBool,
-    due: Arc<Due<S>>,
+    due: Arc<Due>,
 }
 
-impl<S: Line> Wake for Woken<S> {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -66,14 +65,14 @@ impl<S: Line> Wake for Woken<S> {
     }
 }
 
-impl<S> Due<S> {
-    fn change(&self, change: impl FnOnce(&mut DueState<S>)) {
+impl Due {
+    fn change(&self, change: impl FnOnce(&mut DueState)) {
         change(&mut self.state.lock());
         let _ = self.changed.try_send(()); // Full: it looks again anyway.
     }
 }
 
-impl<S: Line> Writer<S> {
+impl Writer {
     /// Starts the thread.
     ///
     /// # Errors
@@ -94,12 +93,12 @@ impl<S: Line> Writer<S> {
     }
 
     /// Gives a stream to the thread; `waker` is the one that was made for it.
-    pub fn add(&self, peer: PeerId, stream: PeerStream<S>, waker: Waker) {
+    pub fn add(&self, peer: PeerId, stream: PeerStream, waker: Waker) {
         self.0.change(|state| state.added.push((peer, stream, waker)));
     }
 }
 
-impl<S: Line> Drop for Writer<S> {
+impl Drop for Writer {
     fn drop(&mut self) {
         self.0.change(|state| state.no_more = true);
     }
@@ -107,29 +106,24 @@ impl<S: Line> Drop for Writer<S> {
 
 // ------------------------------------------------------------------ the thread
 
-struct Streams<S> {
-    streams: HashMap<PeerId, Slot<S>>,
+#[derive(Default)]
+struct Streams {
+    streams: HashMap<PeerId, Slot>,
     /// Bytes sent since free memory was given back, approximately.
     sent: usize,
     /// When to give it back.
     trim_at: Option<Instant>,
 }
 
-struct Slot<S> {
-    stream: PeerStream<S>,
+struct Slot {
+    stream: PeerStream,
     waker: Waker,
     /// When to continue although nobody wakes it.
     alarm: Option<Instant>,
 }
 
-impl<S> Default for Streams<S> {
-    fn default() -> Self {
-        Self { streams: HashMap::new(), sent: 0, trim_at: None }
-    }
-}
-
-impl<S: Line> Streams<S> {
-    fn serve(mut self, due: &Due<S>, changes: &Receiver<()>, heartbeat: &Heartbeat) {
+impl Streams {
+    fn serve(mut self, due: &Due, changes: &Receiver<()>, heartbeat: &Heartbeat) {
         loop {
             heartbeat.turn();
             let alarm = self.streams.values().filter_map(|slot| slot.alarm).min();
@@ -152,7 +146,7 @@ impl<S: Line> Streams<S> {
             }
             let now = SystemClock.now();
             if alarm.is_some_and(|at| at <= now) {
-                let is_due = |(_, slot): &(&PeerId, &Slot<S>)| slot.alarm.is_some_and(|at| at <= now);
+                let is_due = |(_, slot): &(&PeerId, &Slot)| slot.alarm.is_some_and(|at| at <= now);
                 let due: Vec<PeerId> = self.streams.iter().filter(is_due).map(|(peer, _)| *peer).collect();
                 due.into_iter().for_each(|peer| self.advance(peer));
             }
@@ -200,9 +194,9 @@ enum Next {
 }
 
 /// The writing end of one stream.
-pub struct PeerStream<S> {
+pub struct PeerStream {
     name: String,
-    line: S,
+    line: Line,
     reader: OutboxReader,
     /// Whether states for it wait a little after some were sent.
     bundles_states: bool,
@@ -216,9 +210,9 @@ pub struct PeerStream<S> {
     closing: bool,
 }
 
-impl<S: Line> PeerStream<S> {
+impl PeerStream {
     /// A stream to `name`; with `bundles_states` states that follow each other closely are sent together.
-    pub fn new(name: String, line: S, reader: OutboxReader, bundles_states: bool) -> Self {
+    pub fn new(name: String, line: Line, reader: OutboxReader, bundles_states: bool) -> Self {
         Self {
             name,
             line,
@@ -237,7 +231,7 @@ impl<S: Line> PeerStream<S> {
         // Messages sent to one peer in a row while others wait.
         for _ in 0..16 {
             if self.closing {
-                return match Pin::new(&mut self.line).poll_close(context) {
+                return match Pin::new(&mut *self.line).poll_close(context) {
                     Poll::Ready(_) => Next::Ended,
                     Poll::Pending => self.blocked(now),
                 };
@@ -245,7 +239,7 @@ impl<S: Line> PeerStream<S> {
             if self.has_nothing_to_do() {
                 return Next::Woken;
             }
-            match Pin::new(&mut self.line).poll_ready(context) {
+            match Pin::new(&mut *self.line).poll_ready(context) {
                 Poll::Pending => return self.blocked(now),
                 Poll::Ready(Err(_)) => return Next::Ended, // The reader of this stream notices and reports it.
                 Poll::Ready(Ok(())) => self.was_sent(),
@@ -291,7 +285,7 @@ impl<S: Line> PeerStream<S> {
         self.sent = self.sent.saturating_add(bytes);
         // A small one goes out at once, and waking up just to see that would cost as much as sending it.
         self.sending = Some(bytes).filter(|bytes| *bytes > PEER_SMALL_MESSAGE);
-        let sent = Pin::new(&mut self.line).start_send((message, WriteFlags::default()));
+        let sent = Pin::new(&mut *self.line).start_send((message, WriteFlags::default()));
         if self.sending.is_none() {
             self.reader.sent();
         }

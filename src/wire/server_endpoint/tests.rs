@@ -15,12 +15,13 @@ use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
 use crate::wire::convert::messages::{read_from_server, write_to_server};
-use crate::wire::grpc::{Received, wait};
+use crate::wire::grpc::Received;
 use crate::wire::hello::check_user;
 use crate::wire::outbox::Outbox;
 use crate::wire::peer::PeerHello;
 use crate::wire::tls::PeerCertificate;
 use crossbeam_channel::{Receiver, bounded};
+use futures_executor::block_on;
 use futures_util::{SinkExt, StreamExt};
 use grpcio::WriteFlags;
 use std::collections::BTreeMap;
@@ -416,7 +417,7 @@ fn a_sender_whose_connection_was_lost_says_so_whenever_it_is_asked() {
         let (mut sender, _receiver, hangup) = connect(&options, agent("A")).unwrap();
         sender.start_send(large()).unwrap();
         hangup.hang_up();
-        let mut ready = || wait(std::future::poll_fn(|context| sender.poll_ready(context)));
+        let mut ready = || block_on(std::future::poll_fn(|context| sender.poll_ready(context)));
         let lost = ready();
         assert!(lost.is_err());
         assert_eq!(ready(), lost);
@@ -479,7 +480,7 @@ fn a_client_that_waits_for_the_headers_before_it_asks_gets_them() {
     for service in [Service::Cli, Service::Command] {
         let (endpoint, events) = endpoint(MESSAGE_MAX);
         let (_client, mut sink, mut stream) = dial_as_tonic(&endpoint, service);
-        wait(sink.send((write_to_server(&commander(VERSION)), WriteFlags::default()))).unwrap();
+        block_on(sink.send((write_to_server(&commander(VERSION)), WriteFlags::default()))).unwrap();
         let first = wait_at_most(stream.next(), LIMIT).expect("headers come before any request").unwrap().unwrap();
         let first = read_from_server(first.unpack(MESSAGE_MAX).ok().unwrap());
         assert_eq!(first.unwrap(), FromServer::WorkloadStates(vec![]));
@@ -501,7 +502,7 @@ fn the_end_of_a_report_is_believed_of_our_own_agents() {
     // Programs of other implementations, which have another name, mean nothing by it.
     let (_client, mut sink, _stream) = dial_as_tonic(&endpoint, Service::Agent);
     for sent in [agent("B"), ToServer::StatesComplete] {
-        wait(sink.send((write_to_server(&sent), WriteFlags::default()))).unwrap();
+        block_on(sink.send((write_to_server(&sent), WriteFlags::default()))).unwrap();
     }
     let _opened = opened(&events);
     assert_eq!(message(&events).1, ToServer::WorkloadStates(vec![]));

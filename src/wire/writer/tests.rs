@@ -49,13 +49,13 @@ fn text(message: &Outgoing) -> String {
 }
 
 impl Sink<(Outgoing, WriteFlags)> for FakeLine {
-    type Error = std::fmt::Error;
+    type Error = grpcio::Error;
 
     fn poll_ready(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         let mut peer = self.peer();
         peer.looks += 1;
         if peer.failed {
-            return Poll::Ready(Err(std::fmt::Error));
+            return Poll::Ready(Err(grpcio::Error::RemoteStopped));
         }
         if peer.in_flight && peer.stuck {
             return Poll::Pending;
@@ -69,7 +69,7 @@ impl Sink<(Outgoing, WriteFlags)> for FakeLine {
         assert!(!peer.in_flight, "the one before was not taken yet");
         peer.in_flight = true;
         peer.sent.push(text(&message));
-        peer.told.iter().try_for_each(|told| told.send(text(&message))).map_err(|_| std::fmt::Error)
+        peer.told.iter().try_for_each(|told| told.send(text(&message))).map_err(|_| grpcio::Error::RemoteStopped)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -91,7 +91,7 @@ struct Bench {
     line: FakeLine,
     outbox: Option<Outbox>,
     answers: Arc<Budget>,
-    stream: PeerStream<FakeLine>,
+    stream: PeerStream,
     now: Instant,
 }
 
@@ -109,7 +109,7 @@ impl Bench {
         let line = FakeLine::default();
         let answers = Budget::new(ANSWERS_BYTES);
         let (outbox, reader) = outbox_waking(Waker::noop().clone(), answers.clone(), Budget::new(OTHERS_BYTES));
-        let stream = PeerStream::new("peer".to_owned(), line.clone(), reader, bundles_states);
+        let stream = PeerStream::new("peer".to_owned(), Box::new(line.clone()), reader, bundles_states);
         Self { line, outbox: Some(outbox), answers, stream, now: SystemClock.now() }
     }
 
@@ -303,13 +303,13 @@ fn a_peer_with_much_to_take_leaves_the_others_their_turn() {
     assert_eq!(bench.line.peer().sent.len(), 16);
 }
 
-fn open(writer: &Writer<FakeLine>, number: u64) -> (Outbox, Receiver<String>) {
+fn open(writer: &Writer, number: u64) -> (Outbox, Receiver<String>) {
     let (told, received) = unbounded();
     let line = FakeLine::default();
     line.peer().told = Some(told);
     let waker = writer.waker(PeerId(number));
     let (outbox, reader) = outbox_waking(waker.clone(), Budget::new(ANSWERS_BYTES), Budget::new(OTHERS_BYTES));
-    writer.add(PeerId(number), PeerStream::new(number.to_string(), line, reader, true), waker);
+    writer.add(PeerId(number), PeerStream::new(number.to_string(), Box::new(line), reader, true), waker);
     (outbox, received)
 }
 
