@@ -37,13 +37,10 @@ impl ServerLoop {
         let name = Name::from(agent);
         let _source = log_source(name.clone());
         let begin = self.now();
-        if !self.arrived.is_empty() && self.waiting.agent_rests(&name, begin) {
-            return log::warn!(
-                "Ending the connection of agent '{name}': it kept the server busy, and others wait. It tries again."
-            );
-        }
-        if !outbox.has_room_for_agent() {
-            return log::warn!("Ending the connection of agent '{name}': too much waits for others. It tries again.");
+        let is_greedy = !self.arrived.is_empty() && self.waiting.agent_rests(&name, begin);
+        if is_greedy || !outbox.has_room_for_agent() {
+            let why = if is_greedy { "it kept the server busy, and others wait" } else { "too much waits for others" };
+            return log::warn!("Ending the connection of agent '{name}': {why}. It tries again.");
         }
         if let Some(old) = self.peers.of_agent(&name) {
             // Readers that wait for room in the inbox do not keep the order of their streams.

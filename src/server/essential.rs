@@ -87,8 +87,7 @@ impl ServerLoop {
         let Some(modes) = &mut self.workloads.modes else { return };
         modes.cause = Some(cause);
         let configs = BTreeMap::from([(modes.item().to_owned(), Some(ConfigItem::Text(mode)))]);
-        let api_version = self.workloads.desired.api_version.clone();
-        let change = StateChange { api_version, configs, ..StateChange::default() };
+        let change = StateChange { configs, ..StateChange::default() };
         match self.workloads.prepare(change, Occasion::Update) {
             Ok(prepared) => drop(self.commit(prepared)),
             Err(error) => log::error!("The mode cannot be written: {error}"),

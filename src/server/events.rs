@@ -239,9 +239,11 @@ impl Changes {
 
     /// The desired state became `now`, and with its version that of the effective state; `before` leads back.
     pub fn desired(&mut self, before: &StateChange, now: &DesiredState) {
-        let [old, new] = [&before.api_version, &now.api_version].map(|version| Node::text(&**version));
-        for part in ["desiredState", "effectiveState"] {
-            self.node(&mut path(&[part, "apiVersion"]), Some(&old), Some(&new));
+        if let Some(old) = &before.api_version {
+            let [old, new] = [old, &now.api_version].map(|version| Node::text(&**version));
+            for part in ["desiredState", "effectiveState"] {
+                self.node(&mut path(&[part, "apiVersion"]), Some(&old), Some(&new));
+            }
         }
         for (name, workload) in &before.workloads {
             self.workload("desiredState", name, workload.as_ref(), now.workloads.get(name));

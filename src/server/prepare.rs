@@ -125,9 +125,10 @@ impl Workloads {
     /// [`UpdateError`] with the reason of the refusal.
     pub fn prepare(&self, change: StateChange, occasion: Occasion) -> Result<PreparedUpdate, UpdateError> {
         let rule = |error: &dyn Error| UpdateError::Rule(error.to_string());
-        let deprecated = check_api_version(&change.api_version).map_err(|error| rule(&error))?;
-        if deprecated {
-            log::warn!("The API version '{}' is deprecated; use 'v1'.", change.api_version);
+        if let Some(version) = &change.api_version
+            && check_api_version(version).map_err(|error| rule(&error))?
+        {
+            log::warn!("The API version '{version}' is deprecated; use 'v1'.");
         }
         let configs = change.configs.iter().filter_map(|(key, item)| Some((key, item.as_ref()?)));
         check_config_keys(configs).map_err(|error| rule(&error))?;
@@ -162,18 +163,21 @@ impl Workloads {
             let desired = change.workload(&self.desired, &name).cloned();
             forms.insert(name, Version { desired, effective: rendered.clone(), rendered });
         }
-        self.check_modes(&change)?;
-        let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
-        // Also what is in force in this form already: what is desired beside it may still be staged.
-        let new = change.workloads.keys().filter(|name| !failed.contains_key(*name));
-        if let Some(cycle) = find_cycle(workload, new) {
-            return Err(UpdateError::cycle(&cycle));
-        }
+        self.check_together(&change, &failed)?;
         Ok(PreparedUpdate { change, forms, failed, ..PreparedUpdate::default() })
     }
 
+    /// Checks what workloads are together after `change`, but for the `failed` ones.
+    pub(super) fn check_together(&self, change: &StateChange, failed: &Failed) -> Result<(), UpdateError> {
+        self.check_modes(change)?;
+        let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
+        // Also what is in force in this form already: what is desired beside it may still be staged.
+        let new = change.workloads.keys().filter(|name| !failed.contains_key(*name));
+        find_cycle(workload, new).map_or(Ok(()), |cycle| Err(UpdateError::cycle(&cycle)))
+    }
+
     /// Checks what `change` says about modes, if there are modes.
-    pub(super) fn check_modes(&self, change: &StateChange) -> Result<(), UpdateError> {
+    fn check_modes(&self, change: &StateChange) -> Result<(), UpdateError> {
         let Some(modes) = &self.modes else { return Ok(()) };
         let item = change.config(&self.desired, modes.item());
         let mut checked = modes.check_item(item);

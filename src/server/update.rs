@@ -25,8 +25,8 @@ pub type Tags = BTreeMap<String, String>;
 /// What an update changes; everything else costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StateChange {
-    /// The version of the state, whether or not it is another one.
-    pub api_version: String,
+    /// The version of the state, if that is named; it may be as it was.
+    pub api_version: Option<String>,
     /// Workloads in their new form, `None` for those that go; none is as it was, but for those that are tried again.
     pub workloads: BTreeMap<Name, Option<Arc<Workload>>>,
     /// Configs, likewise.
@@ -41,7 +41,7 @@ impl StateChange {
     /// What leads from `old` to `new`.
     pub fn between(old: &DesiredState, new: DesiredState) -> Self {
         Self {
-            api_version: new.api_version,
+            api_version: Some(new.api_version),
             workloads: differences(&old.workloads, new.workloads),
             configs: differences(&old.configs, new.configs),
             ..Self::default()
@@ -50,7 +50,9 @@ impl StateChange {
 
     /// Whether the desired state stays as it is.
     pub fn keeps(&self, desired: &DesiredState) -> bool {
-        self.workloads.is_empty() && self.configs.is_empty() && self.api_version == desired.api_version
+        self.workloads.is_empty()
+            && self.configs.is_empty()
+            && self.api_version.as_ref().is_none_or(|new| *new == desired.api_version)
     }
 
     /// A workload of `desired` after the change.
@@ -72,7 +74,7 @@ impl StateChange {
     /// Makes the change. Returns the change that leads back.
     pub fn carry_out(self, desired: &mut DesiredState) -> Self {
         Self {
-            api_version: std::mem::replace(&mut desired.api_version, self.api_version),
+            api_version: self.api_version.map(|new| std::mem::replace(&mut desired.api_version, new)),
             workloads: exchange(&mut desired.workloads, self.workloads),
             configs: exchange(&mut desired.configs, self.configs),
             ..Self::default()
@@ -163,7 +165,7 @@ pub fn requested_change(
 ) -> Result<StateChange, UpdateError> {
     match (update.new_state, update.masks.as_slice()) {
         (None, _) if update.restart.is_empty() => Err(UpdateError::Rule(NO_STATE.to_owned())),
-        (None, _) => Ok(StateChange { api_version: current.desired.api_version.clone(), ..StateChange::default() }),
+        (None, _) => Ok(StateChange::default()),
         (Some(Err(reason)), []) => Err(unparsable(reason)),
         (Some(Err(reason)), _) => Err(UpdateError::Other(format!("Failed to parse new state, '{reason}'"))),
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
@@ -329,7 +331,7 @@ impl<'s> Patch<'s> {
         let agents = self.tree.get("agents").and_then(Node::as_map).into_iter().flatten();
         let tags = |agent: &Node| agent.get("tags").map(texts).unwrap_or_default();
         Ok(StateChange {
-            api_version: changed.api_version,
+            api_version: Some(changed.api_version),
             workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
             configs: self.configs.differences(&self.desired.configs, changed.configs),
             agent_tags: agents.map(|(name, agent)| (name.into(), tags(agent))).collect(),

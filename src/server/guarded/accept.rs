@@ -146,8 +146,7 @@ impl ServerLoop {
     fn changes(&self, prepared: &PreparedUpdate) -> Unit {
         let PreparedUpdate { change, forms, restarted, .. } = prepared;
         let workloads = &self.workloads;
-        let is_open =
-            |name: &&Name| self.guarded.open.values().any(|open| open.record.unit.workloads.contains_key(*name));
+        let is_open = |name: &&Name| self.guarded.open_update_of(name).is_some();
         // The mode is no part of any update: a switch is not judged, and nothing that is put back switches.
         let mode_item = workloads.modes.as_ref().map(Modes::item);
         let configs = || change.configs.keys().filter(|key| mode_item != Some(key.as_str()));
@@ -363,10 +362,7 @@ impl ServerLoop {
                 log::warn!("Update {number} replaces '{name}' although it cannot be staged: {reason}");
             }
         }
-        let api_version = self.workloads.desired.api_version.clone();
-        let change = StateChange { api_version, ..StateChange::default() };
-        let prepared = PreparedUpdate { change, ..PreparedUpdate::default() };
-        self.carry_out_update(open, prepared, BTreeMap::new());
+        self.carry_out_update(open, PreparedUpdate::default(), BTreeMap::new());
     }
 }
 

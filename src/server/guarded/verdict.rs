@@ -6,16 +6,14 @@ use super::trial::{Failure, LATE};
 use super::unit::{Unit, config_hash, desired_hash};
 use super::{GuardedUpdates, Open, Record};
 use crate::limits::{CONDITION_INFO_MAX, UPDATE_LOSSES};
-use crate::model::cycles::find_cycle;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::lifecycle::OnFailure;
 use crate::model::names::{InstanceName, Name};
-use crate::model::workload::Workload;
 use crate::platform::logging::log_source;
 use crate::server::ServerLoop;
 use crate::server::connections::removed;
-use crate::server::prepare::PreparedUpdate;
+use crate::server::prepare::{Failed, PreparedUpdate};
 use crate::server::requester::Requester;
 use crate::server::templates::RenderError;
 use crate::server::update::{StateChange, UpdateError};
@@ -291,7 +289,6 @@ impl ServerLoop {
         let workloads = unit.workloads.iter().map(|(name, touched)| (name.clone(), touched.before.desired.clone()));
         let configs = unit.configs.iter().map(|(key, touched)| (key.clone(), touched.before.clone()));
         StateChange {
-            api_version: desired.api_version.clone(),
             workloads: workloads.filter(|(name, before)| desired.workloads.get(name) != before.as_ref()).collect(),
             configs: configs.filter(|(key, before)| desired.configs.get(key) != before.as_ref()).collect(),
             ..StateChange::default()
@@ -309,9 +306,7 @@ impl ServerLoop {
                 return Err(UpdateError::invalid(format_args!("{error} (workload '{name}')")));
             }
         }
-        self.workloads.check_modes(change)?;
-        let workload = |name: &str| change.workload(desired, name).map(|workload| -> &Workload { workload });
-        find_cycle(workload, change.workloads.keys()).map_or(Ok(()), |cycle| Err(UpdateError::cycle(&cycle)))
+        self.workloads.check_together(change, &Failed::new())
     }
 
     /// What command lines of an earlier version receive, which wait for the instances in the response to a request: those
