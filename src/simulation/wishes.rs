@@ -175,9 +175,10 @@ impl Wishes {
     pub fn forget_gone(&mut self, server: &ServerLoop) {
         let (states, effective) = (server.view().states, server.view().effective);
         self.stopping.retain(|instance, _| states.get(instance).is_some() && !server.is_placeholder(instance));
+        // What was not seen may have the instance name of what was replaced by it, and is stopping since.
         let is_unseen = |instance: &InstanceName| {
             let is_wanted = effective.get(&instance.workload).is_some_and(|added| added.instance == *instance);
-            !is_wanted && !self.stopping.contains_key(instance) && !server.is_placeholder(instance)
+            !is_wanted && !server.is_placeholder(instance)
         };
         self.unclear
             .retain(|name| states.iter().any(|(instance, _)| instance.workload == *name && is_unseen(&instance)));
