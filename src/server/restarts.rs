@@ -86,7 +86,7 @@ impl ServerLoop {
         let Workloads { restarts, placed, effective, .. } = &mut self.workloads;
         placed.get_or_insert_with(|| effective.clone());
         restarts.retain(|other| {
-            let stays = other.names.is_disjoint(&names);
+            let stays = other.names.is_disjoint(restarted);
             names.extend(other.names.iter().filter(|_| !stays).cloned());
             stays
         });
@@ -128,8 +128,30 @@ impl ServerLoop {
         state.is_some_and(|state| state.phase != Phase::AgentDisconnected && ends(state.phase))
     }
 
+    /// What runs although it needs a workload that is being restarted, with that: it waited to start when the restart began,
+    /// and started before its agent was told. What it needs would wait for its end for ever.
+    fn started_since(&self) -> BTreeSet<Name> {
+        let Workloads { restarts, dependents, effective, states, .. } = &self.workloads;
+        let runs = |name: &&Name| {
+            let instance = effective.get(*name).map(|added| &added.instance);
+            let state =
+                instance.filter(|instance| self.has_started(instance)).and_then(|instance| states.get(instance));
+            state.is_some_and(|state| matches!(state.phase.state(), "Pending" | "Running"))
+                && self.guarded.open_update_of(name).is_none()
+        };
+        let all = restarts.iter().flat_map(|restart| &restart.names);
+        all.flat_map(|name| dependents.of(name).filter(runs).flat_map(|user| [name.clone(), user.clone()])).collect()
+    }
+
     /// Brings back the workloads of restarts that wait for no end any more. Returns whether there were some.
     pub(super) fn settle_restarts(&mut self) -> bool {
+        let late = self.started_since();
+        if !late.is_empty() {
+            let names = self.begin_restart(&late);
+            self.carry_out_in_mode(Difference::default(), &names, Changes::default());
+            self.restart_begun(&names);
+            return true;
+        }
         let mut restarts = std::mem::take(&mut self.workloads.restarts);
         for Restart { stopping, .. } in &mut restarts {
             // One at a time: there may be many, and each event looks for ends.

@@ -380,3 +380,21 @@ fn hooks_are_not_asked_and_what_they_made_comes_back() {
     rig.all_removed(&["nav", "web"]);
     assert!(rig.is_over());
 }
+
+/// It waits to start, as far as the server knows, while its agent starts it already.
+#[test]
+fn what_starts_before_its_agent_knows_of_the_restart_becomes_a_part_of_it() {
+    let mut rig = Rig::new();
+    rig.restart(&["web"]).unwrap();
+    rig.all_removed(&["nav", "web"]);
+    rig.cluster.take_all();
+    assert_eq!(rig.restart(&["storage"]).unwrap().len(), 3);
+    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("", ""), plan("", "storage")));
+    rig.cluster.report(rig.a, &[(&instance("web"), Phase::PendingStarting)]);
+    assert_eq!(rig.plan(rig.a), plan("", "web"));
+    rig.removed("storage");
+    assert!(!rig.is_over(), "web has not ended");
+    rig.removed("web");
+    assert!(rig.is_over());
+    assert_eq!((rig.plan(rig.a), rig.plan(rig.b)), (plan("web", ""), plan("storage", "")));
+}
