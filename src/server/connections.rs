@@ -181,7 +181,7 @@ impl ServerLoop {
             log::warn!("Ignoring {} workload states that '{name}' may not report.", all - states.len());
         }
         let Some(agent) = agent else { return };
-        let all = states.len();
+        let mut refused = 0;
         let (workloads, deletes) = (&mut self.workloads, &self.deletes);
         states.retain_mut(|WorkloadState { instance, state }| {
             agent.unconfirmed.remove(instance);
@@ -194,13 +194,14 @@ impl ServerLoop {
                 let was_known = workloads.unwanted.remove(instance);
                 return was_known || workloads.states.get(instance).is_some() || deletes.knows(instance);
             }
-            workloads.unwanted.report(instance)
+            let is_kept = workloads.unwanted.report(instance);
+            refused += usize::from(!is_kept);
+            is_kept
         });
-        if states.len() < all {
+        if refused > 0 {
             log::warn!(
-                "Ignoring {} states of workloads that '{name}' should not have: there are too many of such, or more than \
-                 {NEVER_WANTED_OF_WORKLOAD} of one workload.",
-                all - states.len()
+                "Ignoring {refused} states of workloads that '{name}' should not have: there are too many of such, or more \
+                 than {NEVER_WANTED_OF_WORKLOAD} of one workload."
             );
         }
         let failures = self.new_failures(&states);

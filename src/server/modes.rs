@@ -127,7 +127,9 @@ impl Modes {
             }
             if let Some(mode) = wrong_mode(modes) {
                 let mode = excerpt(mode);
-                return Err(format!("Unsupported mode '{mode}' in tag 'modes' of workload '{name}'. {NAME_RULE}"));
+                return Err(format!(
+                    "Unsupported mode '{mode}' in tag 'modes' of workload '{name}'; blanks separate modes. {NAME_RULE}"
+                ));
             }
             if mode_names(modes).nth(MODES_OF_WORKLOAD).is_some() {
                 return Err(format!(

@@ -250,7 +250,7 @@ fn a_manifest_or_stored_state_that_modes_do_not_allow_ends_the_start() {
     cluster.server_config.push_str(&format!("\n{MODES}"));
     let mut server = cluster.spawn_server(&[]);
     assert_eq!(exit_code(server.wait(LIMIT).expect("it ends")), 1);
-    let text = "Unsupported mode 'a,b' in tag 'modes' of workload 'nav'. Only a-z";
+    let text = "Unsupported mode 'a,b' in tag 'modes' of workload 'nav'; blanks separate modes. Only a-z";
     assert!(server.stderr().contains("cannot start with the stored state") && server.stderr().contains(text));
     cluster.server_config = MODES.to_owned();
     let path = cluster.write("bad.yaml", &manifest(&[of("drive", "nav")])).display().to_string();

@@ -329,9 +329,21 @@ const REFUSED: [(&str, &str, &str); 13] = [
         "mode: park",
         "Tag 'modes' of workload 'w' names no mode; leave it out for every mode",
     ),
-    ("tags: {modes: 'drive,park'}", "mode: park", "Unsupported mode 'drive,park' in tag 'modes' of workload 'w'. <C>"),
-    ("tags: {modes: 'drive {{x}}'}", "mode: park", "Unsupported mode '{{x}}' in tag 'modes' of workload 'w'. <C>"),
-    ("tags: {modes: 'LONG'}", "mode: park", "Unsupported mode 'LONG' in tag 'modes' of workload 'w'. <C>"),
+    (
+        "tags: {modes: 'drive,park'}",
+        "mode: park",
+        "Unsupported mode 'drive,park' in tag 'modes' of workload 'w'; blanks separate modes. <C>",
+    ),
+    (
+        "tags: {modes: 'drive {{x}}'}",
+        "mode: park",
+        "Unsupported mode '{{x}}' in tag 'modes' of workload 'w'; blanks separate modes. <C>",
+    ),
+    (
+        "tags: {modes: 'LONG'}",
+        "mode: park",
+        "Unsupported mode 'LONG' in tag 'modes' of workload 'w'; blanks separate modes. <C>",
+    ),
     (
         "tags: {modes: 'MANY'}",
         "mode: park",
