@@ -13,7 +13,7 @@ use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest, ToServer};
-use crate::model::names::{InstanceName, excerpt};
+use crate::model::names::{InstanceName, excerpt, is_of_commander};
 use crate::platform::logging::log_source;
 use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
@@ -165,8 +165,7 @@ impl Drop for LogStreams {
 fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
     let mut parts = request_id.splitn(3, '@');
     let (stream, workload) = (parts.next()?, parts.next()?);
-    let is_commander = ["cli-conn", "commander-conn"].iter().any(|prefix| stream.starts_with(prefix));
-    (!is_commander && parts.next().is_some()).then_some((stream, workload))
+    (!is_of_commander(stream) && parts.next().is_some()).then_some((stream, workload))
 }
 
 /// One log on its way.

@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use crate::limits::{NAME_MAX, REPAIR_INTERVAL, RETRY_LIMIT};
-use crate::model::names::{RUNTIMES, has_name_characters};
+use crate::model::names::{NOT_OF_COMMANDER, RUNTIMES, has_name_characters, is_of_commander};
 use crate::model::nearest::nearest;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::shown_text::without_passwords;
@@ -34,7 +34,10 @@ const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> 
 #[command(
     name = "ank-agent",
     version = SHOWN_VERSION.as_str(),
-    about = "The Ankaios agent: runs the workloads of one node for the server and reports their states."
+    about = "The Ankaios agent: runs the workloads of one node for the server and reports their states.",
+    after_help = "Examples:\n  ank-agent --name front --server-url unix:///run/ankaios/ank.sock   of a server on this machine\n  \
+                  ank-agent -x /etc/ankaios/ank-agent.conf                           with the settings of a file\n\n\
+                  The config file has more settings, for example retry_limit: see ank-agent.conf."
 )]
 struct Arguments {
     /// Config file [default: /etc/ankaios/ank-agent.conf if it exists]
@@ -337,16 +340,17 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
             "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
         return Err(wrong(text));
     }
-    if !has_name_characters(&name) {
-        let text = format!("Agent name '{name}' is invalid. It may have letters, digits, '_' and '-'.");
-        return Err(wrong(&text));
-    }
-    if name.len() > NAME_MAX {
-        // Manifests cannot name such an agent and the server would always refuse it.
-        let text = format!("Agent name '{name}' is invalid. It has more than {NAME_MAX} characters.");
-        return Err(wrong(&text));
-    }
-    Ok(name)
+    let rule = if !has_name_characters(&name) {
+        "It may have letters, digits, '_' and '-'."
+    } else if name.len() > NAME_MAX {
+        "It has more than 63 characters."
+    } else if is_of_commander(&name) {
+        NOT_OF_COMMANDER
+    } else {
+        return Ok(name);
+    };
+    // Manifests cannot name such an agent, or the server would always refuse it.
+    Err(wrong(&format!("Agent name '{name}' is invalid. {rule}")))
 }
 
 /// The error for missing certificates; it names the option that an explicit URL without TLS needs.

@@ -21,6 +21,15 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && has_name_characters(text)
 }
 
+/// Whether `text` begins as the name of a commander's connection does. No agent is called so: responses to such names are
+/// routed to commanders.
+pub fn is_of_commander(text: &str) -> bool {
+    ["cli-conn", "commander-conn"].iter().any(|prefix| text.starts_with(prefix))
+}
+
+/// What an agent's name must not be.
+pub const NOT_OF_COMMANDER: &str = "It must not begin with 'cli-conn' or 'commander-conn'.";
+
 /// Identifies one configuration of a workload on one agent.
 ///
 /// `id` is the SHA-256 of the rendered runtime configuration as 64 lower-case hex digits, so a changed

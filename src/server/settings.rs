@@ -31,7 +31,10 @@ const DEFAULT_SOCKET_MODE: u32 = 0o660;
 #[command(
     name = "ank-server",
     version = SHOWN_VERSION.as_str(),
-    about = "The Ankaios server: stores the desired state of a cluster, assigns workloads to agents and serves the state to clients."
+    about = "The Ankaios server: stores the desired state of a cluster, assigns workloads to agents and serves the state to clients.",
+    after_help = "Examples:\n  ank-server --address unix:///run/ankaios/ank.sock   for programs on this machine\n  \
+                  ank-server -x /etc/ankaios/ank-server.conf          with the settings of a file\n\n\
+                  The config file has more settings, for example state_dir: see ank-server.conf."
 )]
 struct Arguments {
     /// YAML manifest with the workloads to start with

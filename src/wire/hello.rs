@@ -8,7 +8,7 @@ use super::tls::PeerCertificate;
 use crate::limits::AGENT_TAGS_BYTES;
 use crate::model::complete_state::tags_bytes;
 use crate::model::messages::{AgentHello, ToServer};
-use crate::model::names::{excerpt, is_name};
+use crate::model::names::{NOT_OF_COMMANDER, excerpt, is_name, is_of_commander};
 use crate::model::version::check_compatible;
 use grpcio::{RpcStatus, RpcStatusCode};
 
@@ -45,14 +45,13 @@ pub fn check_hello(
         (Service::Agent, ToServer::AgentHello(hello)) => {
             let AgentHello { agent, tags, .. } = &hello;
             version(&hello.version)?;
-            // Responses to such names would be routed to the connections of commanders.
-            let reserved = ["cli-conn", "commander-conn"].iter().any(|prefix| agent.starts_with(prefix));
-            if !is_name(agent) || reserved {
-                let text = format!(
-                    "Unsupported agent name '{}'. Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. \
-                     Maximum length is 63 characters.",
-                    excerpt(agent)
-                );
+            let rule = if is_of_commander(agent) {
+                NOT_OF_COMMANDER
+            } else {
+                "Only a-z, A-Z, 0-9 chars, underscore (_), and hyphen (-) allowed. Maximum length is 63 characters."
+            };
+            if !is_name(agent) || is_of_commander(agent) {
+                let text = format!("Unsupported agent name '{}'. {rule}", excerpt(agent));
                 return refuse(RpcStatusCode::INVALID_ARGUMENT, &text);
             }
             if let Some(names) = certificate.map(|certificate| &certificate.dns_names)

@@ -135,6 +135,11 @@ fn fatal_errors_have_the_documented_texts() {
         ("", &format!("-k -n {long}"), "Error encountered while checking agent name!: 'Agent name 'xxx"),
         (
             "",
+            "-k -n commander-conn1",
+            "Error encountered while checking agent name!: 'Agent name 'commander-conn1' is invalid. It must not begin with ",
+        ),
+        (
+            "",
             "-k -n A -r /does/not/exist",
             "Run folder creation failed. Cannot continue without run folder.: 'Could not find directory \"/does/not/exist\"'",
         ),

@@ -198,7 +198,11 @@ fn a_wrong_hello_is_refused_with_the_documented_status() {
     for name in ["", "a.b", "a@b", "cli-conn-x", "commander-conn", &"a".repeat(64)] {
         let (_sender, mut receiver, _hangup) = dial(&endpoint, Service::Agent, agent(name));
         let end = receiver.receive().unwrap_err();
-        assert!(matches!(&end, StreamEnd::Refused { code, .. } if code == "INVALID_ARGUMENT"), "{name:?}: {end:?}");
+        let StreamEnd::Refused { code, message } = end else { panic!("{name:?}: {end:?}") };
+        assert_eq!(code, "INVALID_ARGUMENT", "{name:?}");
+        let rule =
+            if name.contains("-conn") { "It must not begin with 'cli-conn'" } else { "Only a-z, A-Z, 0-9 chars" };
+        assert!(message.contains(&format!("'. {rule}")), "{name:?}: {message}");
     }
     let long = BTreeMap::from([("key".to_owned(), "x".repeat(AGENT_TAGS_BYTES))]);
     let many: BTreeMap<String, String> = (1_000..2_000).map(|key| (key.to_string(), String::new())).collect();
