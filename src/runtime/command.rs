@@ -141,7 +141,11 @@ pub fn reason(text: &str) -> String {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines().rfind(|line| line.starts_with("Error:"));
     let mut reason = error.or_else(|| lines().next_back()).unwrap_or_default().to_owned();
-    reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
+    if reason.len() > ENGINE_REASON_MAX {
+        // The middle is left out: what caused all the rest may stand at the very end.
+        let half = ENGINE_REASON_MAX / 2 - 2;
+        reason.replace_range(reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half), "...");
+    }
     reason
 }
 

@@ -12,7 +12,6 @@ use crate::agent::preparation::record::Record as PreparedRecord;
 use crate::agent::probes::short_info;
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::wish_slot::{Preparation, Surplus};
-use crate::limits::ENGINE_REASON_MAX;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::guarded_update::CANNOT_BE_STAGED;
 use crate::model::messages::{AddedWorkload, PreparedInstance};
@@ -142,8 +141,7 @@ impl<C: Clock> RuntimeManager<C> {
         let mut failure = report.and_then(|report| report.failure.clone());
         let mut is_final = report.is_some_and(|report| report.is_final);
         if !self.context.engines.contains_key(&added.workload.runtime) {
-            let mut reason = unsupported_runtime(&added.workload.runtime);
-            reason.truncate(reason.floor_char_boundary(ENGINE_REASON_MAX));
+            let reason = short_info(unsupported_runtime(&added.workload.runtime));
             (failure, is_final) = (Some((reason, 0)), true);
         }
         let gate = self.records.get(name).and_then(Record::staged_gate);

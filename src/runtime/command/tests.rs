@@ -210,12 +210,15 @@ fn a_recorded_call_is_on_record_exactly_while_it_runs() {
 fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
     let failed = |text: &str| RuntimeError::Failed(text.to_owned());
     let long = "\u{fc}".repeat(ENGINE_REASON_MAX);
-    let cut = format!("Error: {}", "\u{fc}".repeat((ENGINE_REASON_MAX - 7) / 2));
+    let lookup = format!("Error: {}: no such host", "x".repeat(ENGINE_REASON_MAX));
+    let cut = format!("Error: {}...{}: no such host", "x".repeat(91), "x".repeat(84));
+    let wide = format!("Error: {}...{}", "\u{fc}".repeat(45), "\u{fc}".repeat(49));
     for (error, expected) in [
         (failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"), "Error: no such image"),
         (failed("Error: unknown flag: --x\nSee 'podman create --help'"), "Error: unknown flag: --x"),
         (failed("one line"), "one line"),
-        (failed(&format!("Error: {long}. Execution of 'x'")), &cut),
+        (failed(&lookup), &cut),
+        (failed(&format!("Error: {long}. Execution of 'x'")), &wide),
         (RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()), "No answer within 30s"),
         (RuntimeError::Unsupported(String::new()), ""),
     ] {
