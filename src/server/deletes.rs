@@ -324,7 +324,7 @@ mod tests {
             // It may have been started since then (seeds 1202390 and 770985 of the simulation).
             (ExecutionState::plain(Phase::PendingWaitingToStart), true),
             (ExecutionState::plain(Phase::Succeeded), true),
-            (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still answers")), true),
+            (ExecutionState::with_info(stopping, format!("{GONE_PREFIX}still there")), true),
             (ExecutionState::plain(Phase::StoppingWaitingToStop), true),
             (ExecutionState::plain(stopping), false),
             (ExecutionState::plain(Phase::AgentDisconnected), false),

@@ -182,7 +182,7 @@ fn a_delete_is_held_back_while_something_still_answers() {
     let output = cluster.ank(&["delete", "workload", "db", "--no-wait"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let row = cluster.wait_for_state("db", "Stopping(DeleteFailed)");
-    assert!(row.info.ends_with("still answers after 1 s"), "{}", row.info);
+    assert!(row.info.ends_with("is still there after 1 s"), "{}", row.info);
     assert!(podman.containers_of("db").is_empty());
     fs::remove_file(&lock).expect("it was there");
     cluster.wait_until_gone("db");

@@ -25,7 +25,7 @@ pub enum Purpose {
     Ready,
     /// Whether it still works.
     Alive,
-    /// Whether it still answers after its container was removed.
+    /// Whether it is still there after its container was removed.
     Gone,
 }
 

@@ -192,10 +192,9 @@ fn is_unchanged(added: &AddedWorkload, runtime: &Name, container: &ListedContain
 fn adopted_state(workload: &Workload, state: ExecutionState) -> ExecutionState {
     let config = workload.config();
     match config.usable_lifecycle().and_then(|lifecycle| lifecycle.ready.as_ref()) {
-        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => ExecutionState::with_info(
-            Phase::PendingStarting,
-            short_info(format!("ready: {} is being probed", ready.check)),
-        ),
+        Some(ready) if state.phase == Phase::Running && ready.check != Check::Notify => {
+            ExecutionState::with_info(Phase::PendingStarting, short_info(format!("ready: waits for {}", ready.check)))
+        }
         _ => state,
     }
 }

@@ -89,7 +89,7 @@ impl InstanceLifecycle {
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
         let info = match &*state.additional_info {
-            "" => format!("{GONE_PREFIX}{} must not answer any more", gone.check),
+            "" => format!("{GONE_PREFIX}{} must not be there any more", gone.check),
             info => format!("{GONE_PREFIX}not removed yet: {info}"),
         };
         ExecutionState::with_info(state.phase, short_info(info))
@@ -254,7 +254,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn running_view(&self) -> ExecutionState {
         let phase = if self.lifecycle.is_ready { Phase::Running } else { Phase::PendingStarting };
         let first = match &self.lifecycle.spec.ready {
-            Some(ready) if !self.lifecycle.is_ready => format!("ready: {} is being probed", ready.check),
+            Some(ready) if !self.lifecycle.is_ready => format!("ready: waits for {}", ready.check),
             _ => String::new(),
         };
         let note = if self.lifecycle.note.is_empty() { first } else { self.lifecycle.note.clone() };
@@ -428,7 +428,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match (&self.lifecycle.probe, &self.stage) {
             (Some(Probe { purpose: Purpose::Gone, .. }), _) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
-                warn!("Workload '{}' still answers {limit} s after it was removed", self.instance.workload);
+                warn!("Workload '{}' is not gone {limit} s after it was removed", self.instance.workload);
                 self.report_not_gone(Phase::StoppingDeleteFailed, 0);
             }
             (Some(Probe { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
@@ -496,8 +496,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let Some(gone) = &self.lifecycle.spec.gone else { return };
         let limit = gone.deadline.map_or_else(String::new, |limit| format!("{} s", limit.as_secs_f32()));
         let info = match phase {
-            Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} still answers after {limit}", gone.check),
-            _ => format!("{GONE_PREFIX}{} still answers, attempt {attempts}", gone.check),
+            Phase::StoppingDeleteFailed => format!("{GONE_PREFIX}{} is still there after {limit}", gone.check),
+            _ => format!("{GONE_PREFIX}{} is still there, attempt {attempts}", gone.check),
         };
         self.report(ExecutionState::with_info(phase, short_info(info)));
     }

@@ -245,7 +245,7 @@ fn a_notification_makes_it_ready_and_the_watchdog_wants_to_be_fed() {
     let mut rig = Rig::new();
     rig.add(&[workload("db", block, &[])]);
     rig.pass(2_000);
-    assert!(!rig.phases().contains(&"db Running(Ok)".to_owned()));
+    assert_eq!(rig.sent().last().unwrap(), "db Pending(Starting): 'ready: waits for notify'");
     let new = rig.engine.only().1.new.unwrap();
     let socket = new.notify_socket.expect("a socket");
     assert!(socket.exists() && socket.as_os_str().len() < 107, "{}", socket.display());
@@ -366,7 +366,7 @@ fn after_a_restart_of_the_agent_a_container_is_asked_again_and_no_deadline_ends_
     rig.pass(60_000);
     assert_eq!(rig.calls(), [] as [&str; 0], "the deadline of 2 s does not count");
     let sent = rig.sent();
-    assert_eq!(sent[0], "db Pending(Starting): 'ready: file /up is being probed'");
+    assert_eq!(sent[0], "db Pending(Starting): 'ready: waits for file /up'");
     assert!(!sent.iter().any(|state| state.contains("db Running")), "{sent:?}");
     rig.ready("db");
     assert_eq!(rig.calls(), ["create web"]);
@@ -519,7 +519,7 @@ fn a_workload_is_removed_only_when_it_does_not_answer_any_more() {
     assert_eq!(rig.calls(), ["create db", "delete db"]);
     assert!(rig.sent().iter().all(|state| state.starts_with("db Stopping(RequestedAtRuntime): 'gone: file /up ")));
     rig.pass(1_100);
-    assert_eq!(rig.sent().last().unwrap(), "db Stopping(DeleteFailed): 'gone: file /up still answers after 5 s'");
+    assert_eq!(rig.sent().last().unwrap(), "db Stopping(DeleteFailed): 'gone: file /up is still there after 5 s'");
     rig.agent.answers.holds("db", Purpose::Gone, false);
     rig.pass(500);
     assert_eq!(rig.sent(), ["db Removed"]);
