@@ -99,6 +99,11 @@ fn merged(
         let (mut manifest, root) = read_manifest(input, output)?;
         if !arguments.delete {
             check_blocks(input, &manifest.warnings)?;
+        }
+        for warning in manifest.warnings.iter().take(MANIFEST_WARNINGS_MAX) {
+            output.warn(format_args!("{}: {warning}", input.name));
+        }
+        if !arguments.delete {
             // Who ends here because of a missing agent checks no engine later.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
             check_configs(input, &manifest, &root, output, warns_of_engines || misses_agent)?;
@@ -172,9 +177,6 @@ fn read_manifest(input: &Input, output: &mut Output) -> Result<(Manifest, Yaml)>
         ManifestError::TagShape { message, location } => CliError::input(message, place(input, location)),
         error => invalid(&error.to_string(), "correct the manifest".to_owned()),
     })?;
-    for warning in manifest.warnings.iter().take(MANIFEST_WARNINGS_MAX) {
-        output.warn(format_args!("{}: {warning}", input.name));
-    }
     Ok((manifest, root))
 }
 
@@ -216,7 +218,15 @@ fn check_configs(
             return Err(refused(input, name, &error, place(input, begins("files"))));
         }
         let config = &workload.runtime_config;
-        if is_template(workload, config) || !RUNTIMES.contains(&&*workload.runtime) {
+        let runtime = &*workload.runtime;
+        if !RUNTIMES.contains(&runtime) {
+            if may_warn() {
+                let meant = meant_or(runtime, RUNTIMES, &format!("agents have '{}'", RUNTIMES.join("', '")));
+                output.warn(format_args!("{}: workload '{name}': unknown runtime '{runtime}', {meant}", input.name));
+            }
+            continue;
+        }
+        if is_template(workload, config) {
             continue;
         }
         let read = workload.config();
@@ -266,7 +276,7 @@ fn schema_error(input: &Input, root: &Yaml, reading: &Reading) -> CliError {
     if reading.more_problems > 0 {
         text.push_str(&format!("\nand {} more", reading.more_problems));
     }
-    CliError::input(text, "correct the manifest; nothing was changed")
+    CliError::input(text, "correct the manifest")
 }
 
 /// Refuses keys at any depth that masks cannot name.
@@ -353,14 +363,9 @@ fn unknown(state: &DesiredState) -> Vec<String> {
     let workloads = || state.workloads.keys().map(|name| &**name);
     let configs = || state.configs.keys().map(String::as_str);
     let mut unknown = Vec::new();
-    for (name, Workload { runtime, dependencies, configs: used, .. }) in
+    for (name, Workload { dependencies, configs: used, .. }) in
         state.workloads.iter().map(|(name, workload)| (name, &**workload))
     {
-        if !RUNTIMES.contains(&&**runtime) {
-            let known = format!("agents have '{}'", RUNTIMES.join("', '"));
-            let meant = meant_or(runtime, RUNTIMES, &known);
-            unknown.push(format!("workload '{name}': unknown runtime '{runtime}', {meant}"));
-        }
         for needed in dependencies.keys().filter(|needed| !state.workloads.contains_key(needed.as_str())) {
             let meant = meant(needed, workloads().filter(|other| *other != &**name));
             unknown.push(format!("workload '{name}' needs '{needed}', which is in no manifest{meant}"));

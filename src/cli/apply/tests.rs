@@ -80,7 +80,11 @@ fn the_deprecated_version_is_taken_as_the_current_one_with_a_warning() {
                 - {type: StateRule, operation: Read, filterMask: [a]}\n";
     let (update, out, err) = merged(&[text], None, false);
     let update = update.unwrap();
-    assert_eq!((out, err.as_str()), (format!("{DEPRECATED}\n"), ""));
+    assert_eq!(out, format!("{DEPRECATED}\n"));
+    assert!(
+        err.starts_with("warn: a.yaml: workload 'w': unknown runtime '1.10', ") && err.lines().count() == 1,
+        "{err}"
+    );
     let at = |path: &[&str]| update.new_state.get("desiredState").unwrap().at(path).cloned();
     assert_eq!(at(&["apiVersion"]), Some(Node::text("v1")));
     assert_eq!(at(&["workloads", "w", "tags"]), Some(Node::map([("a", Node::text("b"))])));
@@ -170,7 +174,7 @@ fn one_name_in_two_manifests_is_refused_with_both_files() {
 
 #[test]
 fn unknown_keys_are_warned_about_with_the_file() {
-    let text = "apiVersion: v1\nworkloads:\n  w:\n    agnet: B\n    agent: A\n    runtime: r\n    runtimeConfig: c\n";
+    let text = "apiVersion: v1\nworkloads:\n  w:\n    agnet: B\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: c'\n";
     let (result, _, err) = merged(&[text], None, false);
     assert!(result.is_ok());
     assert_eq!(
@@ -317,10 +321,11 @@ fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
             "apiVersion: {version}\nworkloads:\n  w:\n    agent: A\n    runtime: podman\n    runtimeConfig: 'image: x'\n    \
              {key}: {{ready: {{file: /a}}}}\n"
         );
-        let refused = merged(&[&text], None, false).0.unwrap_err();
+        let (refused, _, err) = merged(&[&text], None, false);
+        let refused = refused.unwrap_err();
         let expected =
             format!("workload 'w': the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
-        assert!(refused.to_string().contains(&expected), "{refused}");
+        assert!(refused.to_string().contains(&expected) && !err.contains("is ignored"), "{refused}: {err}");
         let hint = "see 'a.yaml', line 7 column 5: indent it below 'runtimeConfig: |'";
         assert_eq!(refused.hint(), hint);
         assert!(merged(&[&text], None, true).0.is_ok(), "what is there can be deleted");
@@ -328,8 +333,18 @@ fn a_block_beside_the_runtime_configuration_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_runtime_that_no_agent_has_is_a_warning() {
+    for (runtime, meant) in [("podmn", "did you mean 'podman'?"), ("lxc", "agents have 'podman', 'containerd', ")] {
+        let text = format!("apiVersion: v1\nworkloads:\n  w: {{agent: A, runtime: {runtime}, runtimeConfig: c}}\n");
+        let (result, _, err) = merged(&[&text], None, false);
+        let expected = format!("warn: a.yaml: workload 'w': unknown runtime '{runtime}', {meant}");
+        assert!(result.is_ok() && err.starts_with(&expected), "{err}");
+    }
+}
+
+#[test]
 fn keys_for_others_are_left_alone() {
-    let text = "apiVersion: v1\nx-common: &common {agent: A}\nworkloads:\n  w: {agent: A, runtime: r, runtimeConfig: c, x-b: [1]}\n";
+    let text = "apiVersion: v1\nx-common: &common {agent: A}\nworkloads:\n  w: {agent: A, runtime: podman, runtimeConfig: 'image: c', x-b: [1]}\n";
     let (result, _, err) = merged(&[text], None, false);
     assert_eq!((result.unwrap().masks.len(), err.as_str()), (1, ""));
 }

@@ -36,7 +36,7 @@ fn what_templates_lead_to_is_left_to_the_server() {
 #[test]
 fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
     let text = format!(
-        "workloads: {{ storage: {}, web: {}, x: {{ runtime: podmn, agent: A, runtimeConfig: '' }} }}\nconfigs: {{ ports: '1' }}",
+        "workloads: {{ storage: {}, web: {} }}\nconfigs: {{ ports: '1' }}",
         workload(""),
         workload(", dependencies: { storag: ADD_COND_RUNNING, other: ADD_COND_RUNNING }, configs: { p: port }"),
     );
@@ -44,7 +44,6 @@ fn what_no_manifest_has_is_a_warning_with_the_nearest_name() {
         "workload 'web' needs 'other', which is in no manifest",
         "workload 'web' needs 'storag', which is in no manifest, did you mean 'storage'?",
         "workload 'web' uses the config 'port', which is in no manifest, did you mean 'ports'?",
-        "workload 'x': unknown runtime 'podmn', did you mean 'podman'?",
     ];
     assert_eq!(unknown(&state(&text)), expected);
     assert_eq!(errors(&state(&text)), [""; 0]);
