@@ -76,14 +76,18 @@ boot() {
         -device virtio-rng-pci -chardev "file,id=console,path=$console,append=on" -serial chardev:console </dev/null >"$work/qemu.log" 2>&1 &
     qemu=$!
 }
-ended() { ! kill -0 "$qemu" 2>/dev/null; }
+ended() {
+    # A guest that kvm gives up stays, and does nothing.
+    ! grep -q 'KVM internal error' "$work/qemu.log" || kill -KILL "$qemu" 2>/dev/null
+    ! kill -0 "$qemu" 2>/dev/null
+}
 told() { [ "$(grep -c "^GUEST: $1" "$console")" -ge "$2" ] || ended; }
 
 for cut in 1 2; do
     title "Boot $cut"
     boot
     wait_until 900 told "cut the power" "$cut" || fail "the guest hangs" "see $console"
-    ! ended || fail "the guest ended by itself" "see $console"
+    ! ended || fail "the guest ended by itself" "see $console and $work/qemu.log"
     kill -KILL "$qemu"
     wait "$qemu" 2>/dev/null || true
     printf 'The power is cut.\n' >>"$console"
