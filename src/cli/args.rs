@@ -61,7 +61,7 @@ pub struct Common {
     #[arg(long, global = true, env = "ANK_CONTEXT", value_name = "NAME", hide_short_help = true)]
     pub context: Option<String>,
     /// Milliseconds to wait for a response of the server [default: 3000]
-    #[arg(long, global = true, value_name = "MS", value_parser = parse_number::<u64>, hide_short_help = true)]
+    #[arg(long, global = true, value_name = "MS", value_parser = parse_milliseconds, hide_short_help = true)]
     pub response_timeout: Option<u64>,
     /// Print debug messages on standard error
     #[arg(short, long, global = true, hide_short_help = true)]
@@ -766,6 +766,10 @@ fn formats(names: &'static [&'static str]) -> impl TypedValueParser<Value = Form
 /// A whole number, with an error that names no type of the language.
 fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "expected a whole number".to_owned())
+}
+
+fn parse_milliseconds(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| "expected a whole number from 1".to_owned())
 }
 
 /// Splits `key=value` at the first `=`; both may be empty.

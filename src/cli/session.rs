@@ -176,7 +176,7 @@ impl<'s> Session<'s> {
             url: url.clone(),
             security: security.clone(),
             service: Service::Cli,
-            connect_limit: (*response_timeout).clamp(Duration::from_millis(1), CONNECT_MAX),
+            connect_limit: CONNECT_MAX.min(*response_timeout),
             message_max: message_max.0 as usize,
         };
         let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");
@@ -409,7 +409,13 @@ fn unreachable_server(url: &str, error: &ConnectError, response_timeout: Duratio
             format!("{source}; run it as root or as a member of the group of the socket")
         }
         ConnectError::Connect { source, .. } => {
-            format!("{source}; start ank-server there, or name another server with '--server-url <URL>'")
+            let remedy = match source.kind() {
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                    "check the address and the network"
+                }
+                _ => "start ank-server there",
+            };
+            format!("{source}; {remedy}, or name another server with '--server-url <URL>'")
         }
         ConnectError::Resolve { source, .. } => {
             format!("{source}; check the host name, or name another server with '--server-url <URL>'")
@@ -492,6 +498,20 @@ mod tests {
         press.send(()).unwrap();
         session.interrupts = pressed;
         assert!(session.complete_state(&[]).unwrap_err().is_interrupted());
+    }
+
+    #[test]
+    fn where_no_route_leads_no_server_can_be_started() {
+        for (kind, remedy) in [
+            (io::ErrorKind::ConnectionRefused, "start ank-server there"),
+            (io::ErrorKind::NetworkUnreachable, "check the address and the network"),
+            (io::ErrorKind::HostUnreachable, "check the address and the network"),
+        ] {
+            let error = ConnectError::Connect { url: "http://host:1".to_owned(), source: kind.into() };
+            let hint = unreachable_server("http://host:1", &error, Duration::ZERO, false).hint();
+            let expected = format!("; {remedy}, or name another server with '--server-url <URL>'");
+            assert!(hint.ends_with(&expected), "{hint}");
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct Waiting {
 /// Keys of `ank.conf`, at the top, in the table `default` or in one of a context.
 #[derive(Debug, Default, Deserialize)]
 struct Keys {
-    response_timeout: Option<Number<0, NUMBER_MAX>>,
+    response_timeout: Option<Number<1, NUMBER_MAX>>,
     verbose: Option<bool>,
     quiet: Option<bool>,
     no_wait: Option<bool>,
@@ -320,9 +320,12 @@ mod tests {
         assert!(settings.waiting.no_wait);
         assert_eq!(settings.message_max, Number(5_000_000));
         assert_eq!(warnings, "");
-        let (settings, _) = load(file, &["-s", "http://line:3", "--response-timeout", "0"]);
+        let (settings, _) = load(file, &["-s", "http://line:3", "--response-timeout", "1"]);
         let settings = settings.unwrap();
-        assert_eq!((settings.url.to_string().as_str(), settings.response_timeout), ("http://line:3", Duration::ZERO));
+        assert_eq!(
+            (settings.url.to_string().as_str(), settings.response_timeout),
+            ("http://line:3", Duration::from_millis(1))
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::limits::{CONTROL_MESSAGE_MAX, FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::nearest::nearest;
 use crate::wire::address::{PemTexts, Security};
 use clap::error::{ContextKind, ContextValue};
-use serde::de::{DeserializeOwned, Error as _, Unexpected};
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use std::fs::File;
 use std::io::{self, Read};
@@ -41,10 +41,9 @@ impl<const LOW: u64, const HIGH: u64, const DEFAULT: u64> Default for Number<LOW
 impl<'de, const LOW: u64, const HIGH: u64, const DEFAULT: u64> Deserialize<'de> for Number<LOW, HIGH, DEFAULT> {
     /// An error names what is expected, not a type of the language.
     fn deserialize<D: Deserializer<'de>>(number: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(number)?;
-        let found = u64::try_from(number).ok().filter(|number| (LOW..=HIGH).contains(number));
-        let expected = format!("a whole number from {LOW} to {HIGH}");
-        found.map(Self).ok_or_else(|| D::Error::invalid_value(Unexpected::Signed(number), &&*expected))
+        let number = i64::deserialize(number).ok().and_then(|number| u64::try_from(number).ok());
+        let expected = || D::Error::custom(format_args!("expected a whole number from {LOW} to {HIGH}"));
+        number.filter(|number| (LOW..=HIGH).contains(number)).map(Self).ok_or_else(expected)
     }
 }
 

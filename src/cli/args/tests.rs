@@ -106,7 +106,11 @@ fn refused_words_are_usage_errors_that_name_the_problem() {
         ("--response-timeout -1 get state", "error: unexpected argument '-1' found"),
         (
             "--response-timeout soon get state",
-            "error: invalid value 'soon' for '--response-timeout <MS>': expected a whole number",
+            "error: invalid value 'soon' for '--response-timeout <MS>': expected a whole number from 1",
+        ),
+        (
+            "--response-timeout 0 get state",
+            "error: invalid value '0' for '--response-timeout <MS>': expected a whole number from 1",
         ),
         (
             "apply f --wait-timeout 5x",
