@@ -135,6 +135,10 @@ impl CliError {
                 Self::Ended(end, "start the server again if it was stopped, or see its log")
             }
             _ => Self::Ended(end, "check the server's log, and whether it expects TLS"),
+            StreamEnd::Refused { .. } => Self::Ended(end, "correct what the server names, or see its log"),
+            StreamEnd::Lost(ref text) if text.starts_with("the server refused the connection") => {
+                Self::Ended(end, "check the certificates of both sides")
+            }
         }
     }
 
@@ -254,6 +258,29 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn the_hint_for_the_end_of_a_connection_fits_what_is_known_of_its_cause() {
+        let refused = StreamEnd::Refused { code: "UNAUTHENTICATED".into(), message: "Only certificates".into() };
+        let certificate = StreamEnd::Lost("the server refused the connection: our certificate has expired".into());
+        for (end, expected) in [
+            (
+                refused,
+                "the server refused: Only certificates (UNAUTHENTICATED); correct what the server names, or see its log",
+            ),
+            (
+                certificate,
+                "the connection was lost: the server refused the connection: our certificate has expired; check the \
+                 certificates of both sides",
+            ),
+            (
+                StreamEnd::Lost("Socket closed".into()),
+                "the connection was lost: Socket closed; check the server's log, and whether it expects TLS",
+            ),
+        ] {
+            assert_eq!(CliError::ended(end, false).hint(), expected);
+        }
+    }
+
     fn durations_are_written_as_scripts_match_them() {
         for (milliseconds, expected) in [(3000, "3s"), (500, "500ms"), (1234, "1.234s"), (0, "0ns")] {
             let text = CliError::TimedOut(Duration::from_millis(milliseconds)).to_string();

@@ -363,7 +363,11 @@ fn alert_text(alert: rustls::AlertDescription) -> String {
     use rustls::AlertDescription as Alert;
     match alert {
         Alert::UnknownCA => "our certificate was not signed by its CA (UnknownCA)".to_owned(),
-        Alert::CertificateExpired => "our certificate has expired (CertificateExpired)".to_owned(),
+        // Also for one that is not valid yet: there is no other alert.
+        Alert::CertificateExpired => {
+            "our certificate has expired or is not valid yet, by the clock of the other side (CertificateExpired)"
+                .to_owned()
+        }
         Alert::CertificateRequired => "it requires a certificate (CertificateRequired)".to_owned(),
         Alert::UnsupportedCertificate => {
             "our certificate is not meant for this use (UnsupportedCertificate)".to_owned()

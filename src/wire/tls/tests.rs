@@ -194,7 +194,7 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
             "expired client",
             tls(ours.server()),
             tls(ours.sign(past)),
-            "the connection was lost: the server refused the connection: our certificate has expired (CertificateExpired)".into(),
+            "the connection was lost: the server refused the connection: our certificate has expired or is not valid yet, by the clock of the other side (CertificateExpired)".into(),
         ),
         (
             "client with a server's certificate",
