@@ -55,7 +55,10 @@ const ANK: Further = Further {
         ("1", "The command failed."),
         ("2", "The command line or the environment is wrong."),
         ("3", "The update was accepted, but a workload failed; with --fail-on-error."),
-        ("4", "The update was accepted, but --wait-timeout passed before all workloads had reached their states."),
+        (
+            "4",
+            "--wait-timeout passed first; or, with --fail-on-error, a guarded update waits for an agent that is away.",
+        ),
         ("5", "The update failed and was rolled back."),
         ("6", "The manifests and the desired state differ; only of ank diff and ank apply --dry-run."),
         ("128 + n", "The signal n ended the command, for example 130 after Ctrl+C."),

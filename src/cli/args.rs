@@ -84,7 +84,7 @@ pub struct Common {
     /// Give up waiting after this time, for example 90s or 5m, and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub wait_timeout: Option<Duration>,
-    /// Exit with 3 when a workload of the change failed
+    /// Exit with 3 when a workload of the change failed, and with 4 when a guarded update stays open since an agent is away
     #[arg(long, global = true, hide_short_help = true)]
     pub fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set

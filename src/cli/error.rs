@@ -24,7 +24,8 @@ pub enum ExitCode {
     Usage = 2,
     /// The update was accepted, but a workload failed; only with `--fail-on-error`.
     WorkloadFailed = 3,
-    /// The update was accepted, but `--wait-timeout` passed before all workloads were there.
+    /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or, with `--fail-on-error`,
+    /// a guarded one stays open since an agent is away.
     GaveUp = 4,
     /// The update was accepted, failed and was rolled back.
     Undone = 5,
@@ -134,11 +135,11 @@ impl CliError {
             StreamEnd::Closed | StreamEnd::Lost(_) if understood => {
                 Self::Ended(end, "start the server again if it was stopped, or see its log")
             }
-            _ => Self::Ended(end, "check the server's log, and whether it expects TLS"),
             StreamEnd::Refused { .. } => Self::Ended(end, "correct what the server names, or see its log"),
             StreamEnd::Lost(ref text) if text.starts_with("the server refused the connection") => {
                 Self::Ended(end, "check the certificates of both sides")
             }
+            _ => Self::Ended(end, "check the server's log, and whether it expects TLS"),
         }
     }
 
@@ -258,7 +259,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn the_hint_for_the_end_of_a_connection_fits_what_is_known_of_its_cause() {
         let refused = StreamEnd::Refused { code: "UNAUTHENTICATED".into(), message: "Only certificates".into() };
         let certificate = StreamEnd::Lost("the server refused the connection: our certificate has expired".into());
@@ -281,6 +281,7 @@ mod tests {
         }
     }
 
+    #[test]
     fn durations_are_written_as_scripts_match_them() {
         for (milliseconds, expected) in [(3000, "3s"), (500, "500ms"), (1234, "1.234s"), (0, "0ns")] {
             let text = CliError::TimedOut(Duration::from_millis(milliseconds)).to_string();

@@ -77,19 +77,19 @@ impl Context<'_> {
                 error => error,
             })
         };
-        if self.waiting.no_wait && !rollback {
-            let accepted = send(self.link)?;
-            self.report_accepted(&text, has_restart, &accepted)?;
-            return Ok(ExitCode::Success);
-        }
+        let waits = !self.waiting.no_wait || rollback;
         let state_masks = [&rows::MASKS[..], &GUARDED_MASKS].concat();
-        // The state before has the runtimes of what the update deletes.
-        let before = self.link.complete_state(&state_masks)?;
+        // The state before has the runtimes of what the update deletes, and the names that exist.
+        let reads = waits || !typed.is_empty();
+        let before = if reads { self.link.complete_state(&state_masks)? } else { Node::empty() };
         let open = about(&before, &masks, UpdatePhase::is_open);
         let accepted = send(self.link)?;
         let known = rows::entries(before.at(&["desiredState", "workloads"])).map(|(name, _)| name);
         self.output.warn_of_unknown_workloads(&typed, known);
         self.report_accepted(&text, has_restart, &accepted)?;
+        if !waits {
+            return Ok(ExitCode::Success);
+        }
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
@@ -175,7 +175,7 @@ impl Context<'_> {
         if !reached {
             let limit = shown(self.waiting.limit.unwrap_or_default());
             let counted = counted(outstanding, "workload");
-            let text = format!("gave up waiting after '{limit}': {counted} did not reach the desired state");
+            let text = format!("gave up waiting after '{limit}' for {counted}");
             self.output.error(text, "the server goes on with it; follow it with 'ank get workloads -w'");
             code = ExitCode::GaveUp;
         }
@@ -678,11 +678,14 @@ pub fn roll_back(id: Option<u64>, context: &mut Context<'_>) -> Result<ExitCode>
             })?,
             None => choose(&updates)?,
         };
-    context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
     let masks = ["configs", "workloads"]
         .into_iter()
         .flat_map(|part| update.entries(part).map(move |(name, _)| format!("desiredState.{part}.{name}")));
-    context.update_and_wait(Update { masks: masks.collect(), rollback_of: Some(id), ..Update::default() })
+    let masks: Vec<String> = masks.collect();
+    if !masks.is_empty() {
+        context.output.status(&format!("Rolling back update {id}: {}.", objects(update)))?;
+    }
+    context.update_and_wait(Update { masks, rollback_of: Some(id), ..Update::default() })
 }
 
 /// The newest update that is open, or else the newest that is in force. When the newest of all was undone or withdrawn,
@@ -724,7 +727,7 @@ fn objects(update: &Node) -> String {
         (!names.is_empty()).then(|| format!("{kind}{plural} {}", names.join(", ")))
     };
     let kinds: Vec<String> = [kind("workloads", "workload"), kind("configs", "config")].into_iter().flatten().collect();
-    if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") }
+    kinds.join(" and ")
 }
 
 // ------------------------------------------------ updates that are followed
@@ -895,7 +898,7 @@ impl Context<'_> {
                     );
                     self.output.warn(one_line(&text));
                 }
-                return Ok(ExitCode::Success);
+                return Ok(if self.waiting.fail_on_error { ExitCode::GaveUp } else { ExitCode::Success });
             }
             Some(UpdatePhase::Undone) => {
                 let text = format!("update {id} failed and was rolled back{because}");

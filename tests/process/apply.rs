@@ -169,11 +169,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
     let row = table::workloads(&output.stderr).into_iter().next().expect("one is missing");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w1", "Pending(WaitingToStart)"), "{}", output.stderr);
     assert_eq!(row.info, "waits for 'w2' to succeed, it is Running(Ok)");
-    assert!(
-        output.stderr.contains("error: gave up waiting after '2s': 1 workload did not reach the desired state\n"),
-        "{}",
-        output.stderr
-    );
+    assert!(output.stderr.contains("error: gave up waiting after '2s' for 1 workload\n"), "{}", output.stderr);
     assert_eq!(table::workloads(&last_frame(&output.stdout))[0].info, row.info);
 }
 

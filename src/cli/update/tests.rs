@@ -111,7 +111,7 @@ fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing() {
             "warn: 1 workload did not reach the desired state:\n\
              WORKLOAD NAME   AGENT   RUNTIME   EXECUTION {columns}\n\
              w               A       podman    {row}\n\
-             error: gave up waiting after '{seconds}s': 1 workload did not reach the desired state\n\
+             error: gave up waiting after '{seconds}s' for 1 workload\n\
              hint: the server goes on with it; follow it with 'ank get workloads -w'\n"
         );
         assert_eq!(ran.err, expected);
@@ -301,13 +301,16 @@ fn names_that_lead_to_parts_of_others_are_refused_before_anything_is_sent() {
 
 #[test]
 fn deleting_an_unknown_workload_names_the_similar_one() {
-    let steps =
-        vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
-    let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
-    let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update));
-    assert_eq!(ran.result.unwrap(), ExitCode::Success);
-    assert_eq!(ran.out, "Apply successful. No workloads updated.\n");
-    assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+    for (no_wait, out) in [(false, "Apply successful. No workloads updated.\n"), (true, "")] {
+        let steps =
+            vec![Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])), Step::Accept(accepted(&[], &[]))];
+        let update = delete_workloads(&["wbe".to_owned(), "web".to_owned()]).unwrap();
+        let waiting = Waiting { no_wait, ..Waiting::default() };
+        let ran = run(steps, waiting, |context| context.update_and_wait(update));
+        assert_eq!(ran.result.unwrap(), ExitCode::Success);
+        assert_eq!(ran.out, out);
+        assert_eq!(ran.err, "warn: workload 'wbe' does not exist, did you mean 'web'?\n");
+    }
 }
 
 #[test]

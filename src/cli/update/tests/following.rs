@@ -151,6 +151,10 @@ fn agents_that_are_away_are_not_waited_for_but_named() {
     let expected = "warn: agent 'B' is not connected; update 4 stays open until its workloads are healthy there\n\
                     warn: agent 'C' is not connected; update 4 stays open until its workloads are healthy there\n";
     assert_eq!(ran.err, expected);
+    let waiting = Waiting { fail_on_error: true, ..Waiting::default() };
+    let steps = begun().into_iter().chain([read("4", waiting_for(&["agent B", "agent C"]))]);
+    let ran = run_with(request(), waiting, steps.collect());
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::GaveUp, expected));
     let ran = run([read("4", waiting_for(&["agent B", "web"])), Step::Silence(Duration::from_secs(1))]);
     assert!(ran.result.is_err(), "a workload is left to wait for");
     assert_eq!(ran.err, "warn: the server goes on with update 4; see 'ank get updates'\n");

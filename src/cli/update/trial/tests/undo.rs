@@ -201,7 +201,7 @@ fn a_wait_that_is_given_up_undoes_nothing() {
     steps.push(Step::Silence(Duration::from_secs(11)));
     let ran = run_with(Waiting { limit: Some(Duration::from_secs(10)), ..Waiting::default() }, steps);
     assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::GaveUp, 1));
-    assert!(ran.err.contains("error: gave up waiting after '10s': 1 workload did not"), "{}", ran.err);
+    assert!(ran.err.contains("error: gave up waiting after '10s' for 1 workload\n"), "{}", ran.err);
 }
 
 #[test]
