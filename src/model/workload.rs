@@ -103,7 +103,7 @@ pub enum ConfigItem {
 impl From<Node> for ConfigItem {
     fn from(node: Node) -> Self {
         match node {
-            Node::Text(text) => Self::Text((&*text).to_owned()),
+            Node::Text(text) => Self::Text(text.to_string()),
             Node::Number(number) => Self::Text(number.to_string()),
             Node::List(items) => Self::List(items.into_iter().map(Self::from).collect()),
             Node::Map(entries) => {
