@@ -291,7 +291,7 @@ fn what_the_agent_makes_for_a_container_is_there_before_it_and_kept() {
     assert!(interface.join("input").exists() && interface.join("output").exists());
     assert!(create.mentions("--sdnotify=container"));
     open(&cluster);
-    cluster.wait_for_row("web", "starts", |row| row.info.starts_with("ready: notify"));
+    cluster.wait_for_row("web", "starts", |row| row.info.starts_with("ready: waits for notify"));
     assert_eq!(calls(&cluster, "web"), ["create", "start"]);
 }
 
