@@ -356,28 +356,31 @@ impl<C: Clock> AgentManager<C> {
     }
 
     fn states_changed(&mut self, workloads: BTreeSet<Name>) {
-        for workload in workloads {
-            self.runtime.state_changed(&workload);
-            self.report();
-        }
+        self.runtime.states_changed(&workloads);
+        self.report();
     }
 
     /// Stores the states that are to be reported, sends them to the server and does what waited for them, which may give
     /// further ones.
     // [impl->swdd~agent-sends-workload-states-of-its-workloads-to-server~2]
     fn report(&mut self) {
-        while let Some(WorkloadState { instance, state }) = self.runtime.reports.pop_front() {
-            let shown = self.runtime.store.set_own(&instance, state);
-            let phase = shown.phase;
-            self.uplink.put(WorkloadState::new(instance.clone(), shown));
-            self.runtime.state_changed(&instance.workload);
-            if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
-                // It was started once more while it waits; without this it would be shown as running.
-                let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
-                self.runtime.reports.push_back(WorkloadState::new(instance, waits));
-            } else if phase == Phase::Removed {
-                // The same instance may come back; without this it would be shown nowhere until then.
-                self.runtime.reports.extend(self.runtime.waits_to_start(&instance));
+        while !self.runtime.reports.is_empty() {
+            let mut told = Vec::new();
+            for WorkloadState { instance, state } in std::mem::take(&mut self.runtime.reports) {
+                let shown = self.runtime.store.set_own(&instance, state);
+                told.push((instance.clone(), shown.phase));
+                self.uplink.put(WorkloadState::new(instance, shown));
+            }
+            self.runtime.states_changed(&told.iter().map(|(instance, _)| instance.workload.clone()).collect());
+            for (instance, phase) in told {
+                if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
+                    // It was started once more while it waits; without this it would be shown as running.
+                    let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
+                    self.runtime.reports.push_back(WorkloadState::new(instance, waits));
+                } else if phase == Phase::Removed {
+                    // The same instance may come back; without this it would be shown nowhere until then.
+                    self.runtime.reports.extend(self.runtime.waits_to_start(&instance));
+                }
             }
         }
         self.report_status();

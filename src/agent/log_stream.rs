@@ -161,7 +161,8 @@ impl Drop for LogStreams {
     }
 }
 
-/// The agent and the workload that requested a log, by the full id of the request; `None` for a commander.
+/// The stream, or agent, and the workload that requested a log, by the full id of the request; `None` for a commander whose
+/// id tells that.
 fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
     let mut parts = request_id.splitn(3, '@');
     let (stream, workload) = (parts.next()?, parts.next()?);

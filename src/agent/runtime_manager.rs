@@ -125,10 +125,10 @@ impl Record {
         self.wanted.as_ref().filter(|_| self.waits != Waits::No)
     }
 
-    /// Whether a state of this other workload may let it go on.
-    fn waits_for(&self, other: &str) -> bool {
-        let needs = |added: &AddedWorkload| added.workload.dependencies.contains_key(other);
-        self.waits != Waits::No && (self.stop_after.contains_key(other) || self.wanted.as_ref().is_some_and(needs))
+    /// Whether a state of one of these other workloads may let it go on.
+    fn waits_for(&self, others: &BTreeSet<Name>) -> bool {
+        let needed = self.wanted.iter().flat_map(|wanted| wanted.workload.dependencies.keys());
+        self.waits != Waits::No && self.stop_after.keys().chain(needed).any(|name| others.contains(&**name))
     }
 
     fn accounts_for(&self, instance: &InstanceName) -> bool {
@@ -328,7 +328,8 @@ impl<C: Clock> RuntimeManager<C> {
                 // [impl->swdd~agent-enqueues-update-with-unfulfilled-delete~1]
                 self.reports.extend((is_news && !may_stop).then(|| waiting_to_stop(old)));
                 let new = wanted.filter(|new| is_news && new.instance != *old && !record.accounts_for(&new.instance));
-                self.reports.extend(new.map(|new| record.waiting_to_start(&new.instance)));
+                let shown = new.map(|new| record.waiting_to_start(&new.instance));
+                self.reports.extend(shown.or_else(|| record.renewed(&self.store)));
                 // Those that it went after let it stop, whatever comes in their places.
                 let users = if may_stop { BTreeMap::new() } else { users };
                 return self.wait(name, Waits::ToStop, users);
@@ -417,11 +418,12 @@ impl<C: Clock> RuntimeManager<C> {
         false
     }
 
-    /// A workload has a new state: executes what waited for it.
+    /// These workloads have a new state: executes what waited for that. Thousands may change at once, so all that wait are
+    /// looked at once.
     // [impl->swdd~agent-handles-workloads-with-fulfilled-dependencies~1]
     // [impl->swdd~agent-keeps-workloads-with-unfulfilled-workload-dependencies-in-queue~1]
-    pub fn state_changed(&mut self, workload: &str) {
-        let waiting = self.records.iter().filter(|(_, record)| record.waits_for(workload));
+    pub fn states_changed(&mut self, workloads: &BTreeSet<Name>) {
+        let waiting = self.records.iter().filter(|(_, record)| record.waits_for(workloads));
         let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
         self.decide_all(&waiting);
     }
@@ -580,7 +582,8 @@ impl<C: Clock> RuntimeManager<C> {
     /// its runtime is not known.
     pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
         let object = self.records.get(&instance.workload)?.object.as_ref()?;
-        if self.store.get(instance)?.phase == Phase::PendingWaitingToStart {
+        let is_waiting = self.store.get(instance)?.phase == Phase::PendingWaitingToStart;
+        if is_waiting && object.start_again_for.is_none() {
             return None; // What it may have was never started.
         }
         self.context.engines.get(&object.runtime).map(|source| (source.connect)())

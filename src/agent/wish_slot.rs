@@ -175,7 +175,7 @@ impl Slot {
 
 impl WishSender {
     /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
-    /// control loop has nothing of it.
+    /// control loop starts nothing of it, and removes what it had prepared.
     ///
     /// # Errors
     /// [`LoopEnded`] when nobody will take it: start a new loop.

@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// What its texts take, in bytes.
+    /// What its texts take, in bytes: about the least that is sent of it, since names of fields and states are shorter then.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),

@@ -158,7 +158,8 @@ impl WaitingRequests {
             of_stream +=
                 usize::from((&waiting.requester.source, waiting.requester.peer) == (&requester.source, requester.peer));
             of_workload += usize::from(waiting.requester == requester);
-            taken += waiting.bytes;
+            // One that is larger than all this leaves the small ones their part.
+            taken += waiting.bytes.min(WAITING_BYTES - WAITING_BYTES / WAITING_FIRST);
         }
         let kept = if of_stream == 0 && bytes <= INBOX_SMALL_MESSAGE { 0 } else { 1 };
         let part = |all: usize| all - kept * all / WAITING_FIRST;
@@ -359,6 +360,7 @@ mod tests {
         let mut waiting = WaitingRequests::default();
         assert!(add(&mut waiting, &requester(1, None), "x", update(WAITING_BYTES)));
         assert!(!add(&mut waiting, &requester(1, None), "x", update(0)));
+        assert!(add(&mut waiting, &requester(2, None), "y", read()), "who asks for one small thing finds room");
     }
 
     #[test]

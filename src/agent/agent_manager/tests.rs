@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl<C: Clock> AgentManager<C> {
-    /// How many workloads there are, operations that wait, names that they wait for, and workloads with conditions.
+    /// How many workloads there are, operations that wait, and workloads with conditions.
     pub fn sizes(&self) -> [usize; 3] {
         self.runtime.sizes()
     }
