@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "2c3f859e94fff907a563b5350bb77bd34c1e7a63"
+SRCREV = "b9ef057cc0cbb0bef04b54257ec5b62c3d0c9fc3"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
