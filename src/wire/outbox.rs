@@ -22,7 +22,7 @@ use std::task::Waker;
 
 /// While so many bytes of commands, first states and log lines wait for all peers, log lines are dropped, no further agent
 /// is served, and a peer that takes nothing for [`PEER_STUCK_CROWDED`](crate::limits::PEER_STUCK_CROWDED) is disconnected.
-pub const OTHERS_BYTES: usize = 8 * 1024 * 1024;
+pub const OTHERS_BYTES: usize = 10 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers, a request of a peer that has none waiting is still processed:
 /// who sends one at a time does not wait for those that send many and do not read.
 pub const FIRST_ANSWERS_BYTES: usize = ANSWERS_BYTES * 3 / 2;

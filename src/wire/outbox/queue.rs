@@ -2,7 +2,7 @@
 //!
 //! Thread: none, a plain value that both ends of an outbox lock.
 
-use super::Encoded;
+use super::{Encoded, OTHERS_BYTES};
 use crate::limits::{LOG_MESSAGE_MAX, PEER_OUTBOX_BYTES, PEER_SMALL_MESSAGE};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, Response, ResponseContent};
@@ -20,7 +20,9 @@ pub const LARGE: usize = PEER_OUTBOX_BYTES / 4;
 /// ones at once, and no large one is built before the one before it is sent.
 pub const PEER_ANSWERS_BYTES: usize = 128 * 1024;
 /// Bytes of log lines that wait for one peer. More are dropped.
-pub const LOGS: usize = 4 * LOG_MESSAGE_MAX;
+pub const LOGS: usize = 3 * LOG_MESSAGE_MAX;
+// One reader of a log that does not keep up takes no room that others wait for.
+const _: () = assert!(LOGS + LOG_MESSAGE_MAX < OTHERS_BYTES);
 /// When so many bytes wait for one peer, only the newest state of each instance is kept.
 pub const STATES: usize = 512 * 1024;
 /// Bytes of states in one message, about. Each receiver has a copy while it is being sent, and all of them may be sent one at
