@@ -302,7 +302,8 @@ struct Bounded<'l> {
 impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > RENDERED_MAX {
-            let text = format!("the rendered text is longer than {RENDERED_MAX} bytes");
+            let text =
+                format!("the rendered text is longer than {RENDERED_MAX} bytes; use shorter configs, or several files");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         let Some(left) = self.left.get().checked_sub(bytes.len()) else {

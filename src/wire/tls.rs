@@ -337,7 +337,10 @@ fn reason(error: &rustls::Error, is_client: bool) -> String {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 format!("the {other}'s certificate is not valid yet (or the clock of this machine is wrong)")
             }
-            CertificateError::UnknownIssuer => format!("the {other}'s certificate was not signed by our CA"),
+            // The second where another authority has the name of ours.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                format!("the {other}'s certificate was not signed by our CA")
+            }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!("the server's certificate does not carry the name '{SERVER_NAME}'")
             }
