@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "b9ef057cc0cbb0bef04b54257ec5b62c3d0c9fc3"
+SRCREV = "083007b342e958206ecc06faa6f6346e21d7dd8b"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
