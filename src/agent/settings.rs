@@ -35,7 +35,7 @@ const SCHEMES: &str = " Write it as http://<host>:<port>, https://<host>:<port> 
     name = "ank-agent",
     version = SHOWN_VERSION.as_str(),
     about = "The Ankaios agent: runs the workloads of one node for the server and reports their states.",
-    after_help = "Examples:\n  ank-agent --name front --server-url unix:///run/ankaios/ank.sock   of a server on this machine\n  \
+    after_help = "Examples:\n  ank-agent --name front --server-url unix:///run/ankaios/ank.sock   with a server on this machine\n  \
                   ank-agent -x /etc/ankaios/ank-agent.conf                           with the settings of a file\n\n\
                   The config file has more settings, for example retry_limit: see ank-agent.conf."
 )]
