@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "083007b342e958206ecc06faa6f6346e21d7dd8b"
+SRCREV = "19e697fd99a5452adb8db8dda6749c2eee66011f"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
