@@ -340,10 +340,11 @@ fn checked_name(name: String, place: &str) -> Result<String, SettingsError> {
             "Empty agent name is not allowed. Set '--name', the variable ANKAGENT_NAME or 'name' in the config file.";
         return Err(wrong(text));
     }
+    let too_long = format!("It has more than {NAME_MAX} characters.");
     let rule = if !has_name_characters(&name) {
         "It may have letters, digits, '_' and '-'."
     } else if name.len() > NAME_MAX {
-        "It has more than 63 characters."
+        &too_long
     } else if is_of_commander(&name) {
         NOT_OF_COMMANDER
     } else {

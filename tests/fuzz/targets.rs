@@ -439,7 +439,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
         (
             0,
             ToServer::LogEntries {
-                request_id: "commander-conn-x@l".to_owned(),
+                request_id: "1@l".to_owned(), // Of the stream with this number.
                 entries: vec![LogEntry { instance: instance("web"), message: "line".to_owned() }],
             },
         ),
