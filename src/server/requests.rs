@@ -402,4 +402,17 @@ workloads:
         let [ResponseContent::CompleteState { state, .. }] = &cluster.responses(agent)[..] else { panic!("no state") };
         assert!(state.get("agents").is_some() && state.get("timings").is_none(), "{state:?}");
     }
+
+    #[test]
+    fn only_what_has_a_bound_of_its_own_is_built_to_be_measured() {
+        for mask in
+            ["", "desiredState", "workloadStates.A", "effectiveState.workloads", "desiredState.configs", "agents.*"]
+        {
+            assert!(may_be_large(mask), "{mask}");
+        }
+        for mask in ["agents", "agents.A", "desiredState.apiVersion", "desiredState.workloads.w", "workloadStates.A.w"]
+        {
+            assert!(!may_be_large(mask), "{mask}");
+        }
+    }
 }
