@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "19e697fd99a5452adb8db8dda6749c2eee66011f"
+SRCREV = "28e5789f0004f86d7899fd5d7ab21905f2b0f17d"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
