@@ -458,6 +458,23 @@ fn a_start_waits_for_the_call_under_way_and_for_no_further_step() {
 }
 
 #[test]
+fn while_a_prepared_container_is_being_started_nothing_else_is_prepared() {
+    let mut rig = rig(PrepareLevel::Create);
+    let (old, new) = (plain("w"), wanted_with("w", "image: new", |_| {}));
+    rig.add(std::slice::from_ref(&old));
+    rig.agent.loops.hold_calls = true;
+    far(&mut rig, Phase::Running);
+    let user = InstanceName::with_id("user", "id", "agent_B");
+    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
+    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
+    assert_eq!(rig.agent.loops.waiting_calls(), 1, "the container of the old one only waits yet");
+    rig.agent.loops.hold_calls = false;
+    rig.agent.run();
+    assert_eq!(rig.engine.take_calls(), ["create-only w", "start w", "create-only w"]);
+}
+
+#[test]
 fn a_start_whose_preparation_fails_goes_on_with_a_create() {
     let mut rig = rig(PrepareLevel::Create);
     rig.agent.loops.hold_calls = true;

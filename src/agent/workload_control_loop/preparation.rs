@@ -6,7 +6,8 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
 
-use super::WorkloadControlLoop;
+use super::start::Kind;
+use super::{Stage, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
@@ -156,9 +157,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// What is to be prepared, unless its start comes first, or that of another one.
     fn prepared_now(&self) -> Option<&Preparation> {
         let is_other = |wanted: &Preparation| self.next.as_ref().is_some_and(|next| next.added != wanted.added);
-        let waits =
-            |wanted: &&Preparation| self.starts_next() || self.is_about_to_start(&wanted.added) || is_other(wanted);
+        let waits = |wanted: &&Preparation| {
+            let is_first = self.starts_next() || self.starts_prepared();
+            is_first || self.is_about_to_start(&wanted.added) || is_other(wanted)
+        };
         self.preparation.as_ref().filter(|wanted| !waits(wanted))
+    }
+
+    /// Whether a container that is prepared is being started, and only waits yet as far as anybody knows.
+    fn starts_prepared(&self) -> bool {
+        matches!(&self.stage, Stage::Calling(calling) if calling.kind == Kind::Prepared)
     }
 
     /// Whether what is prepared takes part in a start.
