@@ -4,6 +4,7 @@ use super::*;
 use crate::limits::{LOG_SOURCE_LINES, RESTART_SPACING};
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};
 use crate::platform::logging::{lines_of, suppressed};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
@@ -215,6 +216,23 @@ fn names_that_could_lead_out_of_the_run_folder_are_refused() {
     bad.instance.id = "../../x".into();
     rig.add(&[bad, workload("good", |_| {})]);
     assert_eq!(rig.sent(), started("good"));
+}
+
+#[test]
+fn what_is_to_run_again_has_logs_of_its_last_run_and_what_was_only_prepared_has_none() {
+    let added = wanted_with("w", "image: x", |workload| {
+        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+    });
+    let mut prepared = Rig::with(|options| options.prepare.level = PrepareLevel::Create);
+    prepared.add(std::slice::from_ref(&added));
+    let mut again = Rig::silent(FakeEngine::new());
+    again.engine.add(&added.instance, ExecutionState::plain(Phase::Succeeded));
+    again.agent.hello(std::slice::from_ref(&added));
+    for (rig, has_logs) in [(&prepared, false), (&again, true)] {
+        assert!(rig.sent().last().unwrap().starts_with("w Pending(WaitingToStart)"));
+        assert_eq!(rig.engine.containers().len(), 1, "{has_logs}");
+        assert_eq!(rig.agent.manager.runtime.connector_of(&added.instance).is_some(), has_logs);
+    }
 }
 
 #[test]

@@ -359,6 +359,24 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
 }
 
 #[test]
+fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_holds() {
+    let mut rig = rig(PrepareLevel::None);
+    let old = wanted_with("w", "image: old", |_| {});
+    rig.add(std::slice::from_ref(&old));
+    let user = InstanceName::with_id("user", "id", "agent_B");
+    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
+    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.sent();
+    let new = wanted_with("w", "image: new\nlifecycle: { precondition: { pathExists: /key } }", |_| {});
+    rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
+    let waits = "w Pending(WaitingToStart): 'precondition: /key does not exist'";
+    assert_eq!(rig.sent(), ["w Stopping(WaitingToStop)", waits]);
+    rig.paths.lock().unwrap().insert("/key".to_owned());
+    rig.agent.pass(Duration::from_secs(2));
+    assert_eq!(rig.sent(), ["w Pending(WaitingToStart)"]);
+}
+
+#[test]
 fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
     let mut rig = rig(PrepareLevel::Create);
     let user = |rig: &mut AgentRig, phase| {
