@@ -54,7 +54,7 @@ pub const PEER_OUTBOX_BYTES: usize = 16 * 1024 * 1024;
 /// While responses of this many bytes wait for all peers together, no request that had to wait is processed and no
 /// event sent to a slow subscriber. Responses are built one at a time, so at most one comes on top. With 500 workloads
 /// a whole state takes some 250 KB.
-pub const ANSWERS_BYTES: usize = 8 * 1024 * 1024;
+pub const ANSWERS_BYTES: usize = 6 * 1024 * 1024;
 const _: () = assert!(ANSWERS_BYTES > PEER_EVENTS_BYTES);
 /// While requests wait for that room, a peer that occupies some of it and takes nothing for this long is disconnected.
 /// On a link of 1 Mbit/s, 250 KB take as long.

@@ -34,7 +34,7 @@ pub const WAITING_OF_STREAM: usize = WAITING / 4;
 /// Those of one workload. Our agents pass on one at a time, other implementations all.
 pub const WAITING_OF_WORKLOAD: usize = 16;
 /// What all of them take in memory, in bytes. A single one may be larger.
-const WAITING_BYTES: usize = 8 * 1024 * 1024;
+const WAITING_BYTES: usize = 6 * 1024 * 1024;
 /// One part in so many of the places and bytes is kept for small requests on connections without other waiting requests.
 const WAITING_FIRST: usize = 4;
 const _: () = assert!(WAITING_OF_STREAM >= SERVER_INBOX_OF_STREAM);
