@@ -12,6 +12,7 @@ use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, Workload
 use crate::model::messages::{AddedWorkload, FromServer};
 use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition, Workload};
+use crate::runtime::ListedContainer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub struct Orders {
     /// States of instances of other agents, and whether the connection was lost since they were told.
     foreign: BTreeMap<InstanceName, (ExecutionState, bool)>,
     orders: Vec<Order>,
-    /// The newest of each workload, unless the workload is wanted again.
+    /// The newest of each workload, until what it is about is wanted again or has ended.
     deletes: BTreeMap<Name, Delete>,
     /// What an earlier order let stop, until it is started again: a loop may come to it only when the same instance is
     /// wanted and deleted once more, and a stop that failed is tried again.
@@ -57,6 +58,9 @@ pub struct Orders {
     /// What an earlier life left, found before the first hello.
     found: Vec<(InstanceName, Name)>,
     has_hello: bool,
+    /// What listings have shown as running, until the agent acts on them. They may be older than its end, which the agent
+    /// cannot know.
+    listed: BTreeSet<(InstanceName, Name)>,
     /// What deletes of a workload have to wait for, as told last.
     pub delete_conditions: BTreeMap<Name, Conditions>,
 }
@@ -127,6 +131,7 @@ impl Orders {
             stopping: BTreeSet::new(),
             found: Vec::new(),
             has_hello: false,
+            listed: BTreeSet::new(),
             delete_conditions: BTreeMap::new(),
         }
     }
@@ -147,7 +152,7 @@ impl Orders {
                 let keep = |order: &Order| added.contains(&order.added);
                 self.orders.iter_mut().for_each(|order| order.ends |= !keep(order));
                 for added in added {
-                    self.deletes.remove(&added.instance.workload);
+                    self.wanted_without_delete(added);
                     if !self.orders.iter().any(|order| order.current && !order.ends && order.added == *added) {
                         self.order(added.clone());
                     }
@@ -176,25 +181,21 @@ impl Orders {
                 }
                 for added in &plan.added {
                     if !plan.deleted.iter().any(|deleted| deleted.instance.workload == added.instance.workload) {
-                        self.deletes.remove(&added.instance.workload);
+                        self.wanted_without_delete(added);
                     }
                     self.outdate(&added.instance.workload);
                     self.order(added.clone());
                 }
             }
             Some(SchedulerEvent::Listed { runtime, result: Ok(listed) }) => {
-                let found = listed.iter().map(|found| (found.instance.clone(), runtime.clone()));
+                let with_runtime = |found: &ListedContainer| (found.instance.clone(), runtime.clone());
+                let running = listed.iter().filter(|found| found.state.phase == Phase::Running);
+                self.listed.extend(running.map(with_runtime));
+                let found = listed.iter().map(with_runtime);
                 if self.has_hello {
                     self.stop_unwanted(found.collect());
                 } else {
                     self.found.extend(found);
-                }
-                // A listing may be older than the end of what it shows as running; the agent cannot know.
-                for found in listed.iter().filter(|found| found.state.phase == Phase::Running) {
-                    let orders = self.orders.iter_mut().filter(|order| order.current);
-                    orders
-                        .filter(|order| order.added.instance == found.instance)
-                        .for_each(|order| order.may_start = true);
                 }
             }
             _ => {}
@@ -226,6 +227,16 @@ impl Orders {
         orders.for_each(|order| order.ends = true);
     }
 
+    /// What still waits to stop goes on waiting when something else is to come in its place, and does not stop when it is
+    /// wanted itself: that is the first, the others were to come in its place.
+    fn wanted_without_delete(&mut self, added: &AddedWorkload) {
+        let name = &added.instance.workload;
+        match self.deletes.get_mut(name).filter(|delete| !delete.may_stop && delete.of.first() != Some(added)) {
+            Some(delete) => delete.of.retain(|of| of != added),
+            None => _ = self.deletes.remove(name),
+        }
+    }
+
     /// What an earlier life left and nobody wants stops without conditions.
     fn stop_unwanted(&mut self, found: Vec<(InstanceName, Name)>) {
         let wanted = |instance: &InstanceName| {
@@ -243,6 +254,9 @@ impl Orders {
     pub fn after(&mut self, manager: &AgentManager<ManualClock>, engine: &SimEngine) {
         self.look(manager, engine, None);
         self.orders.iter_mut().for_each(|order| order.current &= !order.ends);
+        if !manager.awaits_listings() {
+            self.listed.clear();
+        }
     }
 
     /// Notes which orders may start now.
@@ -252,6 +266,7 @@ impl Orders {
             let AddedWorkload { instance, workload } = &order.added;
             let mut dependencies = workload.dependencies.iter();
             order.may_start = dependencies.all(|(name, condition)| known.may_start(name, *condition))
+                || self.listed.contains(&(instance.clone(), workload.runtime.clone()))
                 || engine
                     .containers()
                     .iter()
@@ -378,7 +393,7 @@ mod tests {
     use super::*;
     use crate::model::messages::{DeletedWorkload, WorkloadPlan};
     use crate::model::prepare_level::PrepareLevel;
-    use crate::runtime::{ContainerId, ListedContainer};
+    use crate::runtime::ContainerId;
     use std::path::Path;
 
     /// What an agent is told, and its judge. It knows that `user` runs on another agent.
@@ -546,6 +561,67 @@ mod tests {
         told.plan(&[&new], &[(&old, &["user"])]);
         told.plan(&[&third], &[(&new, &["user"])]);
         assert!(!told.may_stop(&old), "the old one still waits");
+    }
+
+    /// Seed 9918485: what is to come in the place of what waits is taken back, too, before that may stop.
+    #[test]
+    fn what_waits_goes_on_waiting_when_something_else_comes_in_its_place() {
+        let (old, new) = (wanted("run 0", None), wanted("run 1", None));
+        for comes in [
+            FromServer::UpdateWorkload(WorkloadPlan { added: vec![new.clone()], deleted: Vec::new() }),
+            FromServer::ServerHello(vec![new.clone()]),
+        ] {
+            let mut told = Told::new();
+            told.plan(&[&old], &[]);
+            told.plan(&[], &[(&old, &["user"])]);
+            told.event(SchedulerEvent::Server(comes));
+            assert!(!told.may_stop(&old), "it still waits");
+            told.plan(&[], &[(&new, &["user"])]);
+            assert!(!told.may_stop(&old));
+            told.plan(&[&new], &[]);
+            assert!(!told.may_stop(&old), "only the new one is wanted again");
+            told.plan(&[], &[(&new, &[])]);
+            told.plan(&[&old], &[]);
+            told.plan(&[], &[(&old, &["user"])]);
+            assert!(told.may_stop(&old), "that has let it stop, which may be under way");
+            assert!(told.may_start(&old) && !told.may_stop(&old), "it was started again since");
+        }
+    }
+
+    #[test]
+    fn what_waits_and_is_wanted_after_all_is_not_stopped_without_another_delete() {
+        let (mut told, old, new) = (Told::new(), wanted("run 0", None), wanted("run 1", None));
+        told.plan(&[&old], &[]);
+        told.plan(&[&new], &[(&old, &["user"])]);
+        told.plan(&[&old], &[]);
+        told.plan(&[], &[(&old, &["user"])]);
+        assert!(!told.may_stop(&old));
+    }
+
+    /// Seed 10021561: it ended after one engine has listed it, and before the agent acts on what all have listed.
+    #[test]
+    fn what_one_engine_listed_as_running_goes_on_when_it_is_wanted_before_all_have_listed() {
+        let (mut told, unmet) = (Told::new(), wanted("run 0", Some(AddCondition::Succeeded)));
+        let running = ListedContainer {
+            id: ContainerId("1".into()),
+            instance: unmet.instance.clone(),
+            state: ExecutionState::plain(Phase::Running),
+            processes: Vec::new(),
+            ended_at: None,
+            in_pod: false,
+        };
+        let listed = |runtime: &str, found| SchedulerEvent::Listed { runtime: runtime.into(), result: Ok(found) };
+        told.event(SchedulerEvent::Server(FromServer::ServerHello(Vec::new())));
+        told.event(listed("podman", vec![running]));
+        told.plan(&[&unmet], &[]);
+        assert!(told.may_start(&unmet), "it is taken over and may be restarted");
+        told.event(listed("containerd", Vec::new()));
+        told.plan(&[], &[(&unmet, &[])]);
+        let mut workload = (*unmet.workload).clone();
+        workload.tags.insert("tag".to_owned(), "1".to_owned());
+        let changed = AddedWorkload { instance: unmet.instance.clone(), workload: Arc::new(workload) };
+        told.plan(&[&changed], &[]);
+        assert!(!told.may_start(&changed), "the listing is history");
     }
 
     #[test]

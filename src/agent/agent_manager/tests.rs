@@ -24,6 +24,11 @@ impl<C: Clock> AgentManager<C> {
     pub fn known_states(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
         self.runtime.store.iter()
     }
+
+    /// Whether what engines have listed is kept until others have, too.
+    pub fn awaits_listings(&self) -> bool {
+        self.runtime.awaits_listings
+    }
 }
 
 impl Rig {
