@@ -14,6 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
 const DELETE_CIRCLE_MAX: usize = 100;
 
+/// Workloads that earlier forms of a stopping instance needed, which wait for its end as well. More are of an agent that is
+/// away while updates go on.
+const EARLIER_NEEDS_MAX: usize = 256;
+
 /// What a delete waits for: the one condition that the server sends.
 const CONDITION: DeleteCondition = DeleteCondition::NotPendingNorRunning;
 
@@ -58,9 +62,10 @@ pub struct Deletes {
 }
 
 impl Deletes {
-    /// `stopped` is about to stop on its agent.
+    /// `stopped` is about to stop on its agent. What runs there may still be an earlier form of the same instance.
     pub fn note_stopping(&mut self, stopped: AddedWorkload) {
-        let needs = needed_running(&stopped.workload).cloned().collect();
+        let earlier = self.stopping.names.get(&stopped.instance).into_iter().flatten().take(EARLIER_NEEDS_MAX);
+        let needs = earlier.chain(needed_running(&stopped.workload)).cloned().collect();
         self.stopping.set(stopped.instance, needs);
     }
 
@@ -281,6 +286,23 @@ mod tests {
         assert_eq!(deletes.len(), [2, 0], "what has no state any more is forgotten");
         deletes.forget_stopping(&d);
         assert_eq!(waits(&mut deletes, "b"), names(&["a"]));
+    }
+
+    /// Seed 9915876 of the simulation: an update gave a workload that was to run other dependencies and was undone at once.
+    /// Its agent heard late of both, and may have started the first form meanwhile.
+    #[test]
+    fn what_any_form_of_a_stopping_instance_needs_waits_until_that_has_stopped() {
+        let mut deletes = Deletes::default();
+        for needs in [NEEDS_B, NEEDS_DB, &[]] {
+            deletes.note_stopping(added("web", needs));
+        }
+        let workloads = workloads(&[], &[(&instance("web"), Phase::PendingWaitingToStart)]);
+        let both = ["b", "db"].map(instance).to_vec();
+        let waiting = ["b", "db"].map(|name| delete(&instance(name), &["web"]));
+        assert_eq!(deletes.with_conditions(both.clone(), &workloads), waiting);
+        deletes.forget_stopping(&instance("web"));
+        let free = ["b", "db"].map(|name| delete(&instance(name), &[]));
+        assert_eq!((deletes.with_conditions(both, &workloads), deletes.len()), (free.to_vec(), [0, 0]));
     }
 
     /// `db` on A waits to be deleted until `web` has stopped, which needs it. Returns what is sent again once `web` has

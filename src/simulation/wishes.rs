@@ -131,7 +131,7 @@ impl Wishes {
         if is != wanted && !may_differ {
             return Some(format!("asked for was {wanted:?}, the server has {is:?}"));
         }
-        let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, server) };
+        let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, update, server) };
         let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
         wished.iter().filter(|_| has_undone).for_each(|wished| self.note_undone(wished, server));
@@ -154,7 +154,8 @@ impl Wishes {
     }
 
     fn note_stopping(&mut self, ended: &AddedWorkload) {
-        self.stopping.insert(ended.instance.clone(), needed_running(&ended.workload));
+        // What runs may still be an earlier form of the same instance.
+        self.stopping.entry(ended.instance.clone()).or_default().extend(needed_running(&ended.workload));
         let InstanceName { workload, agent, .. } = ended.instance.clone();
         self.unclear_rules.remove(&workload);
         self.last_rules.insert((agent, workload), ended.workload.control_interface_access.clone());
@@ -224,18 +225,25 @@ impl Wishes {
 
     /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.
     /// An agent that is away is told nothing.
-    fn wrong_delete(&self, before: &Before, server: &ServerLoop) -> Option<String> {
+    ///
+    /// What joins an earlier restart, since it runs and needs by now what is restarted, is told to end once more: what
+    /// needs it then is what is wanted after the update.
+    fn wrong_delete(&self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
         let view = server.view();
+        let restarts_itself = update.is_some_and(|update| !update.restart.is_empty());
+        let joining = if restarts_itself { BTreeSet::new() } else { &server.restarting() - &before.restarting };
         let ended = before.effective.iter().filter(|(name, added)| view.effective.get(*name) != Some(*added));
         let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
         told.find_map(|(name, AddedWorkload { instance, .. })| {
             let needs_it = |workload: &Workload| needed_running(workload).contains(&**name);
-            let wanted = before.effective.iter().filter(|(_, added)| needs_it(&added.workload)).map(|(name, _)| name);
-            let stopping =
-                self.stopping.iter().filter(|(_, needs)| needs.contains(&**name)).map(|(stopping, _)| stopping);
-            let stopping = stopping.filter(|stopping| before.existing.contains(stopping));
-            let stopping =
-                stopping.map(|stopping| &stopping.workload).filter(|name| !before.effective.contains_key(*name));
+            let effective = if joining.contains(name) { view.effective } else { &before.effective };
+            let wanted = effective.iter().filter(|(_, added)| needs_it(&added.workload)).map(|(name, _)| name);
+            let ending = before.effective.values().filter(|added| needs_it(&added.workload));
+            let stopping = self.stopping.iter().filter(|(_, needs)| needs.contains(&**name));
+            let stopping = stopping.map(|(stopping, _)| stopping).chain(ending.map(|ending| &ending.instance));
+            let exists = |one: &&InstanceName| before.existing.contains(*one) && view.states.get(one).is_some();
+            let stopping = stopping.filter(exists).map(|stopping| &stopping.workload);
+            let stopping = stopping.filter(|name| !effective.contains_key(*name));
             let expected: BTreeSet<String> = wanted.chain(stopping).map(ToString::to_string).collect();
             let told = server.delete_conditions(instance);
             let is_told =
@@ -337,6 +345,7 @@ fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::tests::{Cluster, tree, update};
     use std::sync::Arc;
 
     fn needs(edges: &[(&str, &str)]) -> BTreeMap<Name, Arc<Workload>> {
@@ -353,5 +362,32 @@ mod tests {
         assert!(!has_cycle(&needs(&[("a", "b"), ("b", "missing"), ("a", "missing")])));
         assert!(has_cycle(&needs(&[("a", "a")])));
         assert!(has_cycle(&needs(&[("x", "a"), ("a", "b"), ("b", "c"), ("c", "a")])));
+    }
+
+    /// Seed 10012608: `w` ends twice with one update, the second time as a part of the restart of `needed`. Until then it
+    /// was needed by what came with that update.
+    #[test]
+    fn what_joins_a_restart_with_an_update_waits_for_what_needs_it_since_then() {
+        let running = |needed: &str| format!("dependencies: {{{needed}: ADD_COND_RUNNING}}");
+        let workload = |name: &str, more: &str| format!("{name}: {{agent: A, runtime: r, runtimeConfig: x, {more}}}");
+        let state = |workloads: &[String]| format!("{{apiVersion: v1, workloads: {{{}}}}}", workloads.join(", "));
+        let old = [workload("needed", ""), workload("w", "")];
+        let mut cluster = Cluster::with_manifest(&state(&old));
+        let agent = cluster.agent("A");
+        let [needed, w] = ["needed", "w"].map(|name| InstanceName::new(name, "x", "A"));
+        cluster.report(agent, &[(&needed, Phase::Running), (&w, Phase::Running)]);
+        let commander = cluster.commander();
+        let restart = UpdateState { restart: vec!["needed".to_owned()], ..UpdateState::default() };
+        cluster.request(commander, RequestContent::UpdateState(restart));
+        let before = Before::of(&cluster.server);
+        let new = [workload("needed", ""), workload("w", &running("needed")), workload("user", &running("w"))];
+        let new = format!("{{desiredState: {}}}", state(&new));
+        cluster.request(commander, update(&new, &[]));
+        assert_eq!(cluster.server.delete_conditions(&w), BTreeSet::from(["user".to_owned()]));
+        let mut update = UpdateState { new_state: Some(Ok(tree(&new))), ..UpdateState::default() };
+        let judge = |update: &UpdateState| Wishes::new(false).judge(&before, Some(update), &cluster.server);
+        assert_eq!(judge(&update), None);
+        update.restart.push("w".to_owned());
+        assert!(judge(&update).unwrap().contains("needed by {}"), "all that is restarted ends once");
     }
 }
