@@ -6,8 +6,7 @@
 //! Thread: `wl:<name>`; part of [`WorkloadControlLoop`].
 //! Takes: what is to be prepared, slots for it. Gives: [`PreparationReport`]s to the scheduler (may block there).
 
-use super::start::Kind;
-use super::{Stage, WorkloadControlLoop};
+use super::WorkloadControlLoop;
 use crate::agent::backoff::retry_delay;
 use crate::agent::engine_call::{CallDone, CallResult, CallStep, EngineCall};
 use crate::agent::events::{PreparationReport, SchedulerEvent};
@@ -162,11 +161,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
             is_first || self.is_about_to_start(&wanted.added) || is_other(wanted)
         };
         self.preparation.as_ref().filter(|wanted| !waits(wanted))
-    }
-
-    /// Whether a container that is prepared is being started, and only waits yet as far as anybody knows.
-    fn starts_prepared(&self) -> bool {
-        matches!(&self.stage, Stage::Calling(calling) if calling.kind == Kind::Prepared)
     }
 
     /// Whether what is prepared takes part in a start.

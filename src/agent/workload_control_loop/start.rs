@@ -116,6 +116,11 @@ impl<C: Clock> WorkloadControlLoop<C> {
         Ok(NewContainer { control_interface, ..new })
     }
 
+    /// Whether a container that is prepared is being started, and only waits yet as far as anybody knows.
+    pub(super) fn starts_prepared(&self) -> bool {
+        matches!(&self.stage, Stage::Calling(calling) if calling.kind == Kind::Prepared)
+    }
+
     /// From now on a newer wish cancels the call.
     fn await_call(&mut self, calling: Calling, cancel: Option<EventFd>) {
         self.stage = Stage::Calling(calling);
