@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "28e5789f0004f86d7899fd5d7ab21905f2b0f17d"
+SRCREV = "cbd62752df5d2e0c7a9beb9fbc401aaa0002a319"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
