@@ -138,6 +138,7 @@ impl<C: Clock> AgentManager<C> {
         self.request_listings(now);
         self.finish_hello();
         if is_over {
+            self.runtime.touch_waiting();
             self.settle();
         }
         self.prepare();

@@ -235,8 +235,10 @@ impl<C: Clock> RuntimeManager<C> {
     pub fn prepare(&mut self) {
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
-            if self.awaits_listings && self.staged_of(&name).is_some() {
-                continue; // A container of the same instance may turn out to go on.
+            // A container of the same instance may turn out to go on.
+            let is_staged = self.staged_of(&name).is_some();
+            if self.awaits_listings && is_staged || self.may_be_elsewhere(&name) {
+                continue;
             }
             let wanted = self.preparation_of(&name);
             if wanted.is_none() {
@@ -316,6 +318,13 @@ impl<C: Clock> RuntimeManager<C> {
             (added, level, is_unstaged.then(tries).flatten())
         };
         (level > PrepareLevel::None).then(|| Preparation { added: added.clone(), level, retry_limit })
+    }
+
+    /// Whether nothing of the workload is known, and an engine may have a container of it.
+    fn may_be_elsewhere(&self, name: &Name) -> bool {
+        let unknown = self.records.get(name).filter(|record| record.object.is_none() && !self.found.contains_key(name));
+        let mut wanted = unknown.into_iter().flat_map(|record| record.staged().into_iter().chain(record.waiting()));
+        wanted.any(|added| self.listings.hold_up(&added.workload.runtime).is_some())
     }
 
     /// Whether the engine is there and has said what an earlier agent has left.

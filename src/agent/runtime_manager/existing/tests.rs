@@ -5,6 +5,7 @@ use crate::limits::{BACKOFF_FIRST, EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, FIRST
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, FromServer, ToServer, WorkloadPlan};
 use crate::model::names::InstanceName;
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, File, FileContent, RestartPolicy};
 use crate::runtime::engine_children::EarlierCalls;
 use crate::simulation::fake_connector::{Call, FAILURE, FakeEngine, Fault};
@@ -542,6 +543,28 @@ fn an_engine_of_another_runtime_that_fails_is_waited_for_some_time_only() {
     assert!(kube.take_calls().len() > 2, "it is requested again meanwhile");
     rig.agent.pass(Duration::from_millis(1));
     assert_eq!(rig.engine.take_calls(), ["create w"]);
+}
+
+#[test]
+fn nothing_is_prepared_while_an_engine_of_another_runtime_may_have_a_container_of_it() {
+    let (kube, level) = (FakeEngine::new(), PrepareLevel::Create);
+    let other = kube.clone();
+    let mut rig = silent_with(|options| {
+        options.others.push(("kube", other));
+        options.prepare.level = level;
+    });
+    kube.inject(Call::List, vec![Fault::Fails; 100]);
+    let needing = |name: &str| {
+        wanted_with(name, "image: x\nlifecycle: { update: {} }", |workload| {
+            workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+        })
+    };
+    rig.agent.receive(FromServer::Prepare(vec![needing("staged")]));
+    rig.agent.hello(&[needing("waits")]);
+    rig.agent.pass(FIRST_LISTING_MAX - Duration::from_millis(1));
+    assert_eq!(rig.engine.take_calls(), ["list"]);
+    rig.agent.pass(Duration::from_millis(1));
+    assert_eq!(rig.engine.take_calls(), ["create-only staged", "create-only waits"]);
 }
 
 #[test]
