@@ -136,17 +136,13 @@ impl ServerLoop {
         let observed = self.is_observed();
         let Self { workloads, deletes, rights, peers, timings, guarded, .. } = self;
         let mut before: BTreeMap<Name, Arc<Workload>> = BTreeMap::new();
+        let mut ended: Vec<AddedWorkload> = Vec::with_capacity(deleted.len());
         for InstanceName { workload: name, .. } in deleted {
             let Some(stopped) = workloads.end(name) else { continue };
             rights.end(&stopped.instance, workloads);
             guarded.instance_ended(&stopped.instance, now);
             before.insert(name.clone(), stopped.workload.clone());
-            // Without a state it has stopped already, and its end would never be reported.
-            if workloads.states.get(&stopped.instance).is_some() {
-                deletes.note_stopping(stopped);
-            } else {
-                timings.remove(&stopped.instance);
-            }
+            ended.push(stopped);
         }
         for entry in added {
             let AddedWorkload { instance, workload } = entry;
@@ -166,6 +162,15 @@ impl ServerLoop {
             guarded.changed_if(was_staged);
             if was_staged || workloads.states.get(instance).is_none() {
                 workloads.states.set(instance, state);
+            }
+        }
+        for stopped in ended {
+            // Without a state it has stopped already, and its end would never be reported. One that goes on in another form
+            // has one: what was reported last may be the end of a still earlier form, and this one may run.
+            if workloads.states.get(&stopped.instance).is_some() {
+                deletes.note_stopping(stopped);
+            } else {
+                timings.remove(&stopped.instance);
             }
         }
         for (name, old) in before.iter().filter(|_| observed) {

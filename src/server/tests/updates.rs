@@ -301,6 +301,26 @@ fn a_dependency_that_was_dropped_delays_no_delete() {
     assert_eq!(waits(&cluster, agent, "b"), [] as [&str; 0]);
 }
 
+/// Seeds 11002713 and 12005669 of the simulation: a was replaced twice in place. When the server did so the second time, all
+/// that it knew was the end of the first form; the second one, which needs b, may have been started since.
+#[test]
+fn a_delete_waits_for_a_form_that_was_replaced_when_only_the_end_of_an_earlier_one_was_known() {
+    let mut cluster = Cluster::with_manifest(&manifest(&[("a", "A", ""), ("b", "B", "")]));
+    let (agent_of_a, agent) = (cluster.settled_agent("A"), cluster.settled_agent("B"));
+    let (a, b) = (instance("a", "A"), instance("b", "B"));
+    cluster.report(agent_of_a, &[(&a, Phase::Running)]);
+    cluster.report(agent, &[(&b, Phase::Running)]);
+    cluster.update(&new_state(&[("a", "A", NEEDS_B), ("b", "B", "")]), &[]).unwrap();
+    cluster.report(agent_of_a, &[(&a, Phase::Removed)]);
+    cluster.update(&new_state(&[("a", "A", ""), ("b", "B", "")]), &[]).unwrap();
+    cluster.update(&new_state(&[("b", "B", "")]), &[]).unwrap();
+    cluster.update(&new_state(&[]), &[]).unwrap();
+    assert_eq!(waits(&cluster, agent, "b"), ["a"]);
+    cluster.report(agent_of_a, &[(&a, Phase::Removed)]);
+    cluster.report(agent, &[(&b, Phase::Removed)]);
+    assert_eq!(cluster.server.deletes.len(), [0, 0]);
+}
+
 /// Simulated seed 5387: b was deleted and came back while a, which had needed it, went on without needing it.
 #[test]
 fn a_delete_that_waits_for_what_no_longer_needs_it_is_told_again_without_that_condition() {
