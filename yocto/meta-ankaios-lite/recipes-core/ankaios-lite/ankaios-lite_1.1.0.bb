@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "cbd62752df5d2e0c7a9beb9fbc401aaa0002a319"
+SRCREV = "87290cced50a293ffe5013d61f1fb3d6723fefd2"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
