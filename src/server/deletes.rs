@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// comes of a few updates; a chain of a manifest has thousands, and each of them is looked at.
 const DELETE_CIRCLE_MAX: usize = 100;
 
-/// Workloads that earlier forms of a stopping instance needed, which wait for its end as well. More are of an agent that is
-/// away while updates go on.
+/// Workloads needed by earlier forms of one stopping instance, at most: they wait for its end as well, and with an agent that
+/// is stuck each update adds some.
 const EARLIER_NEEDS_MAX: usize = 256;
 
 /// What a delete waits for: the one condition that the server sends.

@@ -598,18 +598,22 @@ mod tests {
         assert!(!told.may_stop(&old));
     }
 
-    /// Seed 10021561: it ended after one engine has listed it, and before the agent acts on what all have listed.
-    #[test]
-    fn what_one_engine_listed_as_running_goes_on_when_it_is_wanted_before_all_have_listed() {
-        let (mut told, unmet) = (Told::new(), wanted("run 0", Some(AddCondition::Succeeded)));
-        let running = ListedContainer {
+    fn shown_as_running(added: &AddedWorkload) -> ListedContainer {
+        ListedContainer {
             id: ContainerId("1".into()),
-            instance: unmet.instance.clone(),
+            instance: added.instance.clone(),
             state: ExecutionState::plain(Phase::Running),
             processes: Vec::new(),
             ended_at: None,
             in_pod: false,
-        };
+        }
+    }
+
+    /// Seed 10021561: it ended after one engine has listed it, and before the agent acts on what all have listed.
+    #[test]
+    fn what_one_engine_listed_as_running_goes_on_when_it_is_wanted_before_all_have_listed() {
+        let (mut told, unmet) = (Told::new(), wanted("run 0", Some(AddCondition::Succeeded)));
+        let running = shown_as_running(&unmet);
         let listed = |runtime: &str, found| SchedulerEvent::Listed { runtime: runtime.into(), result: Ok(found) };
         told.event(SchedulerEvent::Server(FromServer::ServerHello(Vec::new())));
         told.event(listed("podman", vec![running]));
@@ -632,14 +636,7 @@ mod tests {
         assert!(told.may_start(&met) && !told.may_start(&unmet), "only the first was ordered");
         told.plan(&[&unmet], &[(&met, &[])]);
         assert!(!told.may_start(&unmet));
-        let found = ListedContainer {
-            id: ContainerId("1".into()),
-            instance: unmet.instance.clone(),
-            state: ExecutionState::plain(Phase::Running),
-            processes: Vec::new(),
-            ended_at: None,
-            in_pod: false,
-        };
+        let found = shown_as_running(&unmet);
         told.event(SchedulerEvent::Listed { runtime: "podman".into(), result: Ok(vec![found]) });
         assert!(told.may_start(&unmet), "a listing has shown it as running");
     }

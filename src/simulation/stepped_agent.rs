@@ -469,6 +469,13 @@ impl AgentRig {
         self.agent.update(WorkloadPlan { added: added.to_vec(), deleted: deleted.to_vec() });
     }
 
+    /// The server tells the state of a workload of another agent.
+    pub fn foreign(&mut self, name: &str, phase: Phase) {
+        let instance = InstanceName::with_id(name, "id", "agent_B");
+        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
+        self.agent.receive(FromServer::WorkloadStates(vec![state]));
+    }
+
     /// The container of a workload that has one.
     pub fn container_of(&self, name: &str) -> ContainerId {
         let mut containers = self.engine.containers().into_iter();

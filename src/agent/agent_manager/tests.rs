@@ -31,14 +31,6 @@ impl<C: Clock> AgentManager<C> {
     }
 }
 
-impl Rig {
-    fn foreign(&mut self, name: &str, phase: Phase) {
-        let instance = InstanceName::with_id(name, "id", "agent_B");
-        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
-        self.agent.receive(FromServer::WorkloadStates(vec![state]));
-    }
-}
-
 fn workload(name: &str, change: impl FnOnce(&mut Workload)) -> AddedWorkload {
     wanted_with(name, "a", change)
 }

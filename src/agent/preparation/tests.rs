@@ -1,8 +1,7 @@
 //! Preparations of a whole agent, driven event by event, with a fake engine.
 
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::messages::{AddedWorkload, FromServer};
-use crate::model::names::InstanceName;
+use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::messages::AddedWorkload;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, File, FileContent, Workload};
 use crate::platform::clock::Clock as _;
@@ -31,9 +30,7 @@ fn plain(name: &str) -> AddedWorkload {
 }
 
 fn far(rig: &mut AgentRig, phase: Phase) {
-    let instance = InstanceName::with_id("far", "id", "agent_B");
-    let state = WorkloadState::new(instance, ExecutionState::plain(phase));
-    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.foreign("far", phase);
 }
 
 fn only_delete(rig: &mut AgentRig, added: &AddedWorkload) {
@@ -227,9 +224,7 @@ fn an_image_that_took_too_long_is_no_reason_to_remove_containers() {
     let mut rig = rig(PrepareLevel::Init);
     let old = wanted_with("w", "image: x", |_| {});
     rig.add(std::slice::from_ref(&old));
-    let user = InstanceName::with_id("user", "id", "agent_B");
-    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
-    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.foreign("user", Phase::Running);
     rig.engine.take_calls();
     rig.engine.inject(Call::Image, [Fault::TimesOut]);
     let again = wanted_with("w", "image: x", |workload| _ = workload.tags.insert("tag".to_owned(), "new".to_owned()));
@@ -338,14 +333,7 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     let mut rig = rig(PrepareLevel::Init);
     let old = wanted_with("w", "image: old", |_| {});
     rig.add(std::slice::from_ref(&old));
-    let user = |phase| {
-        move |rig: &mut AgentRig| {
-            let instance = InstanceName::with_id("user", "id", "agent_B");
-            let state = WorkloadState::new(instance, ExecutionState::plain(phase));
-            rig.agent.receive(FromServer::WorkloadStates(vec![state]));
-        }
-    };
-    user(Phase::Running)(&mut rig);
+    rig.foreign("user", Phase::Running);
     rig.engine.take_calls();
     rig.sent();
     let new = wanted_with("w", "image: new", |_| {});
@@ -353,7 +341,7 @@ fn what_waits_behind_its_predecessor_is_prepared_beside_it() {
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
     let waits = ["w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"];
     assert_eq!(rig.sent(), [&["w Stopping(WaitingToStop)"], &waits[..]].concat());
-    user(Phase::Succeeded)(&mut rig);
+    rig.foreign("user", Phase::Succeeded);
     assert_eq!(rig.engine.take_calls(), ["stop w", "start w", "delete w"]);
     assert_eq!(rig.sent(), ["w Stopping(RequestedAtRuntime)", "w Removed", TRIGGERED, "w Running(Ok)"]);
 }
@@ -363,9 +351,7 @@ fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_ho
     let mut rig = rig(PrepareLevel::None);
     let old = wanted_with("w", "image: old", |_| {});
     rig.add(std::slice::from_ref(&old));
-    let user = InstanceName::with_id("user", "id", "agent_B");
-    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
-    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.foreign("user", Phase::Running);
     rig.sent();
     let new = wanted_with("w", "image: new\nlifecycle: { precondition: { pathExists: /key } }", |_| {});
     rig.change(&[new], &[deleted_after(&old.instance, &["user"])]);
@@ -379,30 +365,25 @@ fn what_waits_behind_its_predecessor_shows_why_it_may_not_run_as_long_as_that_ho
 #[test]
 fn what_is_wanted_next_is_not_prepared_in_the_name_of_what_is_about_to_start() {
     let mut rig = rig(PrepareLevel::Create);
-    let user = |rig: &mut AgentRig, phase| {
-        let instance = InstanceName::with_id("user", "id", "agent_B");
-        let state = WorkloadState::new(instance, ExecutionState::plain(phase));
-        rig.agent.receive(FromServer::WorkloadStates(vec![state]));
-    };
     let [first, second, third] =
         ["first", "second", "third"].map(|image| wanted_with("w", &format!("image: {image}"), |_| {}));
     rig.add(std::slice::from_ref(&first));
-    user(&mut rig, Phase::Running);
+    rig.foreign("user", Phase::Running);
     rig.engine.inject(Call::CreateOnly, [Fault::Fails]);
     rig.change(std::slice::from_ref(&second), &[deleted_after(&first.instance, &["user"])]);
     assert_eq!(rig.engine.take_calls().last().unwrap(), "find w");
     // The second one is to start as soon as the first one is gone, which fails; it has to wait for others from now on.
     rig.engine.inject(Call::Delete, [(); 4].map(|()| Fault::Fails));
-    user(&mut rig, Phase::Succeeded);
+    rig.foreign("user", Phase::Succeeded);
     assert_eq!(rig.engine.take_calls(), ["delete w"]);
-    user(&mut rig, Phase::Running);
+    rig.foreign("user", Phase::Running);
     rig.change(std::slice::from_ref(&third), &[deleted_after(&second.instance, &["user"])]);
     rig.agent.pass(MINUTE);
     let calls = ["delete w", "delete w", "delete w", "delete w", "create w", "create-only w"];
     assert_eq!(rig.engine.take_calls(), calls);
     let there = |rig: &AgentRig| rig.engine.containers().into_iter().map(|one| one.1.instance).collect::<Vec<_>>();
     assert_eq!(there(&rig), [second.instance, third.instance.clone()]);
-    user(&mut rig, Phase::Succeeded);
+    rig.foreign("user", Phase::Succeeded);
     let calls = ["stop w", "start w", "delete w"].map(str::to_owned).to_vec();
     assert_eq!((rig.engine.take_calls(), there(&rig)), (calls, vec![third.instance]));
 }
@@ -482,9 +463,7 @@ fn while_a_prepared_container_is_being_started_nothing_else_is_prepared() {
     rig.add(std::slice::from_ref(&old));
     rig.agent.loops.hold_calls = true;
     far(&mut rig, Phase::Running);
-    let user = InstanceName::with_id("user", "id", "agent_B");
-    let state = WorkloadState::new(user, ExecutionState::plain(Phase::Running));
-    rig.agent.receive(FromServer::WorkloadStates(vec![state]));
+    rig.foreign("user", Phase::Running);
     rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &["user"])]);
     assert_eq!(rig.agent.loops.waiting_calls(), 1, "the container of the old one only waits yet");
     rig.agent.loops.hold_calls = false;
