@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "87290cced50a293ffe5013d61f1fb3d6723fefd2"
+SRCREV = "4a64f781072d04271fa309e44147a6e01d14fb80"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
