@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "4a64f781072d04271fa309e44147a6e01d14fb80"
+SRCREV = "df6414efca470e5ff2c61e32b32c35f79462cbf9"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
