@@ -245,7 +245,11 @@ impl ServerLoop {
         // Whether an instance goes on as it is, and what follows when one fails, of what is carried out.
         let mut carried_out: BTreeMap<Name, bool> = BTreeMap::new();
         let mut failing: BTreeMap<Name, OnFailure> = BTreeMap::new();
+        let mut restarted = BTreeSet::new();
         for (name, touched) in open.record.unit.workloads.iter_mut().filter(|_| is_ready) {
+            if touched.restarts && !std::mem::replace(&mut touched.is_restarted, true) {
+                restarted.insert(name.clone());
+            }
             let Some(before) = touched.in_force.take() else { continue };
             let made = std::mem::take(&mut touched.made);
             (touched.ran, touched.stage) = (touched.ran || self.runs(name), None);
@@ -255,7 +259,9 @@ impl ServerLoop {
             forms.insert(name.clone(), made);
         }
         let mut dependents = self.dependents(&open.record.unit, failing);
-        let restarted = if is_ready { open.record.unit.restarted() } else { BTreeSet::new() };
+        if !restarted.is_empty() {
+            restarted.extend(carried_out.keys().cloned());
+        }
         if is_ready {
             let mut new = open.record.unit.workloads.values().filter_map(|touched| touched.new.as_ref());
             open.record.was_sent |= new.any(|instance| self.peers.of_agent(&instance.agent).is_some());

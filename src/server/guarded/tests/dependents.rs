@@ -106,6 +106,22 @@ fn a_rollback_restarts_them_whether_the_update_is_open_or_not() {
     }
 }
 
+/// Also what an earlier part had changed was restarted again with each later part.
+#[test]
+fn what_joins_an_update_that_restarts_does_not_restart_once_more() {
+    let mut rig = updated();
+    all_removed(&mut rig, &db_instance("1"));
+    [db_instance("2"), web()].iter().for_each(|one| rig.report(one, Phase::Running));
+    let state = format!("{{ desiredState: {{ workloads: {{ {} }} }} }}", db("3"));
+    assert_eq!(request(&mut rig, update(&state, &["desiredState.workloads.db"])), Ok(vec![]));
+    assert_eq!(rig.plan(), (vec!["db".to_owned()], vec![db_instance("2").to_string()]));
+    assert_eq!(rig.read(2, "waitsFor"), r#"["db","web"]"#);
+    assert_eq!(
+        (rig.phases(), names_of(&rig, 2)),
+        (vec!["1 REPLACED".to_owned(), "2 TRIAL".to_owned()], vec!["db".to_owned(), "web".to_owned()])
+    );
+}
+
 #[test]
 fn a_manifest_of_before_ends_an_open_update_that_restarts() {
     let mut rig = updated();
