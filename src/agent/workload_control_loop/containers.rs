@@ -284,7 +284,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
     }
 
-    fn is_ours(&self, instance: &InstanceName) -> bool {
+    pub(super) fn is_ours(&self, instance: &InstanceName) -> bool {
         !self.is_empty && self.instance == *instance
     }
 

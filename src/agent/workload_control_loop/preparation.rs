@@ -193,9 +193,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         &self,
         Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
     ) -> PrepareLevel {
-        let old = match self.instance == *instance || self.removal.has(instance) {
-            _ if self.is_empty => Old::Nothing,
+        let old = match self.is_ours(instance) || self.removal.has(instance) {
             true => Old::Same,
+            false if self.is_empty => Old::Nothing,
             false => Old::Instance,
         };
         levels::allowed(workload, *level, old)

@@ -4,6 +4,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::limits::ENGINE_REASON_MAX;
 use crate::model::execution_state::Phase;
 use crate::model::messages::{AddedWorkload, FromServer, PreparedInstance, ToServer};
+use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, RestartPolicy};
 use crate::simulation::fake_connector::{Call, FakeEngine, Fault};
 use crate::simulation::stepped_agent::{AgentRig, deleted_after, wanted_with};
@@ -200,6 +201,27 @@ fn what_comes_back_is_created_only_when_its_stopped_container_is_gone() {
     rig.change(&[old()], &[deleted_after(&new().instance, &[])]);
     assert_eq!(rig.engine.take_calls(), ["delete w", "delete w", "create w"]);
     assert_eq!((rig.engine.only().1.instance, running(&rig)), (old().instance, 1));
+}
+
+/// Seed 14009730 of the simulation: what comes back had to wait for others, and was prepared beside its stopped container
+/// once nothing else of the workload was left.
+#[test]
+fn what_comes_back_is_prepared_only_when_its_stopped_container_is_gone() {
+    let mut rig = AgentRig::with(|options| options.prepare.level = PrepareLevel::Create);
+    rig.add(&[old()]);
+    stage(&mut rig, &[new()]);
+    rig.engine.inject(Call::Delete, [Fault::Fails]);
+    switch_to(&mut rig, &new(), &[]);
+    stage(&mut rig, &[]);
+    forget(&rig);
+    let again = wanted_with("w", "image: old", |workload| {
+        workload.dependencies.insert("far".to_owned(), AddCondition::Running);
+    });
+    rig.change(&[again], &[deleted_after(&new().instance, &[])]);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "image image: old"]);
+    rig.agent.pass(MINUTE);
+    assert_eq!(rig.engine.take_calls(), ["delete w", "create-only w"]);
+    assert_eq!(rig.engine.only().1.instance, old().instance);
 }
 
 #[test]
