@@ -417,8 +417,10 @@ impl Cluster {
                     self.note_reported(stream, &message);
                     let node = self.network.node(stream);
                     let heard = self.speaks.get(&node) == Some(&stream);
-                    if let (ToServer::Prepared(reports), true, Some(guards)) = (&message, heard, &mut self.guards) {
-                        guards.reported(reports);
+                    match (&message, &mut self.guards) {
+                        (ToServer::Prepared(reports), Some(guards)) if heard => guards.reported(reports),
+                        (ToServer::WorkloadStates(states), _) if heard => self.wishes.reported(states),
+                        _ => {}
                     }
                     self.tell_server_judged(heard, peer, Some(node), message);
                 }

@@ -7,7 +7,7 @@ use super::guards::pending;
 use super::modes;
 use crate::model::access_rules::{AccessRule, ControlInterfaceAccess, Operation};
 use crate::model::complete_state::{DesiredState, desired_state_from_node};
-use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase};
+use crate::model::execution_state::{ExecutionState, GONE_PREFIX, Phase, WorkloadState};
 use crate::model::guarded_update::UpdatePhase;
 use crate::model::messages::{AddedWorkload, Request, RequestContent, UpdateState};
 use crate::model::names::{InstanceName, Name};
@@ -172,6 +172,13 @@ impl Wishes {
         }
     }
 
+    /// An agent that the server listens to is about to report these. What it says has been removed has ended in all forms
+    /// that it had until then, also when the same instance comes back with this event and so never is without a state.
+    pub fn reported(&mut self, states: &[WorkloadState]) {
+        let removed = states.iter().filter(|report| report.state.phase == Phase::Removed);
+        removed.for_each(|report| _ = self.stopping.remove(&report.instance));
+    }
+
     /// Instances without a state have stopped. One that is staged again is shown, although nothing of it is there.
     pub fn forget_gone(&mut self, server: &ServerLoop) {
         let (states, effective) = (server.view().states, server.view().effective);
@@ -227,11 +234,14 @@ impl Wishes {
     /// An agent that is away is told nothing.
     ///
     /// What joins an earlier restart, since it runs and needs by now what is restarted, is told to end once more: what
-    /// needs it then is what is wanted after the update.
+    /// needs it then is what is wanted after the update. What is a part of an open update never joins: it is restarted with that,
+    /// which may have been asked for before and staged since.
     fn wrong_delete(&self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
         let view = server.view();
         let restarts_itself = update.is_some_and(|update| !update.restart.is_empty());
-        let joining = if restarts_itself { BTreeSet::new() } else { &server.restarting() - &before.restarting };
+        let mut joining = if restarts_itself { BTreeSet::new() } else { &server.restarting() - &before.restarting };
+        let open = server.seen_updates().into_values().filter(|update| update.phase.is_open());
+        open.flat_map(|update| update.names).for_each(|name| _ = joining.remove(&name));
         let ended = before.effective.iter().filter(|(name, added)| view.effective.get(*name) != Some(*added));
         let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
         told.find_map(|(name, AddedWorkload { instance, .. })| {
@@ -345,6 +355,7 @@ fn has_cycle<W: AsRef<Workload>>(workloads: &BTreeMap<Name, W>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::messages::AgentCapabilities;
     use crate::server::tests::{Cluster, tree, update};
     use std::sync::Arc;
 
@@ -364,21 +375,34 @@ mod tests {
         assert!(has_cycle(&needs(&[("x", "a"), ("a", "b"), ("b", "c"), ("c", "a")])));
     }
 
+    fn workload(name: &str, config: &str, more: &str) -> String {
+        format!("{name}: {{agent: A, runtime: podman, runtimeConfig: {config}, {more}}}")
+    }
+
+    fn state(workloads: &[String]) -> String {
+        format!("{{apiVersion: v1, workloads: {{{}}}}}", workloads.join(", "))
+    }
+
+    /// A restart, alone or with an update.
+    fn restart(name: &str, new: Option<&str>) -> RequestContent {
+        let new_state = new.map(|new| Ok(tree(new)));
+        let restart = vec![name.to_owned()];
+        RequestContent::UpdateState(UpdateState { new_state, restart, ..UpdateState::default() })
+    }
+
     /// Seed 10012608: `w` ends twice with one update, the second time as a part of the restart of `needed`. Until then it
     /// was needed by what came with that update.
     #[test]
     fn what_joins_a_restart_with_an_update_waits_for_what_needs_it_since_then() {
         let running = |needed: &str| format!("dependencies: {{{needed}: ADD_COND_RUNNING}}");
-        let workload = |name: &str, more: &str| format!("{name}: {{agent: A, runtime: r, runtimeConfig: x, {more}}}");
-        let state = |workloads: &[String]| format!("{{apiVersion: v1, workloads: {{{}}}}}", workloads.join(", "));
+        let workload = |name: &str, more: &str| workload(name, "x", more);
         let old = [workload("needed", ""), workload("w", "")];
         let mut cluster = Cluster::with_manifest(&state(&old));
         let agent = cluster.agent("A");
         let [needed, w] = ["needed", "w"].map(|name| InstanceName::new(name, "x", "A"));
         cluster.report(agent, &[(&needed, Phase::Running), (&w, Phase::Running)]);
         let commander = cluster.commander();
-        let restart = UpdateState { restart: vec!["needed".to_owned()], ..UpdateState::default() };
-        cluster.request(commander, RequestContent::UpdateState(restart));
+        cluster.request(commander, restart("needed", None));
         let before = Before::of(&cluster.server);
         let new = [workload("needed", ""), workload("w", &running("needed")), workload("user", &running("w"))];
         let new = format!("{{desiredState: {}}}", state(&new));
@@ -389,5 +413,70 @@ mod tests {
         assert_eq!(judge(&update), None);
         update.restart.push("w".to_owned());
         assert!(judge(&update).unwrap().contains("needed by {}"), "all that is restarted ends once");
+    }
+
+    /// Seed 13005815: what a staged update was to restart is restarted with a later update, which asks for no restart.
+    #[test]
+    fn what_is_restarted_with_an_update_that_was_staged_waits_for_what_needed_it_until_then() {
+        let staged = |stage: &str| format!("'{{ lifecycle: {{ update: {{ {stage} onFailure: ROLLBACK }} }} }}'");
+        let user = |name: &str| workload(name, "x", "dependencies: {needed: ADD_COND_RUNNING}");
+        let old = [workload("needed", "x", ""), user("other"), user("user")];
+        let mut cluster = Cluster::with_manifest(&state(&old));
+        let agent = cluster.agent_with("A", AgentCapabilities { prepares: true, ..Default::default() });
+        let [needed, other, user_old] = ["needed", "other", "user"].map(|name| InstanceName::new(name, "x", "A"));
+        cluster.report(agent, &[&needed, &other, &user_old].map(|instance| (instance, Phase::Running)));
+        let commander = cluster.commander();
+        let new = |stage: &str| {
+            let new = [workload("needed", "y", ""), user("other"), workload("user", &staged(stage), "")];
+            format!("{{desiredState: {}}}", state(&new))
+        };
+        cluster.request(commander, restart("needed", Some(&new(""))));
+        assert_eq!(pending(&cluster.server).len(), 2, "nothing is carried out yet");
+        let before = Before::of(&cluster.server);
+        let new = new("stage: NONE,");
+        cluster.request(commander, update(&new, &[]));
+        assert_eq!(cluster.server.restarting().len(), 3);
+        assert_eq!(cluster.server.delete_conditions(&needed), BTreeSet::from(["other", "user"].map(str::to_owned)));
+        let update = UpdateState { new_state: Some(Ok(tree(&new))), ..UpdateState::default() };
+        assert_eq!(Wishes::new(true).judge(&before, Some(&update), &cluster.server), None);
+    }
+
+    /// Seed 13003419: a restart goes on with the report that its last instance is gone.
+    #[test]
+    fn what_was_reported_as_removed_needs_nothing_although_the_same_instance_came_back_at_once() {
+        let judged = |is_restarted: bool, is_known: bool| {
+            let user = workload("user", "x", "dependencies: {needed: ADD_COND_RUNNING}");
+            let mut cluster = Cluster::with_manifest(&state(&[workload("needed", "x", ""), user]));
+            let agent = cluster.agent("A");
+            let [needed, user] = ["needed", "user"].map(|name| InstanceName::new(name, "x", "A"));
+            cluster.report(agent, &[(&needed, Phase::Running), (&user, Phase::Running)]);
+            let (commander, mut wishes) = (cluster.commander(), Wishes::new(false));
+            let ask = |cluster: &mut Cluster, wishes: &mut Wishes, content: RequestContent| {
+                let RequestContent::UpdateState(asked) = &content else { panic!("{content:?}") };
+                let (before, asked) = (Before::of(&cluster.server), asked.clone());
+                cluster.request(commander, content);
+                wishes.judge(&before, Some(&asked).filter(|asked| asked.new_state.is_some()), &cluster.server)
+            };
+            let update = |workloads: &[String]| update(&format!("{{desiredState: {}}}", state(workloads)), &[]);
+            let independent = [workload("needed", "x", ""), workload("user", "x", "")];
+            assert_eq!(ask(&mut cluster, &mut wishes, update(&independent)), None);
+            if is_restarted {
+                assert_eq!(ask(&mut cluster, &mut wishes, restart("user", None)), None);
+                if is_known {
+                    wishes.reported(&[WorkloadState::new(user.clone(), ExecutionState::plain(Phase::Removed))]);
+                }
+                cluster.report(agent, &[(&user, Phase::Removed)]);
+                wishes.forget_gone(&cluster.server);
+                assert_eq!(cluster.phase(&user), Some(Phase::PendingInitial), "it is back already");
+                cluster.report(agent, &[(&user, Phase::Running)]);
+            }
+            assert_eq!(ask(&mut cluster, &mut wishes, update(&independent[..1])), None);
+            let judged = ask(&mut cluster, &mut wishes, update(&[]));
+            (cluster.server.delete_conditions(&needed).len(), judged)
+        };
+        assert_eq!(judged(true, true), (0, None));
+        assert_eq!(judged(false, false), (1, None), "its earlier form may still run");
+        let (_, wrong) = judged(true, false);
+        assert!(wrong.unwrap().contains(r#"needed by {"user"}"#), "without that report it would have to wait");
     }
 }
