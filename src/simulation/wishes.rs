@@ -27,6 +27,13 @@ pub struct Before {
     pending: BTreeSet<Name>,
     /// Workloads that were being restarted.
     restarting: BTreeSet<Name>,
+    /// The names of open updates.
+    open: BTreeSet<Name>,
+}
+
+fn names_of_open(server: &ServerLoop) -> BTreeSet<Name> {
+    let open = server.seen_updates().into_values().filter(|update| update.phase.is_open());
+    open.flat_map(|update| update.names).collect()
 }
 
 /// The known updates that were undone.
@@ -74,6 +81,7 @@ impl Before {
             undone: undone(server),
             pending: pending(server),
             restarting: server.restarting(),
+            open: names_of_open(server),
         }
     }
 
@@ -240,8 +248,8 @@ impl Wishes {
         let view = server.view();
         let restarts_itself = update.is_some_and(|update| !update.restart.is_empty());
         let mut joining = if restarts_itself { BTreeSet::new() } else { &server.restarting() - &before.restarting };
-        let open = server.seen_updates().into_values().filter(|update| update.phase.is_open());
-        open.flat_map(|update| update.names).for_each(|name| _ = joining.remove(&name));
+        let open = names_of_open(server);
+        joining.retain(|name| !before.open.contains(name) && !open.contains(name));
         let ended = before.effective.iter().filter(|(name, added)| view.effective.get(*name) != Some(*added));
         let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
         told.find_map(|(name, AddedWorkload { instance, .. })| {
@@ -438,6 +446,33 @@ mod tests {
         assert_eq!(cluster.server.restarting().len(), 3);
         assert_eq!(cluster.server.delete_conditions(&needed), BTreeSet::from(["other", "user"].map(str::to_owned)));
         let update = UpdateState { new_state: Some(Ok(tree(&new))), ..UpdateState::default() };
+        assert_eq!(Wishes::new(true).judge(&before, Some(&update), &cluster.server), None);
+    }
+
+    /// Seed 15009549: a rollback restarts what its update has restarted.
+    #[test]
+    fn what_is_restarted_with_a_rollback_waits_for_what_needed_it_until_then() {
+        let needs = "dependencies: {needed: ADD_COND_RUNNING}";
+        let old = [workload("needed", "x", ""), workload("user", "x", "")];
+        let mut cluster = Cluster::with_manifest(&state(&old));
+        let agent = cluster.agent("A");
+        let config = "{ lifecycle: { update: { stage: NONE, onFailure: ROLLBACK } } }";
+        let [needed, user, new_needed] =
+            [("needed", "x"), ("user", "x"), ("needed", config)].map(|(name, id)| InstanceName::new(name, id, "A"));
+        cluster.report(agent, &[(&needed, Phase::Running), (&user, Phase::Running)]);
+        let commander = cluster.commander();
+        let new = [workload("needed", &format!("'{config}'"), ""), workload("user", "y", needs)];
+        let new = format!("{{desiredState: {}}}", state(&new));
+        cluster.request(commander, restart("needed", Some(&new)));
+        cluster.report(agent, &[(&needed, Phase::Removed), (&user, Phase::Removed)]);
+        cluster.report(agent, &[(&new_needed, Phase::Running)]);
+        let before = Before::of(&cluster.server);
+        cluster.request(commander, RequestContent::RollBack(1));
+        assert_eq!(cluster.server.delete_conditions(&new_needed), BTreeSet::from(["user".to_owned()]));
+        let update = UpdateState {
+            new_state: Some(Ok(tree(&format!("{{desiredState: {}}}", state(&old))))),
+            ..Default::default()
+        };
         assert_eq!(Wishes::new(true).judge(&before, Some(&update), &cluster.server), None);
     }
 
