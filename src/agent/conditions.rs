@@ -31,13 +31,8 @@ impl Default for NodeFacts {
 impl NodeFacts {
     /// The node of this process.
     pub fn new(tags: BTreeMap<String, String>) -> Self {
-        // Most agents never check a path, and the queues take memory from the start.
-        let mut probes = None;
+        let mut probes = PathProbes::new(Arc::new(|| ()), paths::node());
         let check_paths = move |wanted: &BTreeSet<&str>| {
-            if wanted.is_empty() && probes.is_none() {
-                return BTreeMap::new();
-            }
-            let probes = probes.get_or_insert_with(|| PathProbes::new(Arc::new(|| ()), paths::node()));
             let found = probes.look(wanted.iter().map(|path| (*path).to_owned()), PATH_WAIT);
             found.into_iter().map(|(path, facts)| (path, facts.is_some())).collect()
         };

@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -52,8 +53,9 @@ pub type ProbePath = Arc<dyn Fn(&PathProbe) -> PathResult + Send + Sync>;
 pub struct PathProbes {
     probe_path: ProbePath,
     wake: Arc<dyn Fn() + Send + Sync>,
-    probes: (Sender<PathProbe>, Receiver<PathProbe>),
-    results: (Sender<Probed>, Receiver<Probed>),
+    // Most agents never probe a path, and the queues take all their memory at once.
+    probes: LazyCell<(Sender<PathProbe>, Receiver<PathProbe>)>,
+    results: LazyCell<(Sender<Probed>, Receiver<Probed>)>,
     /// Started and without a result; whether the owner has abandoned it.
     open: BTreeMap<PathProbe, bool>,
     threads: usize,
@@ -62,9 +64,15 @@ pub struct PathProbes {
 impl PathProbes {
     /// Starts no thread yet. `wake` is called when a result waits in [`Self::take_results`].
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>, probe_path: ProbePath) -> Self {
-        // There is room for all that may be open, so nothing ever waits for room.
-        let (probes, results) = (bounded(PATH_PROBES_MAX), bounded(PATH_PROBES_MAX));
-        Self { probe_path, wake, probes, results, open: BTreeMap::new(), threads: 0 }
+        Self {
+            probe_path,
+            wake,
+            // There is room for all that may be open, so nothing ever waits for room.
+            probes: LazyCell::new(|| bounded(PATH_PROBES_MAX)),
+            results: LazyCell::new(|| bounded(PATH_PROBES_MAX)),
+            open: BTreeMap::new(),
+            threads: 0,
+        }
     }
 
     /// Starts a probe, unless its result is awaited already.
@@ -97,6 +105,9 @@ impl PathProbes {
 
     /// The results that have come.
     pub fn take_results(&mut self) -> Vec<Probed> {
+        if self.open.is_empty() {
+            return Vec::new();
+        }
         let results: Vec<_> = self.results.1.try_iter().collect();
         results.iter().for_each(|(probe, _)| _ = self.open.remove(probe));
         results
