@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "df6414efca470e5ff2c61e32b32c35f79462cbf9"
+SRCREV = "31f48d580560d47d7cdbfbae43c217e3f1b58772"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
