@@ -20,6 +20,7 @@ use crate::platform::watchdog::Heartbeat;
 use crate::runtime::exit_watch::{ExitWatch, NotWatched, WatchedProcess};
 use crate::runtime::{ContainerId, ListedContainer, MainProcess, RuntimeConnector, RuntimeError};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -112,25 +113,15 @@ pub struct CheckerSettings {
 
 // ------------------------------------------------------------------- the core
 
-/// What a state checker decides about.
-pub enum CheckerEvent {
-    /// A command has come.
-    Command(WatchCommand),
-    /// The process watched under this key has ended.
-    Exited(u64),
-    /// The listing that was started has ended.
-    Listed(ListResult),
-}
-
 /// What a state checker needs from engine and operating system.
 pub trait SystemEnv {
     /// Watches one process until it is dropped.
     type Process;
 
-    /// Starts a listing, whose result comes as [`CheckerEvent::Listed`]. Never called before the last one has ended.
+    /// Starts a listing, whose result goes to [`StateChecker::on_listed`]. Never called before the last one has ended.
     fn start_listing(&mut self);
 
-    /// Sends [`CheckerEvent::Exited`] with `key` when the process ends.
+    /// Lets [`StateChecker::on_exit`] be called with `key` when the process ends.
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<Self::Process, NotWatched>;
 }
 
@@ -205,29 +196,26 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         }
     }
 
-    /// Takes in what happened. Call [`Self::list_if_due`] after all that happened together.
-    pub fn on_event(&mut self, event: CheckerEvent) {
-        match event {
-            CheckerEvent::Command(WatchCommand::Watch { instance, id, process, restarts, reply }) => {
+    /// Takes in a command. Call [`Self::list_if_due`] after all that happened together.
+    pub fn on_command(&mut self, command: WatchCommand) {
+        match command {
+            WatchCommand::Watch { instance, id, process, restarts, reply } => {
                 if !self.watch(instance, id, process, restarts, reply) {
                     self.want_at(self.clock.now());
                 }
             }
-            CheckerEvent::Command(WatchCommand::Unwatch { instance }) => _ = self.watched.remove(&instance),
-            CheckerEvent::Command(WatchCommand::WatchPrepared { instance, container: Some((id, reply)) }) => {
+            WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
+            WatchCommand::WatchPrepared { instance, container: Some((id, reply)) } => {
                 self.prepared.insert(instance, (self.next_listing, id, reply));
             }
-            CheckerEvent::Command(WatchCommand::WatchPrepared { instance, .. }) => _ = self.prepared.remove(&instance),
-            CheckerEvent::Command(WatchCommand::ListAll { reply }) => {
+            WatchCommand::WatchPrepared { instance, .. } => _ = self.prepared.remove(&instance),
+            WatchCommand::ListAll { reply } => {
                 self.replies.push((self.next_listing, reply));
                 self.want_at(self.clock.now());
             }
-            CheckerEvent::Command(WatchCommand::ListWatched { reply }) => {
+            WatchCommand::ListWatched { reply } => {
                 let _ = reply.try_send(self.watched_instances()); // Nobody waits for it any more.
             }
-            CheckerEvent::Exited(key) => self.on_exit(key),
-            CheckerEvent::Listed(Ok(listed)) => self.on_listed(listed),
-            CheckerEvent::Listed(Err(error)) => self.on_listing_failed(&error),
         }
     }
 
@@ -302,7 +290,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         self.wanted = Some(self.wanted.map_or(at, |wanted| wanted.min(at)));
     }
 
-    fn on_exit(&mut self, key: u64) {
+    /// The process watched under this key has ended.
+    pub fn on_exit(&mut self, key: u64) {
         let now = self.clock.now();
         for watched in self.watched.values_mut() {
             if let Some(process) = watched.processes.iter_mut().find(|process| process.key == key) {
@@ -316,8 +305,16 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     // --------------------------------------------------------------- listings
 
+    /// The listing that was started has ended.
+    pub fn on_listed(&mut self, result: ListResult) {
+        match result {
+            Ok(listed) => self.judge_all(listed),
+            Err(error) => self.on_listing_failed(&error),
+        }
+    }
+
     // [impl->swdd~podmancli-uses-container-state-cache~1]
-    fn on_listed(&mut self, listed: Vec<ListedContainer>) {
+    fn judge_all(&mut self, listed: Vec<ListedContainer>) {
         let (number, now) = self.end_listing();
         if std::mem::take(&mut self.failures) > 0 {
             log::info!("'{}' lists the states of workloads again.", self.settings.engine);
@@ -476,19 +473,13 @@ impl<P> Watched<P> {
 
 type Connector = Box<dyn RuntimeConnector>;
 
-/// What notices the ends of processes.
-enum Exits {
-    /// There was no process yet. Keys of ended ones are to be sent here.
-    NotNeeded(Sender<u64>),
-    Watched(ExitWatch),
-    /// The system gives nothing to notice ends with.
-    Unable,
-}
-
 /// The operating system and the engine.
 struct System {
     engine: &'static str,
-    exits: Exits,
+    /// Takes the keys of ended processes.
+    exits: Sender<u64>,
+    /// Notices the ends, from the first process on; `None` where the system gives nothing to notice them with.
+    exit_watch: OnceCell<Option<ExitWatch>>,
     /// Locked during a listing.
     connector: Arc<Mutex<Connector>>,
     listings: Sender<ListResult>,
@@ -511,19 +502,14 @@ impl SystemEnv for System {
     }
 
     fn watch_exit(&mut self, key: u64, process: &MainProcess) -> Result<WatchedProcess, NotWatched> {
-        if let Exits::NotNeeded(exits) = &self.exits {
-            self.exits = match ExitWatch::start(format!("exits:{}", self.engine), exits.clone()) {
-                Ok((watch, _)) => Exits::Watched(watch), // Its thread ends with it.
-                Err(error) => {
-                    log::warn!("Ends of containers of '{}' are noticed by polling only: {error}", self.engine);
-                    Exits::Unable
-                }
+        let exit_watch = self.exit_watch.get_or_init(|| {
+            let started = ExitWatch::start(format!("exits:{}", self.engine), self.exits.clone());
+            let log = |error: &io::Error| {
+                log::warn!("Ends of containers of '{}' are noticed by polling only: {error}", self.engine);
             };
-        }
-        match &self.exits {
-            Exits::Watched(watch) => watch.watch(key, process),
-            Exits::NotNeeded(_) | Exits::Unable => Err(NotWatched::Unable),
-        }
+            started.inspect_err(log).ok().map(|(watch, _)| watch) // Its thread ends with it.
+        });
+        exit_watch.as_ref().ok_or(NotWatched::Unable)?.watch(key, process)
     }
 }
 
@@ -540,16 +526,16 @@ pub fn start(
     let (exits_sender, exits) = bounded(64);
     let (listings, results) = bounded(1);
     let connector = Arc::new(Mutex::new(connector));
-    let system = System { engine, exits: Exits::NotNeeded(exits_sender), connector, listings };
+    let system = System { engine, exits: exits_sender, exit_watch: OnceCell::new(), connector, listings };
     threads::spawn(format!("watch:{engine}"), STACK_LARGE, move || {
-        run(StateChecker::new(system, SystemClock, settings), &commands, exits, &results, &heartbeat);
+        run(StateChecker::new(system, SystemClock, settings), &commands, &exits, &results, &heartbeat);
     })
 }
 
 fn run<S: SystemEnv, C: Clock>(
     mut checker: StateChecker<S, C>,
     commands: &Receiver<WatchCommand>,
-    mut exits: Receiver<u64>,
+    exits: &Receiver<u64>,
     results: &Receiver<ListResult>,
     heartbeat: &Heartbeat,
 ) {
@@ -559,26 +545,17 @@ fn run<S: SystemEnv, C: Clock>(
         let due = checker.next_listing_at().map_or_else(never, |at| checker.clock.alarm(at));
         select_biased! {
             recv(commands) -> command => match command {
-                Ok(command) => checker.on_event(CheckerEvent::Command(command)),
+                Ok(command) => checker.on_command(command),
                 Err(_) => return,
             },
-            recv(exits) -> key => match key {
-                Ok(key) => checker.on_event(CheckerEvent::Exited(key)),
-                Err(_) => exits = never(), // Its thread has logged why.
-            },
-            recv(results) -> result => if let Ok(result) = result {
-                checker.on_event(CheckerEvent::Listed(result));
-            },
+            recv(exits) -> key => key.into_iter().for_each(|key| checker.on_exit(key)),
+            recv(results) -> result => result.into_iter().for_each(|result| checker.on_listed(result)),
             recv(due) -> _ => {}
             recv(heartbeat.woken()) -> _ => {}
         }
         // What happened together is served by one listing.
-        for command in commands.try_iter() {
-            checker.on_event(CheckerEvent::Command(command));
-        }
-        for key in exits.try_iter() {
-            checker.on_event(CheckerEvent::Exited(key));
-        }
+        commands.try_iter().for_each(|command| checker.on_command(command));
+        exits.try_iter().for_each(|key| checker.on_exit(key));
     }
 }
 

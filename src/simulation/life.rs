@@ -15,7 +15,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::RuntimeManager;
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{CheckerEvent, CheckerSettings, StateChecker, SystemEnv, WatchCommand};
+use crate::agent::state_checker::{CheckerSettings, StateChecker, SystemEnv, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkOutbox, UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, REPAIR_INTERVAL, SCHEDULER_INBOX, WATCH_INBOX};
@@ -105,13 +105,13 @@ impl SimChecker {
                 Answer::Listed(listed) => listed,
                 other => panic!("a listing answers {other:?}"),
             });
-            self.checker.on_event(CheckerEvent::Listed(listed));
+            self.checker.on_listed(listed);
         }
         for command in self.commands.try_iter() {
-            self.checker.on_event(CheckerEvent::Command(command));
+            self.checker.on_command(command);
         }
         for key in self.engine.take_exits(&self.caller) {
-            self.checker.on_event(CheckerEvent::Exited(key));
+            self.checker.on_exit(key);
         }
         self.checker.list_if_due();
     }

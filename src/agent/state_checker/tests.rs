@@ -97,8 +97,19 @@ impl Bench {
         bench
     }
 
-    fn event(&mut self, event: CheckerEvent) {
-        self.checker.on_event(event);
+    fn command(&mut self, command: WatchCommand) {
+        self.checker.on_command(command);
+        self.checker.list_if_due();
+    }
+
+    fn listed(&mut self, result: ListResult) {
+        self.checker.on_listed(result);
+        self.checker.list_if_due();
+    }
+
+    /// The process watched under this key ends.
+    fn exit(&mut self, key: u64) {
+        self.checker.on_exit(key);
         self.checker.list_if_due();
     }
 
@@ -107,7 +118,7 @@ impl Bench {
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let command = WatchCommand::Watch { instance: instance(name), id, process: None, restarts: 0, reply };
-        self.checker.on_event(CheckerEvent::Command(command));
+        self.checker.on_command(command);
     }
 
     /// A container whose process is known to run.
@@ -117,27 +128,27 @@ impl Bench {
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let process = Some(MainProcess { container: id.clone(), pid });
         let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, reply };
-        self.event(CheckerEvent::Command(command));
+        self.command(command);
     }
 
     fn unwatch(&mut self, name: &str) {
         let command = WatchCommand::Unwatch { instance: instance(name) };
-        self.event(CheckerEvent::Command(command));
+        self.command(command);
     }
 
     /// The process with this pid ends.
     fn end(&mut self, pid: u32) {
         let found = self.checker.env.watched.iter().rev().find(|(_, watched)| *watched == pid);
         let (key, _) = *found.expect("the process is watched");
-        self.event(CheckerEvent::Exited(key));
+        self.exit(key);
     }
 
     fn list(&mut self, listed: Vec<ListedContainer>) {
-        self.event(CheckerEvent::Listed(Ok(listed)));
+        self.listed(Ok(listed));
     }
 
     fn fail(&mut self) {
-        self.event(CheckerEvent::Listed(Err(refusal())));
+        self.listed(Err(refusal()));
     }
 
     fn advance(&mut self, by: Duration) {
@@ -331,7 +342,7 @@ fn an_old_key_means_nothing() {
     let (key, _) = bench.checker.env.watched[0];
     bench.watch("web", 2);
     bench.expect_listing();
-    bench.event(CheckerEvent::Exited(key));
+    bench.exit(key);
     bench.list(vec![running("web", 1)]);
     assert_eq!(bench.take_reports(), ["web/2 Running(Ok)"]);
     bench.expect_listing_after(REPAIR_INTERVAL);
@@ -503,7 +514,7 @@ fn a_question_for_all_containers_is_answered_by_a_listing_that_began_after_it() 
     let ask = |bench: &mut Bench| {
         let sender = sender.clone();
         let reply: ListReply = Box::new(move |result| sender.send(result.map(|listed| listed.len())).unwrap());
-        bench.event(CheckerEvent::Command(WatchCommand::ListAll { reply }));
+        bench.command(WatchCommand::ListAll { reply });
     };
     ask(&mut bench);
     bench.expect_listing();
@@ -551,9 +562,9 @@ fn what_is_watched_is_told_without_a_listing() {
     let id = ContainerId("web".into());
     let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
     let command = WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, reply: ignored };
-    bench.checker.on_event(CheckerEvent::Command(command));
+    bench.checker.on_command(command);
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
-        bench.checker.on_event(CheckerEvent::Command(WatchCommand::ListWatched { reply: reply.clone() }));
+        bench.checker.on_command(WatchCommand::ListWatched { reply: reply.clone() });
         let pids = |one: &WatchedInstance| one.processes.iter().map(|process| process.pid).collect();
         let of_one = |one: &WatchedInstance| (one.instance.workload.to_string(), one.restarts, pids(one));
         watched.try_recv().unwrap().iter().map(of_one).collect()
@@ -568,7 +579,7 @@ fn what_is_watched_is_told_without_a_listing() {
     assert_eq!(told(&mut bench), []);
     let full = WatchCommand::ListWatched { reply: reply.clone() };
     reply.send(Vec::new()).unwrap();
-    bench.checker.on_event(CheckerEvent::Command(full)); // It never waits for whoever asked.
+    bench.checker.on_command(full); // It never waits for whoever asked.
 }
 
 #[test]
@@ -632,11 +643,11 @@ fn a_prepared_container_that_others_remove_or_start_is_told_once_with_the_next_l
             let reports = bench.reports.clone();
             let reply: GoneReply = Box::new(move || reports.lock().unwrap().push(format!("{name} is gone")));
             let container = Some((ContainerId(name.into()), reply));
-            bench.event(CheckerEvent::Command(WatchCommand::WatchPrepared { instance: instance(name), container }));
+            bench.command(WatchCommand::WatchPrepared { instance: instance(name), container });
         };
         ["web", "stays", "forgotten"].into_iter().for_each(|name| prepared(&mut bench, name));
         let forgotten = WatchCommand::WatchPrepared { instance: instance("forgotten"), container: None };
-        bench.event(CheckerEvent::Command(forgotten));
+        bench.command(forgotten);
         assert_eq!(bench.checker.next_listing_at(), None);
         bench.watch("other", 1);
         bench.checker.list_if_due();
