@@ -21,14 +21,27 @@ pub enum Old {
 const HELD: [&str; 5] = ["--publish", "--publish-all", "--ip", "--ip6", "--mac-address"];
 /// The same as values of `--network`, behind the name of a network.
 const HELD_VALUES: [&str; 3] = ["ip=", "ip6=", "mac="];
-/// Options by which an engine refuses to remove another container while this one exists.
-const BINDING: [&str; 4] = ["--pod", "--pod-id-file", "--requires", "--volumes-from"];
-/// Options whose `create` leaves something that the start needs otherwise: the file with the id stays when the container is
-/// removed, which makes the next create fail, and secrets stay as they were.
-const KEPT: [&str; 2] = ["--cidfile", "--secret"];
-/// Options that only a `run` has.
-const OF_RUN: [&str; 7] =
-    ["--detach", "--detach-keys", "--passwd", "--preserve-fd", "--preserve-fds", "--rmi", "--sig-proxy"];
+/// Options with which nothing but the image is prepared.
+const ONLY_IMAGE: [&str; 14] = [
+    // A `create` would end the old container.
+    "--replace",
+    // An engine refuses to remove another container while this one exists.
+    "--pod",
+    "--pod-id-file",
+    "--requires",
+    "--volumes-from",
+    // The file with the id stays when the container is removed, which makes the next create fail; secrets stay as they were.
+    "--cidfile",
+    "--secret",
+    // Only a `run` has them.
+    "--detach",
+    "--detach-keys",
+    "--passwd",
+    "--preserve-fd",
+    "--preserve-fds",
+    "--rmi",
+    "--sig-proxy",
+];
 /// Begins an image that stands in a file or a folder. It is read by each create.
 const NO_REGISTRY: [&str; 5] = ["oci-archive:", "docker-archive:", "oci:", "dir:", "docker-daemon:"];
 /// Short options of a container with a value; what stands behind one in the same word is its value.
@@ -62,19 +75,15 @@ fn most(workload: &Workload, old: Old) -> PrepareLevel {
         return PrepareLevel::None; // The image as of the start is wanted.
     }
     let shares_with_old = old == Old::Same || old == Old::Instance && options.has("--name");
+    // `podman start --all` of a boot would start it.
     let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
     // `create` takes a range of user ids of its own, of which there are few.
     let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));
-    // With `--replace` a `create` would end the old container; `podman start --all` of a boot would start one with
-    // `--restart`.
     let only_image = shares_with_old
-        || options.has("--replace")
         || restarts_itself
         || takes_ids
-        || options.has_any(&BINDING)
-        || options.has_any(&KEPT)
+        || options.has_any(&ONLY_IMAGE)
         || options.has_value("container:")
-        || options.has_any(&OF_RUN)
         || options.has_short('d');
     if only_image {
         return PrepareLevel::Image;

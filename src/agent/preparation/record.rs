@@ -13,7 +13,7 @@ use crate::model::workload::Workload;
 use crate::runtime::{ContainerId, NewContainer, RuntimeConnector, RuntimeError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fmt::{self, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
 /// A container that was created and not started.
@@ -118,21 +118,9 @@ fn keeps_pid(config: &ReadConfig) -> bool {
 
 /// SHA-256 of all that a workload says, and of the arguments that follow from it.
 fn definition(workload: &Workload, arguments: &[String]) -> String {
-    struct Digesting(Sha256);
-
-    impl fmt::Write for Digesting {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            self.0.update(text.as_bytes());
-            Ok(())
-        }
-    }
-
-    let mut digesting = Digesting(Sha256::new());
-    let _ = write!(digesting, "{workload:?} {arguments:?}"); // It cannot fail.
-    digesting.0.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let mut digest = Sha256::new();
+    let _ = write!(digest, "{workload:?} {arguments:?}"); // It cannot fail.
+    format!("{:x}", digest.finalize())
 }
 
 #[cfg(test)]
