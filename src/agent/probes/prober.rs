@@ -4,18 +4,18 @@
 //! Owns: the orders and the probes under way. Takes: [`ProbeOrder`] from control loops. Gives: [`super::ProbeReport`].
 
 use super::paths;
-use super::sockets::{SocketIo, Wake};
+use super::sockets::SocketIo;
 use super::table::ProbeTable;
 use super::{ProbeOrder, Probes};
 use crate::limits::STACK_LARGE;
 use crate::model::names::InstanceName;
 use crate::platform::clock::Clock;
 use crate::platform::private_folder::PrivateFolder;
+use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv, socket_with};
-use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -24,12 +24,14 @@ use std::sync::Arc;
 /// Passes orders to the thread that probes.
 pub struct Prober {
     commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
+    wake: EventFd,
 }
 
 enum Command {
     Watch(Box<ProbeOrder>),
     Unwatch(u64),
+    /// The owner is gone.
+    End,
 }
 
 impl Prober {
@@ -37,18 +39,16 @@ impl Prober {
     pub fn start<C: Clock>(clock: C) -> io::Result<Self> {
         // Orders waiting for the thread that checks; control loops wait when it is full, which takes microseconds.
         let (commands, orders) = bounded(64);
-        let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let wake = Arc::new(wake);
-        let for_answers = Arc::downgrade(&wake);
-        let wake_loop = Arc::new(move || for_answers.upgrade().iter().for_each(|wake| wake_up(wake))) as Wake;
-        let io = SocketIo::new(wake_loop, paths::node());
+        let wake = EventFd::new()?;
+        let (woken, for_results) = (wake.clone(), wake.clone());
+        let io = SocketIo::new(Arc::new(move || for_results.set()), paths::node());
         threads::spawn("probes", STACK_LARGE, move || Loop { table: ProbeTable::new(io), clock, orders, woken }.run())?;
         Ok(Self { commands, wake })
     }
 
     fn send(&self, command: Command) {
         let _ = self.commands.send(command); // Gone only at the end.
-        wake_up(&self.wake);
+        self.wake.set();
     }
 }
 
@@ -62,8 +62,10 @@ impl Probes for Prober {
     }
 }
 
-fn wake_up(wake: &OwnedFd) {
-    let _ = rustix::io::write(wake, &[0]); // Full means that it is being woken already.
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.send(Command::End);
+    }
 }
 
 /// Where the notify socket of an instance is. Its path must be short, so it is not in the folder of the instance.
@@ -92,8 +94,8 @@ struct Loop<C> {
     table: ProbeTable<SocketIo>,
     clock: C,
     orders: Receiver<Command>,
-    /// Becomes readable when there is an order, and for good when the owner is gone.
-    woken: OwnedFd,
+    /// Becomes readable when there is an order or a result.
+    woken: EventFd,
 }
 
 #[derive(Clone, Copy)]
@@ -109,12 +111,7 @@ impl<C: Clock> Loop<C> {
             let Ok(ready) = self.wait() else { continue }; // Interrupted.
             for source in ready {
                 match source {
-                    Source::Woken => {
-                        let mut bytes = [0_u8; 64];
-                        if rustix::io::read(&self.woken, &mut bytes[..]) == Ok(0) {
-                            return;
-                        }
-                    }
+                    Source::Woken => _ = self.woken.reset(),
                     Source::Answer(key) => {
                         if let Some(outcome) = self.table.io.ready(key) {
                             self.table.ended(key, outcome, self.clock.now());
@@ -127,6 +124,7 @@ impl<C: Clock> Loop<C> {
                 match command {
                     Command::Watch(order) => self.table.watch(*order, self.clock.now()),
                     Command::Unwatch(key) => self.table.unwatch(key),
+                    Command::End => return,
                 }
             }
             for (key, outcome) in self.table.io.take_ended() {

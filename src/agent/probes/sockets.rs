@@ -341,25 +341,18 @@ impl Networks {
 // ---------------------------------------------------------------------- commands
 
 struct Commands {
-    /// By number, since an order may start a command while its last one still hangs.
-    running: BTreeMap<u64, Running>,
-    next: u64,
+    /// By workload, of which one command runs at a time; since when.
+    running: BTreeMap<String, Instant>,
     queue: VecDeque<Command>,
-    results: (Sender<Numbered>, Receiver<Numbered>),
+    results: (Sender<EndedOf>, Receiver<EndedOf>),
     wake: Wake,
-}
-
-/// A command that has not ended.
-struct Running {
-    workload: String,
-    since: Instant,
 }
 
 /// Key and outcome of a probe that has ended.
 type Ended = (u64, Outcome);
 
-/// The same with the number of the command.
-type Numbered = (u64, Ended);
+/// The same with the workload.
+type EndedOf = (String, Ended);
 
 struct Command {
     key: u64,
@@ -371,8 +364,7 @@ struct Command {
 
 impl Commands {
     fn new(wake: Wake) -> Self {
-        let results = bounded(EXEC_RUNNING_MAX);
-        Self { running: BTreeMap::new(), next: 0, queue: VecDeque::new(), results, wake }
+        Self { running: BTreeMap::new(), queue: VecDeque::new(), results: bounded(EXEC_RUNNING_MAX), wake }
     }
 
     fn begin(&mut self, order: &ProbeOrder, command: &[String]) {
@@ -388,38 +380,36 @@ impl Commands {
 
     /// When the next command that hangs gives its slot back, if others wait.
     fn due(&self, now: Instant) -> Option<Instant> {
-        let ends = self.running.values().map(|running| running.since + EXEC_SLOT_MAX).filter(|end| *end > now);
+        let ends = self.running.values().map(|since| *since + EXEC_SLOT_MAX).filter(|end| *end > now);
         ends.min().filter(|_| !self.queue.is_empty())
     }
 
     /// Takes the first one that waits and may start: of its workload none runs, and there is a slot.
     fn take_next(&mut self, now: Instant) -> Option<Command> {
-        let holds_slot = |running: &&Running| now.saturating_duration_since(running.since) < EXEC_SLOT_MAX;
+        let holds_slot = |since: &&Instant| now.saturating_duration_since(**since) < EXEC_SLOT_MAX;
         let slots = self.running.values().filter(holds_slot).count();
         if slots >= EXEC_PARALLEL || self.running.len() >= EXEC_RUNNING_MAX {
             return None;
         }
-        let may_start = |command: &Command| self.running.values().all(|running| running.workload != command.workload);
-        let index = self.queue.iter().position(may_start)?;
+        let index = self.queue.iter().position(|command| !self.running.contains_key(&command.workload))?;
         self.queue.remove(index)
     }
 
     fn start_waiting(&mut self) {
         let now = SystemClock.now();
         while let Some(command) = self.take_next(now) {
-            let (number, key) = (self.next, command.key);
-            self.next += 1;
-            self.running.insert(number, Running { workload: command.workload.clone(), since: now });
+            let (workload, key) = (command.workload.clone(), command.key);
+            self.running.insert(workload.clone(), now);
             let (results, wake) = (self.results.0.clone(), self.wake.clone());
-            let name = format!("exec:{}", command.workload);
+            let name = format!("exec:{workload}");
             let body = move || {
                 // There is room for the result of each that runs.
-                let _ = results.send((number, (key, command.run())));
+                let _ = results.send((command.workload.clone(), (key, command.run())));
                 wake();
             };
             if let Err(error) = threads::spawn(name, STACK_WORKLOAD, body) {
                 // Counted until its result is taken, as any other.
-                let _ = self.results.0.try_send((number, (key, Outcome::fails(format!("no thread: {error}")))));
+                let _ = self.results.0.try_send((workload, (key, Outcome::fails(format!("no thread: {error}")))));
                 (self.wake)();
             }
         }
@@ -427,8 +417,8 @@ impl Commands {
 
     fn take_ended(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        for (number, result) in self.results.1.try_iter() {
-            self.running.remove(&number);
+        for (workload, result) in self.results.1.try_iter() {
+            self.running.remove(&workload);
             ended.push(result);
         }
         self.start_waiting();
