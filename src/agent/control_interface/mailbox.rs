@@ -104,10 +104,6 @@ impl Frame {
     fn weight(&self) -> usize {
         self.id.len() + self.bytes.len()
     }
-
-    fn answer_weight(&self) -> usize {
-        if self.part.is_none() { self.weight() } else { 0 }
-    }
 }
 
 /// How far a request is.
@@ -147,9 +143,6 @@ pub struct Mailbox {
     /// Answers a hello or ends the session, so it comes before all else.
     first: Option<Vec<u8>>,
     waiting: VecDeque<Frame>,
-    bytes: usize,
-    /// How much of that is answers, other than log lines and events.
-    answer_bytes: usize,
     /// In the order in which they were asked.
     open: Vec<Open>,
 }
@@ -157,7 +150,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Nothing is asked. Ids get this `prefix`.
     pub fn new(prefix: String) -> Self {
-        Self { prefix, first: None, waiting: VecDeque::new(), bytes: 0, answer_bytes: 0, open: Vec::new() }
+        Self { prefix, first: None, waiting: VecDeque::new(), open: Vec::new() }
     }
 
     /// A new generation begins, with this prefix. Returns the prefix of the one before, and what is to be cancelled of it at
@@ -186,7 +179,9 @@ impl Mailbox {
 
     /// Whether the workload has to wait before its next request, for a response or until it has read some.
     pub fn must_wait(&self, next: &RequestContent) -> bool {
-        self.is_under_way() || self.answer_bytes >= UNREAD_BYTES && !next.is_cancel()
+        // Log lines and events do not count.
+        let answers = || self.waiting.iter().filter(|frame| frame.part.is_none()).map(Frame::weight);
+        self.is_under_way() || !next.is_cancel() && answers().sum::<usize>() >= UNREAD_BYTES
     }
 
     /// Whether a request has no response yet.
@@ -302,7 +297,7 @@ impl Mailbox {
         {
             cancels.extend(oldest.part.and_then(|lasting| self.end(lasting, oldest.id)));
         }
-        self.push(frame);
+        self.waiting.push_back(frame);
         cancels
     }
 
@@ -328,27 +323,19 @@ impl Mailbox {
     /// Forgets what waits.
     pub fn clear(&mut self) {
         (self.first, self.waiting) = (None, VecDeque::new());
-        (self.bytes, self.answer_bytes) = (0, 0);
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.is_empty() || self.waiting.len() < WAITING && self.bytes + bytes <= WAITING_BYTES
-    }
-
-    fn push(&mut self, frame: Frame) {
-        self.bytes += frame.weight();
-        self.answer_bytes += frame.answer_weight();
-        self.waiting.push_back(frame);
+        let waiting = self.waiting.iter().map(Frame::weight);
+        self.waiting.is_empty() || self.waiting.len() < WAITING && waiting.sum::<usize>() + bytes <= WAITING_BYTES
     }
 
     fn push_own(&mut self, id: String, content: ResponseContent) {
-        self.push(Frame::new(Response { id, content }));
+        self.waiting.push_back(Frame::new(Response { id, content }));
     }
 
     fn pop_waiting(&mut self) -> Option<Frame> {
         let frame = self.waiting.pop_front()?;
-        self.bytes -= frame.weight();
-        self.answer_bytes -= frame.answer_weight();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new(); // Gives the room of a burst back.
         }
@@ -579,7 +566,6 @@ mod tests {
         assert_eq!(put(&mut mailbox, refusal("new")), []);
         let kept = all(&mut mailbox);
         assert_eq!((kept.len(), kept.last()), (WAITING, Some(&refusal("new"))));
-        assert_eq!((mailbox.bytes, mailbox.answer_bytes), (0, 0));
 
         let mut mailbox = full_of(&event("e"));
         assert_eq!(put(&mut mailbox, refusal("new")), [cancel("e", RequestContent::EventsCancel)]);

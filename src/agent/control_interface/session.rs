@@ -203,11 +203,9 @@ impl Session {
             (_, Ok(FromWorkload::Request(request))) => self.on_request(request, now),
             (_, Ok(FromWorkload::TooHeavy { id, reason })) => self.refuse_request(id, &reason),
             (_, Ok(FromWorkload::Empty)) => {
-                self.complain(|| {
-                    "Could not convert protobuf in internal data structure: 'ToAnkaios is None.'".to_owned()
-                });
+                self.complain("Could not convert protobuf in internal data structure: 'ToAnkaios is None.'");
             }
-            (_, Err(error)) => self.complain(|| format!("Could not decode to Ankaios data. It is skipped: {error}")),
+            (_, Err(error)) => self.complain(&format!("Could not decode to Ankaios data. It is skipped: {error}")),
         }
     }
 
@@ -216,7 +214,7 @@ impl Session {
             return self.refuse(reason);
         }
         if self.stage == Stage::Established {
-            self.complain(|| format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
+            self.complain(&format!("Received yet another Hello with protocol version '{}'", excerpt(version)));
         } else {
             info!("Control interface connection established. Workload '{}'.", self.workload);
         }
@@ -260,7 +258,7 @@ impl Session {
 
     /// Answers a request that is not passed on because of its size; of an id that is the reason the beginning must do.
     fn refuse_request(&mut self, mut id: String, reason: &str) {
-        self.complain(|| format!("Request '{}' is refused: {reason}", excerpt(&id)));
+        self.complain(&format!("Request '{}' is refused: {reason}", excerpt(&id)));
         id.truncate(id.floor_char_boundary(REQUEST_ID_MAX));
         let content = ResponseContent::Error(format!("Request refused: {reason}"));
         self.effects.push_back(Effect::Answer(Response { id, content }));
@@ -282,8 +280,8 @@ impl Session {
         self.began = None;
     }
 
-    fn complain(&self, text: impl Fn() -> String) {
-        warn!("Workload '{}': {}", self.workload, text());
+    fn complain(&self, text: &str) {
+        warn!("Workload '{}': {text}", self.workload);
     }
 }
 
