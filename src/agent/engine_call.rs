@@ -58,6 +58,13 @@ pub enum CallStep {
     StartAgain(ContainerId),
 }
 
+impl CallStep {
+    /// Whether nothing of the start was done before.
+    fn begins(&self) -> bool {
+        matches!(self, Self::Create | Self::Run | Self::StartAgain(_))
+    }
+}
+
 /// What a call has reached.
 #[derive(Debug)]
 pub enum CallDone {
@@ -117,10 +124,7 @@ impl EngineCall {
             let process = new.pid_file.as_deref().and_then(|path| main_process(path, &id));
             CallDone::Started(id, process)
         };
-        let written = match self.step {
-            CallStep::Create | CallStep::Run | CallStep::StartAgain(_) => write(&self.context, &new),
-            CallStep::Image | CallStep::Init(_) | CallStep::Start(_) => Ok(()),
-        };
+        let written = if self.step.begins() { write(&self.context, &new) } else { Ok(()) };
         let result = written.and_then(|()| match &self.step {
             CallStep::Image => self.connector.prepare_image(&new.workload, limit, cancel).map(|()| CallDone::Image),
             CallStep::Create => self.create(&new, cancel).map(CallDone::Prepared),
@@ -141,10 +145,7 @@ impl EngineCall {
     fn ready_pid_file(&mut self) {
         let Some(path) = &self.new.pid_file else { return };
         let made = path.parent().map(PrivateFolder::open).transpose();
-        let removed = match self.step {
-            CallStep::Run | CallStep::Create | CallStep::StartAgain(_) => fs::remove_file(path),
-            CallStep::Image | CallStep::Init(_) | CallStep::Start(_) => Ok(()), // An `init` has written it.
-        };
+        let removed = if self.step.begins() { fs::remove_file(path) } else { Ok(()) }; // An `init` has written it.
         if made.is_err() || removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             self.new.pid_file = None;
         }
