@@ -370,7 +370,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Goes on with a container of an earlier life of the agent.
     fn adopt(&mut self, id: ContainerId) {
         let _ = self.open_control_interface(true); // What fails is logged.
-        self.restarts.running(self.context.clock.now());
         self.starts = self.starts.saturating_add(1);
         self.watch(id, None);
         self.lifecycle.adopted = true;

@@ -307,17 +307,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let wish_keeps = || self.slot.peek(|next| self.keeps_control_interface(next));
         let is_kept = !matches!(after, AfterDelete::Wish) || wish_keeps().unwrap_or(false);
         self.end_control_interface_unless(is_kept);
-        self.delete_then(after, true);
+        let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
+        self.report(stopping);
+        self.delete_unshown(after);
     }
 
-    /// Removes the container; when it is part of a start that failed, that is not `shown` as an end.
-    pub(super) fn delete_then(&mut self, after: AfterDelete, shown: bool) {
+    /// Removes the container. It is part of a start that failed, and not shown as an end.
+    pub(super) fn delete_unshown(&mut self, after: AfterDelete) {
         self.lifecycle_ended();
         self.removal.failures = 0;
-        if shown {
-            let stopping = self.lifecycle.stopping(ExecutionState::plain(Phase::StoppingRequestedAtRuntime));
-            self.report(stopping);
-        }
         self.try_delete(after);
     }
 

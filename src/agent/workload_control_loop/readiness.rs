@@ -9,7 +9,7 @@ use crate::agent::backoff::{Ended, RestartBackoff};
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
-use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace};
+use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
 use crate::platform::clock::Clock;
 use crate::runtime::{ProbeTarget, RuntimeError};
 use log::{info, warn};
@@ -80,11 +80,6 @@ impl InstanceLifecycle {
         matches!(self.observed, Some(Phase::Succeeded | Phase::FailedExecFailed))
     }
 
-    /// Whether being created is all there is to being ready.
-    pub(super) fn is_ready_when_created(&self) -> bool {
-        self.spec.ready.is_none()
-    }
-
     /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
     pub(super) fn stopping(&self, state: ExecutionState) -> ExecutionState {
         let Some(gone) = self.spec.gone.as_ref().filter(|_| self.has_gone_condition()) else { return state };
@@ -144,14 +139,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         lifecycle.adopted &= !just_started;
         (lifecycle.started, lifecycle.observed, lifecycle.is_ready) = (Some(now), None, false);
         (lifecycle.note, lifecycle.must_be_gone) = (String::new(), true);
-        let Some(ready) = lifecycle.spec.ready.clone() else {
+        // One that runs already does not notify again.
+        let waits = |ready: &Ready| just_started || ready.check != Check::Notify;
+        let Some(ready) = lifecycle.spec.ready.clone().filter(waits) else {
             lifecycle.is_ready = true;
-            return;
+            return self.restarts.running(now);
         };
-        if !just_started && ready.check == Check::Notify {
-            lifecycle.is_ready = true; // It does not notify again.
-            return;
-        }
         // No deadline ends a container of an earlier agent. One of ours that runs again has all its time.
         lifecycle.deadline = ready.deadline.filter(|_| !lifecycle.adopted).map(|deadline| now + deadline);
         let initial_delay = if just_started { ready.pace.initial_delay } else { Duration::ZERO };
@@ -382,7 +375,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Ok(()) => self.on_failed(ExecutionState::with_info(Phase::FailedExecFailed, short_info(note))),
             Err(error) => {
                 warn!("Could not stop workload '{}': '{error}'", self.instance.workload);
-                self.delete_then(AfterDelete::Failed(note), false)
+                self.delete_unshown(AfterDelete::Failed(note))
             }
         }
     }
@@ -425,13 +418,13 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     pub(super) fn on_lifecycle_due(&mut self) {
         self.lifecycle.deadline = None;
-        match (&self.lifecycle.probe, &self.stage) {
-            (Some(Probe { purpose: Purpose::Gone, .. }), _) => {
+        match self.lifecycle.probe {
+            Some(Probe { purpose: Purpose::Gone, .. }) => {
                 let limit = self.gone_deadline().unwrap_or_default().as_secs_f32();
                 warn!("Workload '{}' is not gone {limit} s after it was removed", self.instance.workload);
                 self.report_not_gone(Phase::StoppingDeleteFailed, 0);
             }
-            (Some(Probe { purpose: Purpose::Ready, .. }), _) => self.on_ready_deadline(),
+            Some(Probe { purpose: Purpose::Ready, .. }) => self.on_ready_deadline(),
             _ => {}
         }
     }
@@ -450,7 +443,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let last = last.split(", attempt").next().unwrap_or_default();
         let cause = short_info(format!("{last}, not ready within {limit} s"));
-        self.delete_then(AfterDelete::NotReady(cause), false)
+        self.delete_unshown(AfterDelete::NotReady(cause))
     }
 
     /// The container that did not become ready is removed.

@@ -58,7 +58,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.report(state);
         if runs && matches!(self.stage, Stage::RestartAt(..)) {
             self.stage = Stage::Idle; // It was started again by others.
-            self.restarts.running(self.context.clock.now());
         }
     }
 

@@ -223,9 +223,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn on_started(&mut self, id: ContainerId, process: Option<MainProcess>) {
         self.failed_creates = 0;
-        if self.lifecycle.is_ready_when_created() {
-            self.restarts.running(self.context.clock.now());
-        }
         info!("Successfully created workload '{}'.", self.instance.workload);
         self.starts = self.starts.saturating_add(1);
         self.watch(id, process);
