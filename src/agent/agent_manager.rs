@@ -15,7 +15,7 @@ use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
 use crate::limits::{EARLIER_CALLS_GRACE, EARLIER_CALLS_MAX, LOAD_INTERVAL, TURN_MAX};
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{Phase, WorkloadState};
 use crate::model::messages::{AddedWorkload, AgentLoad, FromServer, WorkloadPlan};
 use crate::model::names::{InstanceName, Name, excerpt, has_name_characters};
 use crate::platform::clock::Clock;
@@ -132,20 +132,20 @@ impl<C: Clock> AgentManager<C> {
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
             self.runtime.refresh_conditions();
-            self.report();
         }
         let is_over = self.runtime.listings.give_up(now);
         self.request_listings(now);
         self.finish_hello();
         if is_over {
             self.runtime.touch_waiting();
-            self.settle();
+            self.runtime.settle();
         }
         self.prepare();
     }
 
     /// Prepares what waits or is staged, and removes what was prepared and is not wanted any more.
     fn prepare(&mut self) {
+        self.report();
         self.runtime.prepare();
         self.report();
         if self.connected {
@@ -198,16 +198,10 @@ impl<C: Clock> AgentManager<C> {
                 self.logs.cancel_all();
             }
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
-            SchedulerEvent::State(report) => {
-                self.runtime.reports.push_back(report);
-                self.report();
-            }
+            SchedulerEvent::State(report) => self.runtime.reports.push_back(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
-            SchedulerEvent::Prepared(report) => {
-                self.runtime.prepared(report);
-                self.report();
-            }
+            SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
             SchedulerEvent::LogEnded(number) => self.logs.ended(number),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
@@ -225,7 +219,7 @@ impl<C: Clock> AgentManager<C> {
                 for state in states {
                     self.runtime.store.set_foreign(state);
                 }
-                self.states_changed(names);
+                self.runtime.states_changed(&names);
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest { request_id, request } => {
@@ -260,12 +254,11 @@ impl<C: Clock> AgentManager<C> {
         self.load_due = self.now() + LOAD_INTERVAL;
         self.report_load();
         self.runtime.hello(by_name(added));
-        self.report();
         let dropped = self.runtime.store.drop_stale();
         self.runtime.listings.want(|_| true);
         self.request_listings(self.now());
         self.finish_hello();
-        self.states_changed(dropped);
+        self.runtime.states_changed(&dropped);
     }
 
     fn request_listings(&mut self, now: Instant) {
@@ -284,7 +277,7 @@ impl<C: Clock> AgentManager<C> {
             self.finish_hello();
         } else {
             self.take_existing(true);
-            self.settle();
+            self.runtime.settle();
             if !self.all_reported && is_known {
                 self.report_all();
             }
@@ -308,14 +301,15 @@ impl<C: Clock> AgentManager<C> {
         }
         self.take_existing(true);
         self.runtime.on_listings_known();
-        self.settle();
-        self.runtime.report_ends_of_unknown();
+        self.runtime.settle();
         self.report();
+        self.runtime.report_ends_of_unknown();
         self.report_all();
     }
 
     /// Reports the states of all instances to the server, and that these are all: known when all engines have listed.
     fn report_all(&mut self) {
+        self.report();
         self.all_reported = self.runtime.listings.are_known();
         self.uplink.resynchronise(self.runtime.store.own(), self.all_reported);
         if self.all_reported && !std::mem::replace(&mut self.is_swept, true) {
@@ -348,17 +342,7 @@ impl<C: Clock> AgentManager<C> {
             self.runtime.submit(name, Some(new), None);
         }
         self.request_listings(self.now());
-        self.settle();
-    }
-
-    fn settle(&mut self) {
         self.runtime.settle();
-        self.report();
-    }
-
-    fn states_changed(&mut self, workloads: BTreeSet<Name>) {
-        self.runtime.states_changed(&workloads);
-        self.report();
     }
 
     /// Stores the states that are to be reported, sends them to the server and does what waited for them, which may give
@@ -374,14 +358,11 @@ impl<C: Clock> AgentManager<C> {
             }
             self.runtime.states_changed(&told.iter().map(|(instance, _)| instance.workload.clone()).collect());
             for (instance, phase) in told {
-                if phase.state() != "Stopping" && self.runtime.waits_to_stop(&instance) {
-                    // It was started once more while it waits; without this it would be shown as running.
-                    let waits = ExecutionState::plain(Phase::StoppingWaitingToStop);
-                    self.runtime.reports.push_back(WorkloadState::new(instance, waits));
-                } else if phase == Phase::Removed {
-                    // The same instance may come back; without this it would be shown nowhere until then.
-                    self.runtime.reports.extend(self.runtime.waits_to_start(&instance));
-                }
+                // It was started once more while it waits; without this it would be shown as running.
+                let waits = self.runtime.waits_to_stop(&instance).filter(|_| phase.state() != "Stopping");
+                // The same instance may come back; without this it would be shown nowhere until then.
+                let comes_back = || self.runtime.waits_to_start(&instance).filter(|_| phase == Phase::Removed);
+                self.runtime.reports.extend(waits.or_else(comes_back));
             }
         }
         self.report_status();

@@ -168,7 +168,7 @@ pub struct RuntimeManager<C: Clock> {
     /// A hello has come, and nothing is ordered before engines have listed their containers.
     pub awaits_listings: bool,
     /// The workloads of which something else is wanted since they were last decided about.
-    unsettled: Vec<Name>,
+    unsettled: BTreeSet<Name>,
     /// What was deleted while listings were awaited.
     gone: BTreeSet<InstanceName>,
     /// The workloads whose old instance runs on until the new one is staged; from when on it does not, if that has failed.
@@ -201,7 +201,7 @@ impl<C: Clock> RuntimeManager<C> {
             unstarted: BTreeMap::new(),
             has_stage_list: false,
             awaits_listings: false,
-            unsettled: Vec::new(),
+            unsettled: BTreeSet::new(),
             gone: BTreeSet::new(),
             unstaged: BTreeMap::new(),
             prepare_level,
@@ -264,7 +264,7 @@ impl<C: Clock> RuntimeManager<C> {
         self.reports.extend(record.gone(new.as_ref(), waited, named));
         let gate = new.as_ref().and_then(|new| self.gate(new, false));
         self.records.entry(name.clone()).or_default().gate = gate;
-        self.unsettled.push(name);
+        self.unsettled.insert(name);
     }
 
     /// Does what may be done when all that is wanted now is known: what is replaced together is started in the order of its
@@ -273,8 +273,7 @@ impl<C: Clock> RuntimeManager<C> {
         if self.awaits_listings {
             return;
         }
-        let (mut names, mut seen) = (std::mem::take(&mut self.unsettled), BTreeSet::new());
-        names.retain(|name| seen.insert(name.clone()));
+        let names = std::mem::take(&mut self.unsettled);
         for name in &names {
             if self.is_to_be_staged(name) {
                 self.unstaged.entry(name.clone()).or_insert(None);
@@ -515,10 +514,10 @@ impl<C: Clock> RuntimeManager<C> {
         record.waiting().filter(|added| added.instance == *instance).map(|_| record.waiting_to_start(instance))
     }
 
-    /// Whether this instance waits for others before it is deleted or replaced.
-    pub fn waits_to_stop(&self, instance: &InstanceName) -> bool {
-        let record = self.records.get(&instance.workload).filter(|record| record.waits == Waits::ToStop);
-        record.and_then(Record::live).is_some_and(|object| object.instance == *instance)
+    /// What is shown of this instance if it waits for others before it is deleted or replaced.
+    pub fn waits_to_stop(&self, instance: &InstanceName) -> Option<WorkloadState> {
+        let record = self.records.get(&instance.workload).filter(|record| record.waits == Waits::ToStop)?;
+        record.live().filter(|object| object.instance == *instance).map(|_| waiting_to_stop(instance))
     }
 
     /// What is to run of each workload, whatever else of it there is still.

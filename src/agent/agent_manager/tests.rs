@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::{LOG_SOURCE_LINES, RESTART_SPACING};
 use crate::model::access_rules::{AccessRule, Operation};
+use crate::model::execution_state::ExecutionState;
 use crate::model::messages::{DeletedWorkload, LogsRequest, Response, ResponseContent, ToServer};
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::workload::{AddCondition, RestartPolicy, Workload};

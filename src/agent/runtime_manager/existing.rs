@@ -142,7 +142,7 @@ impl<C: Clock> RuntimeManager<C> {
         surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
         let id = container.id.clone();
         let held = |serves| Some(Held { runtime: runtime.clone(), id, serves });
-        self.unsettled.push(name.clone());
+        self.unsettled.insert(name.clone());
         let Some(added) = wanted else {
             info!("Deleting existing workload '{name}', which is not needed.");
             return self.start_loop(container.instance, runtime.clone(), held(None), surplus, None);
