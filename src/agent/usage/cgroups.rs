@@ -8,6 +8,7 @@
 //!
 //! Thread: `usage`, `metrics`. Owns: nothing but a buffer.
 
+use crate::model::usage::WorkloadUsage;
 use crate::runtime::MainProcess;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,28 +19,11 @@ const ID_DIGITS: usize = 64;
 /// Bytes that are read of a file: all of the short ones, and of long ones the part that is used.
 const FILE_BYTES: usize = 8 * 1024;
 
-/// What one container uses. What cannot be read is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ContainerUsage {
-    /// Bytes, page cache included.
-    pub memory: Option<u64>,
-    /// Bytes of inactive page cache among them.
-    pub inactive_file: Option<u64>,
-    /// The most bytes so far.
-    pub memory_peak: Option<u64>,
-    /// CPU time in microseconds.
-    pub cpu_usec: Option<u64>,
-    /// Processes and threads.
-    pub pids: Option<u64>,
-    /// When its main process was started, in clock ticks since boot.
-    pub start_ticks: Option<u64>,
-}
-
 /// What the files of a container's control groups hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Its numbers.
-    Usage(ContainerUsage),
+    /// Its numbers, and when its main process was started, in clock ticks since boot.
+    Usage(WorkloadUsage, Option<u64>),
     /// It has no control group of its own, or none that can be seen from here.
     NoCgroup,
     /// Its main process has ended.
@@ -93,10 +77,8 @@ impl<'h> CgroupReader<'h> {
         if [&memory, &cpu, &pids].iter().all(|group| group.is_none()) {
             return Reading::NoCgroup;
         }
-        let mut usage = ContainerUsage {
-            start_ticks: self.text(&of_process.join("stat")).and_then(start_ticks),
-            ..ContainerUsage::default()
-        };
+        let started = self.text(&of_process.join("stat")).and_then(start_ticks);
+        let mut usage = WorkloadUsage::default();
         if let Some(group) = memory
             && let Some(folder) = self.folder(&group)
         {
@@ -105,9 +87,9 @@ impl<'h> CgroupReader<'h> {
             } else {
                 ["memory.current", "memory.peak", "inactive_file"]
             };
-            usage.memory = self.number(&folder.join(level));
-            usage.memory_peak = self.number(&folder.join(peak));
-            usage.inactive_file = self.entry(&folder.join("memory.stat"), inactive);
+            usage.memory_bytes = self.number(&folder.join(level));
+            usage.memory_peak_bytes = self.number(&folder.join(peak));
+            usage.inactive_file_bytes = self.entry(&folder.join("memory.stat"), inactive);
         }
         if let Some(group) = cpu
             && let Some(folder) = self.folder(&group)
@@ -121,7 +103,7 @@ impl<'h> CgroupReader<'h> {
         if let Some(folder) = pids.and_then(|group| self.folder(&group)) {
             usage.pids = self.number(&folder.join("pids.current"));
         }
-        Reading::Usage(usage)
+        Reading::Usage(usage, started)
     }
 
     /// Where the files of a control group are; `None` when it is not mounted here.

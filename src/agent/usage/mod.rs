@@ -19,7 +19,7 @@ use crate::model::usage::{AgentUsage, NO_CGROUP, WorkloadUsage};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
 use crate::platform::threads;
-use cgroups::{CgroupReader, ContainerUsage, Hierarchies, Reading};
+use cgroups::{CgroupReader, Hierarchies, Reading};
 use crossbeam_channel::{Sender, bounded};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -140,38 +140,30 @@ fn usage_of(readings: Vec<Reading>, restarts: u32, since_boot: Duration) -> (Wor
     if readings.contains(&Reading::NoCgroup) {
         return (WorkloadUsage { missing: Some(NO_CGROUP.to_owned()), ..WorkloadUsage::default() }, None);
     }
-    let usages =
-        readings.into_iter().filter_map(|one| if let Reading::Usage(usage) = one { Some(usage) } else { None });
-    let restarts = Some(restarts.into());
-    let Some(all) = usages.reduce(together) else {
-        return (WorkloadUsage { restarts, ..WorkloadUsage::default() }, None);
-    };
-    let started_ms = all.start_ticks.map(|ticks| ticks.saturating_mul(1000 / TICKS_PER_SECOND));
+    let usages = readings.into_iter().filter_map(|one| match one {
+        Reading::Usage(usage, started) => Some((usage, started)),
+        _ => None,
+    });
+    let (all, start_ticks) = usages.reduce(together).unwrap_or_default();
+    let started_ms = start_ticks.map(|ticks| ticks.saturating_mul(1000 / TICKS_PER_SECOND));
     let uptime_ms = started_ms.and_then(|started| u64::try_from(since_boot.as_millis()).ok()?.checked_sub(started));
-    let usage = WorkloadUsage {
-        memory_bytes: all.memory,
-        inactive_file_bytes: all.inactive_file,
-        memory_peak_bytes: all.memory_peak,
-        cpu_usec: all.cpu_usec,
-        pids: all.pids,
-        uptime_ms,
-        restarts,
-        missing: None,
-    };
-    (usage, started_ms)
+    (WorkloadUsage { uptime_ms, restarts: Some(restarts.into()), ..all }, started_ms)
 }
 
+/// What one container uses, and when it was started.
+type Started = (WorkloadUsage, Option<u64>);
+
 /// What two containers use together. Their peaks were not at the same time.
-fn together(one: ContainerUsage, other: ContainerUsage) -> ContainerUsage {
+fn together((one, started): Started, (other, other_started): Started) -> Started {
     let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
-    ContainerUsage {
-        memory: sum(one.memory, other.memory),
-        inactive_file: sum(one.inactive_file, other.inactive_file),
-        memory_peak: None,
+    let usage = WorkloadUsage {
+        memory_bytes: sum(one.memory_bytes, other.memory_bytes),
+        inactive_file_bytes: sum(one.inactive_file_bytes, other.inactive_file_bytes),
         cpu_usec: sum(one.cpu_usec, other.cpu_usec),
         pids: sum(one.pids, other.pids),
-        start_ticks: one.start_ticks.zip(other.start_ticks).map(|(a, b)| a.min(b)),
-    }
+        ..WorkloadUsage::default()
+    };
+    (usage, started.zip(other_started).map(|(a, b)| a.min(b)))
 }
 
 #[cfg(test)]

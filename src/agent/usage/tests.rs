@@ -7,14 +7,15 @@ use crate::runtime::{ContainerId, MainProcess};
 use std::fs;
 
 fn container(memory: u64, start_ticks: u64) -> Reading {
-    Reading::Usage(ContainerUsage {
-        memory: Some(memory),
-        inactive_file: Some(1),
-        memory_peak: Some(2 * memory),
+    let usage = WorkloadUsage {
+        memory_bytes: Some(memory),
+        inactive_file_bytes: Some(1),
+        memory_peak_bytes: Some(2 * memory),
         cpu_usec: Some(10),
         pids: Some(1),
-        start_ticks: Some(start_ticks),
-    })
+        ..WorkloadUsage::default()
+    };
+    Reading::Usage(usage, Some(start_ticks))
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn one_container_tells_all_and_several_are_added_up() {
 #[test]
 fn what_one_container_does_not_tell_is_unknown_of_all() {
     let boot = Duration::from_secs(100);
-    let without_memory = Reading::Usage(ContainerUsage { pids: Some(1), ..ContainerUsage::default() });
+    let without_memory = Reading::Usage(WorkloadUsage { pids: Some(1), ..WorkloadUsage::default() }, None);
     let (pod, started) = usage_of(vec![container(100, 9_000), without_memory], 0, boot);
     let expected = WorkloadUsage { pids: Some(2), restarts: Some(0), ..WorkloadUsage::default() };
     assert_eq!((pod, started), (expected, None));

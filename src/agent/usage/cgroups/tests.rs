@@ -80,15 +80,20 @@ impl Tree {
     }
 }
 
-fn all() -> ContainerUsage {
-    ContainerUsage {
-        memory: Some(11_337_728),
-        inactive_file: Some(7_000_000),
-        memory_peak: Some(12_000_000),
+fn all() -> WorkloadUsage {
+    WorkloadUsage {
+        memory_bytes: Some(11_337_728),
+        inactive_file_bytes: Some(7_000_000),
+        memory_peak_bytes: Some(12_000_000),
         cpu_usec: Some(1_234_567),
         pids: Some(3),
-        start_ticks: Some(4711),
+        ..WorkloadUsage::default()
     }
+}
+
+/// The container was started then and uses this.
+fn started(usage: WorkloadUsage) -> Reading {
+    Reading::Usage(usage, Some(4711))
 }
 
 fn groups_v1(cpu: &str, path: &str) -> String {
@@ -110,7 +115,7 @@ fn version_1_and_hybrid_systems_are_read_whatever_the_manager_calls_the_group() 
             for below in ["", "/container", "/container/init.scope"] {
                 let tree = Tree::new(mounts, &groups_v1(cpu, &format!("{own}{below}")));
                 tree.v1(cpu_folder, &own);
-                assert_eq!(tree.read(), Reading::Usage(all()), "{own}{below} {cpu}");
+                assert_eq!(tree.read(), started(all()), "{own}{below} {cpu}");
             }
         }
     }
@@ -124,7 +129,7 @@ fn version_2_is_read_where_no_hierarchy_of_version_1_has_the_controller() {
         for below in ["", "/container"] {
             let tree = Tree::new(V2, &format!("0::{own}{below}\n"));
             tree.v2(&own);
-            assert_eq!(tree.read(), Reading::Usage(all()), "{own}{below}");
+            assert_eq!(tree.read(), started(all()), "{own}{below}");
         }
     }
 }
@@ -139,10 +144,10 @@ fn what_the_kernel_does_not_have_is_unknown_and_never_zero() {
     fs::remove_file(folder.join("memory.peak")).unwrap(); // Before Linux 5.19.
     fs::write(folder.join("pids.current"), "max\n").unwrap();
     fs::write(folder.join("memory.stat"), "anon 1\n").unwrap();
-    let expected = ContainerUsage { memory_peak: None, pids: None, inactive_file: None, ..all() };
-    assert_eq!(tree.read(), Reading::Usage(expected));
+    let expected = WorkloadUsage { memory_peak_bytes: None, pids: None, inactive_file_bytes: None, ..all() };
+    assert_eq!(tree.read(), started(expected));
     fs::remove_dir_all(&folder).unwrap(); // The container has just ended.
-    assert_eq!(tree.read(), Reading::Usage(ContainerUsage { start_ticks: Some(4711), ..Default::default() }));
+    assert_eq!(tree.read(), started(WorkloadUsage::default()));
     fs::remove_file(tree.0.path().join("proc/7/cgroup")).unwrap();
     assert_eq!(tree.read(), Reading::Ended);
 }
@@ -163,11 +168,11 @@ fn numbers_of_another_group_are_never_taken() {
     mixed.v1("cpuacct", &own);
     mixed.v1("cpuacct", "");
     mixed.v2(&format!("/unified{own}"));
-    assert_eq!(mixed.read(), Reading::Usage(ContainerUsage { cpu_usec: None, pids: None, ..all() }));
+    assert_eq!(mixed.read(), started(WorkloadUsage { cpu_usec: None, pids: None, ..all() }));
     // Above the root of our namespace, where the same path leads elsewhere.
     let above = Tree::new(V2, &format!("0::/../../libpod-{ID}\n"));
     above.v2(&format!("/libpod-{ID}"));
-    assert_eq!(above.read(), Reading::Usage(ContainerUsage { start_ticks: Some(4711), ..Default::default() }));
+    assert_eq!(above.read(), started(WorkloadUsage::default()));
     // The pid belongs to another container by now, and an id that is none may be a part of anything.
     let other = Tree::new(V2, &format!("0::/libpod_parent/libpod-{POD}\n"));
     other.v2(&format!("/libpod_parent/libpod-{POD}"));
@@ -184,10 +189,10 @@ fn only_the_mounted_part_of_a_hierarchy_is_read() {
     let tree = Tree::new(&mount("/docker/outer"), &format!("0::{own}\n"));
     let top = format!("sys/fs/my group/libpod_parent/libpod-{ID}");
     tree.file(&format!("{top}/pids.current"), "3\n");
-    let expected = ContainerUsage { pids: Some(3), start_ticks: Some(4711), ..Default::default() };
-    assert_eq!(tree.read(), Reading::Usage(expected));
+    let expected = WorkloadUsage { pids: Some(3), ..WorkloadUsage::default() };
+    assert_eq!(tree.read(), started(expected.clone()));
     tree.file("proc/self/mountinfo", &mount("/docker/other"));
-    assert_eq!(tree.read(), Reading::Usage(ContainerUsage { pids: None, ..expected }));
+    assert_eq!(tree.read(), started(WorkloadUsage { pids: None, ..expected }));
 }
 
 #[test]
@@ -196,7 +201,7 @@ fn strange_files_end_in_unknown_values() {
     for mounts in ["", "nonsense\n", "1 2 3 - cgroup2\n", "31 23 0:28 / - cgroup2 cgroup2 rw\n"] {
         let tree = Tree::new(mounts, &format!("0::{own}\n"));
         tree.v2(&own);
-        assert_eq!(tree.read(), Reading::Usage(ContainerUsage { start_ticks: Some(4711), ..Default::default() }));
+        assert_eq!(tree.read(), started(WorkloadUsage::default()));
     }
     for groups in ["", "\n", "0:\n", ":::\n", "0::\n"] {
         assert_eq!(Tree::new(V2, groups).read(), Reading::NoCgroup, "{groups:?}");
