@@ -73,6 +73,9 @@ fn new_name() -> String {
     format!("{REMOVING}{:016x}", fastrand::u64(..))
 }
 
+/// How many entries were removed or moved, and the first failure.
+type Done = (usize, Option<Errno>);
+
 struct Removal<'a, C> {
     clock: &'a C,
     until: Instant,
@@ -96,7 +99,7 @@ impl<C: Clock> Removal<'_, C> {
         let top = open_folder(CWD, folder)?;
         loop {
             // What is moved up while a listing is read need not be in it.
-            let (moves, failure) = self.empty_once(&top)?;
+            let (moves, failure) = self.remove_entries(&top, |name| self.flatten(&top, name))?;
             match remove_entry(CWD, folder)? {
                 Attempt::Gone => return Ok(()),
                 Attempt::NotEmpty if moves == 0 => return Err(failure.unwrap_or(Errno::NOTEMPTY).into()),
@@ -105,49 +108,34 @@ impl<C: Clock> Removal<'_, C> {
         }
     }
 
-    /// Removes what is in `top` and moves there what is two levels below it. Returns how many entries that were, and
-    /// the first failure; with no entries, another try would do no more.
-    fn empty_once(&self, top: &OwnedFd) -> io::Result<(usize, Option<Errno>)> {
+    /// Removes what is in `folder`; `not_empty` is called for folders with something in them. When nothing was removed or
+    /// moved, another try would do no more.
+    fn remove_entries(&self, folder: &OwnedFd, not_empty: impl Fn(&CStr) -> io::Result<Done>) -> io::Result<Done> {
         let (mut moves, mut failure) = (0, None);
-        for entry in entries(top)? {
+        for entry in entries(folder)? {
             let entry = entry?;
-            match remove_entry(top, entry.file_name()) {
-                Ok(Attempt::Gone) => moves += 1,
-                Ok(Attempt::NotEmpty) => match self.flatten(top, entry.file_name()) {
-                    Ok((more, failed)) => {
-                        moves += more;
-                        failure = failure.or(failed);
-                    }
-                    Err(error) => return Err(error),
-                },
-                Err(errno) => failure = failure.or(Some(errno)),
-            }
+            let (more, failed) = match remove_entry(folder, entry.file_name()) {
+                Ok(Attempt::Gone) => (1, None),
+                Ok(Attempt::NotEmpty) => not_empty(entry.file_name())?,
+                Err(errno) => (0, Some(errno)),
+            };
+            moves += more;
+            failure = failure.or(failed);
             self.check_time()?;
         }
         Ok((moves, failure))
     }
 
     /// Removes what is in the folder `name` of `top`, moves to `top` what is not empty there, and removes the folder.
-    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<(usize, Option<Errno>)> {
-        let (mut moves, mut failure) = (0, None);
+    fn flatten(&self, top: &OwnedFd, name: &CStr) -> io::Result<Done> {
         let folder = match open_folder(top, name) {
             Ok(folder) => folder,
             // Replaced meanwhile.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok((0, None)),
             Err(errno) => return Ok((0, Some(errno))),
         };
-        for entry in entries(&folder)? {
-            let entry = entry?;
-            let done = match remove_entry(&folder, entry.file_name()) {
-                Ok(Attempt::NotEmpty) => lift(&folder, entry.file_name(), top),
-                done => done.map(drop),
-            };
-            match done {
-                Ok(()) => moves += 1,
-                Err(errno) => failure = failure.or(Some(errno)),
-            }
-            self.check_time()?;
-        }
+        let lift = |inner: &CStr| Ok(lift(&folder, inner, top).map_or_else(|errno| (0, Some(errno)), |()| (1, None)));
+        let (mut moves, failure) = self.remove_entries(&folder, lift)?;
         if remove_entry(top, name) == Ok(Attempt::Gone) {
             moves += 1;
         }
