@@ -289,12 +289,8 @@ impl Pipes {
 
     /// Discards what was written and not read; returns whether there was anything.
     pub fn discard_unread(&mut self) -> bool {
-        let Some(input) = self.input.take() else { return false };
-        let unread = ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0);
-        if !unread {
-            self.input = Some(input);
-            return false;
-        }
+        let is_unread = |input: &mut OwnedFd| ioctl_fionread(input).is_ok_and(|bytes| bytes > 0);
+        let Some(input) = self.input.take_if(is_unread) else { return false };
         // A reader that is there already keeps the pipe with its content, so closing is not enough.
         if let Ok(reader) = reopen(&input, OFlags::RDONLY) {
             drain(&reader);
@@ -305,9 +301,8 @@ impl Pipes {
     /// Throws away what the workload wrote and we did not read, and closes our end of the other one.
     pub fn start_anew(&mut self) {
         drain(&self.output);
-        if !self.discard_unread() {
-            self.close_input();
-        }
+        self.discard_unread();
+        self.close_input();
     }
 }
 
