@@ -61,7 +61,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use uplink::{Uplink, UplinkInbox};
+use uplink::Uplink;
 use uplink_outbox::uplink_outbox;
 use usage::UsageSampler;
 use workload_control_loop::{Connector, EngineSource, Engines, LoopContext};
@@ -144,7 +144,8 @@ impl Agent {
             version: VERSION,
             tags: settings.tags,
             outbox: reader,
-            inbox: UplinkInbox { control, scheduler: inbox },
+            control,
+            scheduler: inbox,
             status,
         };
         let heartbeat = watched.add("uplink");

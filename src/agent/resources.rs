@@ -15,8 +15,7 @@ const FILE_BYTES: usize = 4096;
 /// Samples the load; CPU usage is that between two samples.
 #[derive(Debug)]
 pub struct LoadSampler {
-    stat: PathBuf,
-    memory: PathBuf,
+    proc: PathBuf,
     last: CpuTimes,
 }
 
@@ -30,14 +29,14 @@ struct CpuTimes {
 impl LoadSampler {
     /// Reads the files below `proc`, normally `/proc`. The first sample is the average since boot.
     pub fn new(proc: &Path) -> Self {
-        Self { stat: proc.join("stat"), memory: proc.join("meminfo"), last: CpuTimes::default() }
+        Self { proc: proc.to_owned(), last: CpuTimes::default() }
     }
 
     /// CPU usage in whole percent of all cores together, and free memory in bytes.
     /// `None` when `/proc` cannot be read.
     pub fn sample(&mut self) -> Option<(u32, u64)> {
-        let times = cpu_times(&text(&self.stat).ok()?)?;
-        let free = memory_entry(&text(&self.memory).ok()?, "MemFree:")?;
+        let times = cpu_times(&text(&self.proc.join("stat")).ok()?)?;
+        let free = memory_entry(&text(&self.proc.join("meminfo")).ok()?, "MemFree:")?;
         let usage = usage_percent(self.last, times);
         self.last = times;
         log::trace!("CPU usage {usage} %, free memory {free} bytes");

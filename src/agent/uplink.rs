@@ -33,31 +33,12 @@ pub struct Uplink {
     pub tags: BTreeMap<String, String>,
     /// What to send.
     pub outbox: UplinkReader,
-    /// Where answers of the server go.
-    pub inbox: UplinkInbox,
-    /// Gets the state of the connection.
-    pub status: StatusBoard,
-}
-
-/// Where messages of the server go.
-#[derive(Clone)]
-pub struct UplinkInbox {
-    /// Answers for workloads with a control interface.
+    /// Takes answers for workloads with a control interface.
     pub control: ControlHub,
     /// The scheduler's inbox, for everything else.
     pub scheduler: Sender<SchedulerEvent>,
-}
-
-impl UplinkInbox {
-    /// Passes a message on, may wait for the scheduler; returns whether that still runs. A response goes straight to
-    /// its workload: the scheduler decides nothing about it, and would only make it later.
-    fn put(&self, message: FromServer) -> bool {
-        if let FromServer::Response(response) = message {
-            self.control.deliver(response);
-            return true;
-        }
-        self.scheduler.send(SchedulerEvent::Server(message)).is_ok()
-    }
+    /// Gets the state of the connection.
+    pub status: StatusBoard,
 }
 
 /// How a session ended.
@@ -117,7 +98,7 @@ impl Uplink {
             Err(error) => return interrupted(with_causes(&error)),
         };
         let (ended_sender, ended) = bounded(1);
-        let inbox = self.inbox.clone();
+        let (control, scheduler) = (self.control.clone(), self.scheduler.clone());
         let (status, url) = (self.status.clone(), self.options.url.clone());
         let greeted = move || {
             info!("Connected to the server.");
@@ -126,7 +107,7 @@ impl Uplink {
         // Before anything is read: what follows from the hello is put at once.
         self.outbox.connected_by(Box::new(sender));
         let reader = threads::spawn("rx:server", STACK_LARGE, move || {
-            let _ = ended_sender.send(read(receiver, &inbox, greeted)); // Gone only when the agent ends.
+            let _ = ended_sender.send(read(receiver, &control, &scheduler, greeted)); // Gone only when the agent ends.
         });
         if let Err(error) = reader {
             hangup.hang_up();
@@ -155,9 +136,9 @@ impl Uplink {
         // so its reports about other agents are as outdated.
         // A server that has sent nothing left nothing behind, and may be tried each second.
         if !matches!(end, Ok((_, false))) {
-            let _ = self.inbox.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
+            let _ = self.scheduler.send(SchedulerEvent::ServerGone); // Gone only when the agent ends.
         }
-        self.inbox.control.connection_lost();
+        self.control.connection_lost();
         match end {
             Ok((StreamEnd::VersionMismatch(text), _)) => SessionEnd::Refused(text),
             Ok((StreamEnd::Closed, greeted)) => {
@@ -173,9 +154,14 @@ impl Uplink {
     }
 }
 
-/// Passes messages on until the stream ends; returns how, and whether there was any message. Calls `on_first` at the
-/// first one.
-fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) -> (StreamEnd, bool) {
+/// Passes messages on until the stream ends, and may wait for the scheduler; returns how it ended, and whether there was any
+/// message. Calls `on_first` at the first one.
+fn read(
+    mut receiver: ClientReceiver,
+    control: &ControlHub,
+    scheduler: &Sender<SchedulerEvent>,
+    on_first: impl Fn(),
+) -> (StreamEnd, bool) {
     let mut greeted = false;
     loop {
         match receiver.receive() {
@@ -185,7 +171,9 @@ fn read(mut receiver: ClientReceiver, inbox: &UplinkInbox, on_first: impl Fn()) 
                 }
                 greeted = true;
                 read_configs(&message);
-                if !inbox.put(message) {
+                if let FromServer::Response(response) = message {
+                    control.deliver(response); // The scheduler decides nothing about it, and would only make it later.
+                } else if scheduler.send(SchedulerEvent::Server(message)).is_err() {
                     return (StreamEnd::Closed, greeted);
                 }
             }

@@ -83,7 +83,7 @@ impl Wake for WakeUplink {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slots {
     states: VecDeque<WorkloadState>,
     /// Length at which only the newest state of each instance is kept.
@@ -111,18 +111,7 @@ type Waiting<T> = (T, Option<EventFd>);
 
 /// Makes the two ends.
 pub fn uplink_outbox() -> (UplinkOutbox, UplinkReader) {
-    let slots = Slots {
-        states: VecDeque::new(),
-        thin_out_at: STATES,
-        complete: false,
-        prepared: BTreeMap::new(),
-        load: None,
-        requests: VecDeque::new(),
-        cancels: VecDeque::new(),
-        requests_in_a_row: 0,
-        connected: false,
-        logs: VecDeque::new(),
-    };
+    let slots = Slots { thin_out_at: STATES, ..Slots::default() };
     let (wake, woken) = bounded(1);
     let waker = Waker::from(Arc::new(WakeUplink(wake.clone())));
     let shared = Arc::new(Shared { slots: Mutex::new(slots), sink: Mutex::default(), wake, waker });

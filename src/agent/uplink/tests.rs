@@ -54,7 +54,8 @@ impl Running {
             version,
             tags: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
             outbox: reader,
-            inbox: UplinkInbox { control, scheduler },
+            control,
+            scheduler,
             status: StatusBoard::default(),
         };
         let thread = threads::spawn("uplink", STACK_LARGE, move || {
