@@ -121,8 +121,7 @@ impl WorkloadStateStore {
 
     /// The state of an instance.
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
-        let entries = self.by_workload.get(&instance.workload)?;
-        entries.iter().find(|entry| entry.instance == *instance).map(|entry| &entry.state)
+        self.entries(&instance.workload).find(|entry| entry.instance == *instance).map(|entry| &entry.state)
     }
 
     /// Whether a workload with these dependencies may start: of each, some instance that counts has reached the state.
@@ -133,35 +132,30 @@ impl WorkloadStateStore {
         counts: impl Fn(&InstanceName) -> bool,
     ) -> bool {
         dependencies.iter().all(|(name, condition)| {
-            let mut entries = self.by_workload.get(name.as_str()).into_iter().flatten();
-            entries.any(|entry| entry.state.phase.fulfils_add(*condition) && counts(&entry.instance))
+            self.entries(name).any(|entry| entry.state.phase.fulfils_add(*condition) && counts(&entry.instance))
         })
     }
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        self.states(dependent).all(|state| state.fulfils_delete(condition))
+        self.entries(dependent).all(|entry| entry.state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        self.phases(dependent).all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
+        let mut phases = self.entries(dependent).map(|entry| entry.state.phase);
+        phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
     pub fn has_no_container(&self, workload: &str) -> bool {
-        let own =
-            self.by_workload.get(workload).into_iter().flatten().filter(|entry| entry.instance.agent == self.agent);
-        own.into_iter().all(|entry| entry.state.phase == Phase::PendingWaitingToStart)
+        let mut own = self.entries(workload).filter(|entry| entry.instance.agent == self.agent);
+        own.all(|entry| entry.state.phase == Phase::PendingWaitingToStart)
     }
 
-    fn phases(&self, workload: &str) -> impl Iterator<Item = Phase> {
-        self.states(workload).map(|state| state.phase)
-    }
-
-    fn states(&self, workload: &str) -> impl Iterator<Item = &ExecutionState> {
-        self.by_workload.get(workload).into_iter().flatten().map(|entry| &entry.state)
+    fn entries(&self, workload: &str) -> impl Iterator<Item = &Entry> {
+        self.by_workload.get(workload).into_iter().flatten()
     }
 
     fn entry(&mut self, instance: &InstanceName) -> Option<&mut Entry> {

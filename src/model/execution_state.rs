@@ -106,6 +106,11 @@ impl Phase {
         self.state() == "Pending"
     }
 
+    /// Whether the container has come to its end, well or badly.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::FailedExecFailed)
+    }
+
     /// Whether the phase fulfils a dependency with `condition`.
     ///
     /// A start that was given up counts as failed, so that an error handler does not wait for ever.

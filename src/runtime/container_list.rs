@@ -88,7 +88,7 @@ impl EngineContainer {
 
     /// When it ended, in seconds since 1970. Podman fills in the year 1 for one that never did.
     pub fn ended_at(&self) -> Option<u64> {
-        self.field("ExitedAt").as_u64().filter(|_| has_ended(&self.execution_state()))
+        self.field("ExitedAt").as_u64().filter(|_| self.execution_state().phase.has_ended())
     }
 
     /// What podman's state of the container means for its workload.
@@ -144,11 +144,6 @@ impl EngineContainer {
     pub fn is_of(&self, instance: &InstanceName) -> bool {
         self.label(LABEL_NAME).is_some_and(|name| name == instance.to_string())
     }
-}
-
-/// Whether a container in this state has come to its end.
-pub(super) fn has_ended(state: &ExecutionState) -> bool {
-    matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed)
 }
 
 #[cfg(test)]

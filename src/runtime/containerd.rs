@@ -63,7 +63,7 @@ pub fn listed(container: &EngineContainer, agent: &str) -> Option<ListedContaine
     let pid = of_state["Pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let processes = pid.map(|pid| MainProcess { container: id.clone(), pid }).into_iter().collect();
     let state = execution_state(container);
-    let finished = of_state["FinishedAt"].as_str().filter(|_| container_list::has_ended(&state));
+    let finished = of_state["FinishedAt"].as_str().filter(|_| state.phase.has_ended());
     let ended_at = finished.and_then(seconds_since_1970);
     Some(ListedContainer { id, instance, state, processes, ended_at, in_pod: false })
 }

@@ -508,7 +508,7 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
     };
     let processes: Vec<MainProcess> = ours.iter().filter_map(|container| container.process()).collect();
     // One that failed while others go on has not ended.
-    let ended = processes.is_empty() && matches!(state.phase, Phase::Succeeded | Phase::FailedExecFailed);
+    let ended = processes.is_empty() && state.phase.has_ended();
     let ended_at = ours.iter().filter_map(|container| container.ended_at()).max().filter(|_| ended);
     ListedContainer {
         id: ContainerId(instance.to_string().into()),
