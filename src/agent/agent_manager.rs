@@ -10,7 +10,7 @@ use super::events::{Overview, SchedulerEvent, WorkloadOverview};
 use super::folder_removal::remove_left;
 use super::log_stream::LogStreams;
 use super::resources::LoadSampler;
-use super::runtime_manager::{Existing, RuntimeManager};
+use super::runtime_manager::RuntimeManager;
 use super::state_checker::ListResult;
 use super::uplink_outbox::UplinkOutbox;
 use super::usage::{UsageRequests, UsageSampler};
@@ -38,7 +38,6 @@ pub struct AgentManager<C: Clock> {
     usage: UsageRequests,
     load: LoadSampler,
     load_due: Instant,
-    found: Vec<Existing>,
     /// Whether a hello has come on the present connection.
     connected: bool,
     /// Whether the last report after a hello contained all instances.
@@ -71,7 +70,6 @@ impl<C: Clock> AgentManager<C> {
             runtime,
             uplink,
             load,
-            found: Vec::new(),
             connected: false,
             all_reported: true,
             is_swept: false,
@@ -200,7 +198,7 @@ impl<C: Clock> AgentManager<C> {
             // [impl->swdd~agent-manager-receives-workload-states-of-its-workloads~1]
             SchedulerEvent::State(report) => self.runtime.reports.push_back(report),
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
-            SchedulerEvent::LoopEnded(name) => self.runtime.loop_ended(&name),
+            SchedulerEvent::LoopDone(name) => self.runtime.loop_done(&name),
             SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
             SchedulerEvent::LogEnded(number) => self.logs.ended(number),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
@@ -263,7 +261,7 @@ impl<C: Clock> AgentManager<C> {
 
     fn request_listings(&mut self, now: Instant) {
         if self.runtime.listings.are_due(now) && self.earlier_calls_ended(now) {
-            self.runtime.request_listings(&self.inbox);
+            self.runtime.listings.request(&self.runtime.context.engines, &self.inbox, now);
         }
     }
 
@@ -272,7 +270,7 @@ impl<C: Clock> AgentManager<C> {
         let is_known = listed.is_some();
         self.runtime.touch_waiting();
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
-        self.found.extend(acceptable.map(|container| (runtime.clone(), container)));
+        self.runtime.existing.extend(acceptable.map(|container| (runtime.clone(), container)));
         if self.runtime.awaits_listings {
             self.finish_hello();
         } else {
@@ -285,7 +283,7 @@ impl<C: Clock> AgentManager<C> {
     }
 
     fn take_existing(&mut self, all: bool) {
-        self.runtime.take_existing(&mut self.found, all);
+        self.runtime.take_existing(all);
         self.report();
     }
 

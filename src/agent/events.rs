@@ -26,8 +26,8 @@ pub enum SchedulerEvent {
         /// The containers, or why the engine could not list them.
         result: ListResult,
     },
-    /// The control loop of this workload has ended after a delete.
-    LoopEnded(Name),
+    /// The control loop of this workload has nothing and nothing to do.
+    LoopDone(Name),
     /// How far a control loop has prepared what it is to.
     Prepared(PreparationReport),
     /// The log with this number was sent to its end.

@@ -7,9 +7,9 @@
 
 use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
-use super::events::{PreparationReport, SchedulerEvent};
+use super::events::PreparationReport;
 use super::probes::short_info;
-use super::wish_slot::{Preparation, Surplus, Wish, WishSender, wish_slot};
+use super::wish_slot::{Preparation, Wish, WishSender, wish_slot};
 use super::workload_control_loop::{Connector, Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
@@ -23,7 +23,6 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::log_source;
 use crate::platform::threads;
 use crate::runtime::ListedContainer;
-use crossbeam_channel::Sender;
 use log::{error, info, warn};
 use next::Staged;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -175,6 +174,8 @@ pub struct RuntimeManager<C: Clock> {
     unstaged: BTreeMap<Name, Option<Instant>>,
     /// Workloads of which something may have changed that decides what is prepared.
     touched: BTreeSet<Name>,
+    /// What engines have listed and was not taken in yet.
+    pub existing: Vec<Existing>,
     /// What an earlier agent has prepared and no control loop has yet.
     found: BTreeMap<Name, (AddedWorkload, PreparedContainer)>,
 }
@@ -206,6 +207,7 @@ impl<C: Clock> RuntimeManager<C> {
             unstaged: BTreeMap::new(),
             prepare_level,
             touched: BTreeSet::new(),
+            existing: Vec::new(),
             found: BTreeMap::new(),
             context,
             facts,
@@ -215,11 +217,6 @@ impl<C: Clock> RuntimeManager<C> {
             keep_ended_since,
             records: BTreeMap::new(),
         }
-    }
-
-    /// Requests the listings that are due.
-    pub fn request_listings(&mut self, inbox: &Sender<SchedulerEvent>) {
-        self.listings.request(&self.context.engines, inbox, self.context.clock.now());
     }
 
     // ------------------------------------------------------ what is wanted
@@ -253,7 +250,7 @@ impl<C: Clock> RuntimeManager<C> {
                 warn!("Added workload '{name}' already exists. Updating without considering delete dependencies.");
             }
             None if record.live().is_none() => {
-                // A new delete retries a failed one at once. Ended means deleted.
+                // A new delete retries a failed one at once.
                 record.object.iter().for_each(|object| _ = object.wishes.put(Wish::End));
             }
             _ => {}
@@ -531,10 +528,10 @@ impl<C: Clock> RuntimeManager<C> {
         record.is_some_and(|record| record.accounts_for(instance)) || self.waits_to_start(instance).is_some()
     }
 
-    /// A control loop of this name has ended; there may be a newer one already.
-    pub fn loop_ended(&mut self, name: &Name) {
+    /// The control loop of this name has nothing: it ends, unless something was put meanwhile.
+    pub fn loop_done(&mut self, name: &Name) {
         let Some(record) = self.records.get_mut(name) else { return };
-        if record.object.take_if(|object| object.wishes.is_closed()).is_some() {
+        if record.object.take_if(|object| object.wishes.is_done()).is_some() {
             self.touched.insert(name.clone());
             self.forget_if_empty(name);
         }
@@ -546,10 +543,10 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-executes-update-delete-only-workload-operation~1]
     // [impl->swdd~agent-workload-obj-delete-command~1]
     fn end(&mut self, name: &Name) {
-        let Some(object) = self.records.get_mut(name).and_then(|record| record.object.as_mut()) else { return };
+        let Some(object) = self.object(name) else { return };
         info!("Deleting workload '{name}'.");
         object.ending = true;
-        let skipped = object.wishes.put(Wish::End).ok().flatten(); // Ended means deleted.
+        let skipped = object.wishes.put(Wish::End);
         self.reports.extend(skipped.as_ref().map(removed));
     }
 
@@ -560,21 +557,29 @@ impl<C: Clock> RuntimeManager<C> {
     fn start(&mut self, added: AddedWorkload) {
         let (name, runtime) = (added.instance.workload.clone(), added.workload.runtime.clone());
         self.check_order(&added);
+        let known = self.object(&name);
+        if known.is_some_and(|object| object.ending || object.start_again_for.as_ref() != Some(&added)) {
+            info!("Updating workload '{name}'.");
+        }
         let found = self.found.remove(&name);
-        if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
-            if object.ending || object.start_again_for.as_ref() != Some(&added) {
-                info!("Updating workload '{name}'.");
-            }
-            if object.wishes.put_found(found.clone()).is_ok()
-                && let Ok(skipped) = object.wishes.put(Wish::Run(added.clone()))
-            {
-                (object.ending, object.start_again_for) = (false, None);
-                (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
-                return self.reports.extend(skipped.as_ref().map(removed));
-            }
-        } // Else the loop ended just now; its last event is on the way.
-        self.found.extend(found.map(|found| (name, found)));
-        self.start_loop(added.instance.clone(), runtime, None, Vec::new(), Some(Wish::Run(added)));
+        let Some(object) = self.object_for(&added.instance, &runtime) else { return };
+        object.wishes.prepare(object.preparation.clone(), found);
+        let skipped = object.wishes.put(Wish::Run(added.clone()));
+        (object.ending, object.start_again_for) = (false, None);
+        (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
+        self.reports.extend(skipped.as_ref().map(removed));
+    }
+
+    fn object(&mut self, name: &Name) -> Option<&mut WorkloadObject> {
+        self.records.get_mut(name)?.object.as_mut()
+    }
+
+    /// That of the workload; a control loop is started for this instance when there is none.
+    fn object_for(&mut self, instance: &InstanceName, runtime: &Name) -> Option<&mut WorkloadObject> {
+        if self.object(&instance.workload).is_none() {
+            self.start_loop(instance.clone(), runtime.clone(), None);
+        }
+        self.object(&instance.workload)
     }
 
     /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
@@ -585,7 +590,7 @@ impl<C: Clock> RuntimeManager<C> {
         if is_waiting && object.start_again_for.is_none() {
             return None; // What it may have was never started.
         }
-        self.context.engines.get(&object.runtime).map(|source| (source.connect)())
+        self.context.connector(&object.runtime)
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]
@@ -598,32 +603,18 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    /// Starts the control loop of a workload.
+    /// Starts the control loop of a workload, with a container of an earlier life if there is one.
     // [impl->swdd~agent-create-workload~1]
     // [impl->swdd~agent-resume-workload~2]
-    fn start_loop(
-        &mut self,
-        instance: InstanceName,
-        runtime: Name,
-        held: Option<Held>,
-        surplus: Vec<Surplus>,
-        wish: Option<Wish>,
-    ) {
+    fn start_loop(&mut self, instance: InstanceName, runtime: Name, held: Option<Held>) {
         let (wishes, slot) = wish_slot();
-        let workload = wish.as_ref().and_then(Wish::added).map(|added| added.workload.clone());
-        let serves = held.as_ref().filter(|_| wish.is_none()).and_then(|held| held.serves.clone());
-        let start_again_for = serves.map(|(added, _)| added);
-        let (context, random, creates) = (self.context.clone(), self.random.fork(), held.is_none());
-        let ending = matches!(wish, Some(Wish::End)) || (wish.is_none() && creates);
-        let control_loop = WorkloadControlLoop::new(instance.clone(), held, context, random, slot);
+        let start_again_for = held.as_ref().and_then(|held| held.serves.clone()).map(|(added, _)| added);
+        let (context, random, ending) = (self.context.clone(), self.random.fork(), held.is_none());
+        let control_loop = WorkloadControlLoop::new(instance.clone(), runtime.clone(), held, context, random, slot);
         let name = instance.workload.clone();
-        // The other end is still here.
-        let _ = wishes.put_surplus(surplus);
-        let _ = wishes.put_found(self.found.remove(&name));
-        wish.into_iter().for_each(|wish| _ = wishes.put(wish));
         let started = (self.run_loop)(&name, Box::new(control_loop));
         let shown = instance.clone();
-        let (preparation, prepared) = (None, None);
+        let (workload, preparation, prepared) = (None, None, None);
         let object =
             WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
         let record = self.records.entry(name.clone()).or_default();
@@ -631,12 +622,16 @@ impl<C: Clock> RuntimeManager<C> {
         let Err((error, control_loop)) = started else { return };
         error!("No thread can be started for workload '{name}', trying again: '{error}'");
         self.unstarted.insert(name.clone(), control_loop);
-        if ending && creates {
-            record.note = format!("{PREPARE_PREFIX}no thread can be started: {error}");
-            return self.reports.extend(self.waits_to_start(&shown));
-        }
-        // The container of an adopted workload may be in any state; no loop controls it.
-        let phase = if creates { Phase::PendingStarting } else { Phase::FailedUnknown };
+        let is_to_run = record.wanted.as_ref().is_some_and(|wanted| wanted.instance == shown);
+        let phase = match record.waits {
+            Waits::No if ending && is_to_run => Phase::PendingStarting,
+            _ if ending => {
+                record.note = format!("{PREPARE_PREFIX}no thread can be started: {error}");
+                return self.reports.extend(self.waits_to_start(&shown));
+            }
+            // The container of an adopted workload may be in any state; no loop controls it.
+            _ => Phase::FailedUnknown,
+        };
         let info = format!("No thread can be started for it, trying again: {error}");
         self.reports.push_back(WorkloadState::new(shown, ExecutionState::with_info(phase, info)));
     }
@@ -673,8 +668,9 @@ impl Record {
         // The end of what was to be prepared is reported by its control loop, unless a new one takes its place.
         let ordered = self.object.as_ref().filter(|_| new.is_none());
         let is_prepared = |gone: &InstanceName| {
-            let preparation = ordered.and_then(|object| Some((object, object.preparation.as_ref()?)));
-            preparation.is_some_and(|(object, one)| one.added.instance == *gone && object.wishes.report_end(gone))
+            let prepares =
+                |object: &&WorkloadObject| object.preparation.as_ref().map(|one| &one.added.instance) == Some(gone);
+            ordered.filter(prepares).map(|object| object.wishes.report_end(gone)).is_some()
         };
         let ended = waited.into_iter().chain(named).filter(|gone| is_gone(gone) && !is_prepared(gone));
         ended.map(|ended| removed(&ended)).collect()

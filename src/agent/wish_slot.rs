@@ -65,8 +65,8 @@ pub enum SlotEvent {
     Wish,
     /// What is to be prepared has changed.
     Preparation,
-    /// These containers are to be removed.
-    Surplus(Vec<Surplus>),
+    /// There are containers to be removed, which stay in the slot until [`WishSlot::take_surplus`].
+    Surplus,
     /// An engine call has ended.
     Called(Called),
     /// This prepared container was removed or started by somebody else.
@@ -76,10 +76,6 @@ pub enum SlotEvent {
     /// The newest result of a probe.
     Probed(ProbeReport),
 }
-
-/// The control loop has ended; nothing was put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoopEnded;
 
 /// Puts wishes for one workload. The control loop ends when this is dropped.
 pub struct WishSender {
@@ -116,7 +112,8 @@ struct Slot {
     events: VecDeque<SlotEvent>,
     /// Counts watches, so that a late state of an earlier one is recognised.
     watch: u64,
-    closed: bool,
+    /// The control loop has nothing, and nothing was put since it has said so.
+    is_done: bool,
     /// The sender is gone.
     abandoned: bool,
     /// Of the start that is under way.
@@ -160,12 +157,6 @@ impl Slot {
         self.wish.as_ref().and_then(Wish::added).is_some_and(|added| added.instance == *instance)
     }
 
-    fn find(&mut self, found: Option<(AddedWorkload, PreparedContainer)>) {
-        if found.is_some() {
-            (self.found, self.preparation_is_new) = (found, true);
-        }
-    }
-
     fn cancel_call(&self) {
         if let Some(cancel) = &self.cancel {
             cancel.set();
@@ -176,72 +167,51 @@ impl Slot {
 impl WishSender {
     /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
     /// control loop starts nothing of it, and removes what it had prepared.
-    ///
-    /// # Errors
-    /// [`LoopEnded`] when nobody will take it: start a new loop.
-    pub fn put(&self, wish: Wish) -> Result<Option<InstanceName>, LoopEnded> {
-        let mut slot = self.shared.slot.lock();
-        if slot.closed {
-            return Err(LoopEnded);
-        }
-        slot.cancel_call();
-        let replaced = slot.wish.replace(wish);
-        slot.is_new = true;
-        let skipped = replaced.as_ref().and_then(Wish::added).map(|added| added.instance.clone());
-        let skipped = skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance));
-        drop(slot);
-        self.shared.wake();
-        Ok(skipped)
-    }
-
-    /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier agent has prepared.
-    ///
-    /// # Errors
-    /// [`LoopEnded`] when nobody will prepare it: start a new loop.
-    pub fn prepare(
-        &self,
-        preparation: Option<Preparation>,
-        found: Option<(AddedWorkload, PreparedContainer)>,
-    ) -> Result<(), LoopEnded> {
+    pub fn put(&self, wish: Wish) -> Option<InstanceName> {
         self.change(|slot| {
-            (slot.preparation, slot.preparation_is_new) = (preparation, true);
-            slot.find(found);
+            slot.cancel_call();
+            let replaced = slot.wish.replace(wish);
+            slot.is_new = true;
+            let skipped = replaced.as_ref().and_then(Wish::added).map(|added| added.instance.clone());
+            skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance))
         })
     }
 
-    /// Gives the control loop what an earlier agent has prepared.
-    pub fn put_found(&self, found: Option<(AddedWorkload, PreparedContainer)>) -> Result<(), LoopEnded> {
-        self.change(|slot| slot.find(found))
+    /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier agent has prepared.
+    pub fn prepare(&self, preparation: Option<Preparation>, found: Option<(AddedWorkload, PreparedContainer)>) {
+        self.change(|slot| {
+            (slot.preparation, slot.preparation_is_new) = (preparation, true);
+            if found.is_some() {
+                slot.found = found;
+            }
+        });
     }
 
     /// Gives the control loop containers to remove.
-    pub fn put_surplus(&self, surplus: Vec<Surplus>) -> Result<(), LoopEnded> {
+    pub fn put_surplus(&self, surplus: Vec<Surplus>) {
         self.change(|slot| {
             let started = surplus.iter().filter(|one| !one.is_unused);
             slot.held.extend(started.map(|one| one.instance.clone()));
             slot.surplus.extend(surplus);
-        })
+        });
     }
 
-    /// Lets the control loop report the end of an instance that was to be prepared. Returns whether it will.
-    pub fn report_end(&self, instance: &InstanceName) -> bool {
-        let end = |slot: &mut Slot| {
+    /// Lets the control loop report the end of an instance that was to be prepared.
+    pub fn report_end(&self, instance: &InstanceName) {
+        self.change(|slot| {
             slot.held.insert(instance.clone());
             slot.ended.push(instance.clone());
             slot.preparation_is_new = true;
-        };
-        self.change(end).is_ok()
+        });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Slot)) -> Result<(), LoopEnded> {
+    fn change<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
         let mut slot = self.shared.slot.lock();
-        if slot.closed {
-            return Err(LoopEnded);
-        }
-        change(&mut slot);
+        slot.is_done = false;
+        let changed = change(&mut slot);
         drop(slot);
         self.shared.wake();
-        Ok(())
+        changed
     }
 
     /// Whether the control loop has, or is to start, something of this instance and will report its end.
@@ -250,9 +220,9 @@ impl WishSender {
         slot.wants(instance) || slot.held.contains(instance)
     }
 
-    /// Whether the control loop has ended.
-    pub fn is_closed(&self) -> bool {
-        self.shared.slot.lock().closed
+    /// Whether the control loop has nothing and nothing to do, so that this may be dropped.
+    pub fn is_done(&self) -> bool {
+        self.shared.slot.lock().is_done
     }
 }
 
@@ -274,7 +244,7 @@ impl WishSlot {
             return Some(SlotEvent::Wish);
         }
         if !slot.surplus.is_empty() {
-            return Some(SlotEvent::Surplus(std::mem::take(&mut slot.surplus)));
+            return Some(SlotEvent::Surplus);
         }
         slot.events.pop_front()
     }
@@ -284,25 +254,26 @@ impl WishSlot {
         self.shared.slot.lock().wish.as_ref().and_then(Wish::added).map(read)
     }
 
-    /// Takes the newest wish; the control loop holds what that is about instead of `removed`, whose end it reports.
-    pub fn take(&self, removed: Option<&InstanceName>) -> Option<Wish> {
+    /// Takes the newest wish, and returns what is to run; the control loop holds that instead of `removed`, whose end it
+    /// reports.
+    pub fn take(&self, removed: Option<&InstanceName>) -> Option<AddedWorkload> {
         self.take_if(removed, |_| true)
     }
 
     /// [`Self::take`] if the newest wish `fits`. One that came since [`Self::peek`] may not; it is announced by itself.
-    pub fn take_if(&self, removed: Option<&InstanceName>, fits: impl FnOnce(&Wish) -> bool) -> Option<Wish> {
+    pub fn take_if(&self, removed: Option<&InstanceName>, fits: impl FnOnce(&Wish) -> bool) -> Option<AddedWorkload> {
         let mut slot = self.shared.slot.lock();
         if !slot.wish.as_ref().is_none_or(fits) {
             return None;
         }
         slot.is_new = false;
         removed.into_iter().for_each(|removed| _ = slot.held.remove(removed));
-        let wish = slot.wish.take();
-        slot.held.extend(wish.as_ref().and_then(Wish::added).map(|added| added.instance.clone()));
-        wish
+        let Some(Wish::Run(added)) = slot.wish.take() else { return None };
+        slot.held.insert(added.instance.clone());
+        Some(added)
     }
 
-    /// Containers to remove which came since [`Self::next`].
+    /// Containers to remove.
     pub fn take_surplus(&self) -> Vec<Surplus> {
         std::mem::take(&mut self.shared.slot.lock().surplus)
     }
@@ -395,12 +366,12 @@ impl WishSlot {
         self.shared.slot.lock().abandoned
     }
 
-    /// Refuses everything from now on if there is nothing to do; returns whether it does.
-    pub fn close_if_empty(&self) -> bool {
+    /// The control loop has nothing; it is done if it has nothing to do either. Returns whether that is new.
+    pub fn done_if_empty(&self) -> bool {
         let mut slot = self.shared.slot.lock();
         let has_nothing_to_do = slot.wish.is_none() && slot.surplus.is_empty() && slot.ended.is_empty();
-        slot.closed = has_nothing_to_do && slot.preparation.is_none() && slot.found.is_none();
-        slot.closed
+        let is_done = has_nothing_to_do && slot.preparation.is_none() && slot.found.is_none();
+        is_done && !std::mem::replace(&mut slot.is_done, true)
     }
 
     /// Takes the end of an engine call.
@@ -416,15 +387,6 @@ impl WishSlot {
         if slot.is_new {
             slot.cancel_call();
         }
-    }
-}
-
-impl Drop for WishSlot {
-    fn drop(&mut self) {
-        let mut slot = self.shared.slot.lock();
-        slot.closed = true;
-        slot.wish = None;
-        slot.surplus.clear();
     }
 }
 
@@ -448,8 +410,7 @@ mod tests {
     }
 
     fn taken(slot: &WishSlot, removed: &str) -> Option<String> {
-        let wish = slot.take(Some(&instance(removed)))?;
-        Some(wish.added().map_or("end".to_owned(), |added| added.workload.runtime_config.to_string()))
+        slot.take(Some(&instance(removed))).map(|added| added.workload.runtime_config.to_string())
     }
 
     fn observed(slot: &WishSlot) -> Option<Phase> {
@@ -468,17 +429,17 @@ mod tests {
     #[test]
     fn only_the_newest_wish_counts_and_each_instance_that_was_skipped_is_named_once() {
         let (sender, slot) = wish_slot();
-        assert_eq!(sender.put(run("a")), Ok(None));
-        assert_eq!(sender.put(run("a")), Ok(None), "the same instance in another way");
-        assert_eq!(sender.put(run("b")), Ok(Some(instance("a"))));
+        assert_eq!(sender.put(run("a")), None);
+        assert_eq!(sender.put(run("a")), None, "the same instance in another way");
+        assert_eq!(sender.put(run("b")), Some(instance("a")));
         assert!(sender.accounts_for(&instance("b")) && !sender.accounts_for(&instance("a")));
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert!(slot.next().is_none(), "it is announced once");
         assert_eq!(taken(&slot, "").as_deref(), Some("b"));
-        assert_eq!(sender.put(run("b")), Ok(None));
-        assert_eq!(sender.put(Wish::End), Ok(None), "the loop has this instance and reports its end");
+        assert_eq!(sender.put(run("b")), None);
+        assert_eq!(sender.put(Wish::End), None, "the loop has this instance and reports its end");
         assert!(sender.accounts_for(&instance("b")));
-        assert_eq!(taken(&slot, "b").as_deref(), Some("end"));
+        assert_eq!(taken(&slot, "b"), None);
         assert!(!sender.accounts_for(&instance("b")));
     }
 
@@ -493,7 +454,7 @@ mod tests {
         second(ExecutionState::plain(Phase::Running));
         second(ExecutionState::plain(Phase::Succeeded));
         first(ExecutionState::plain(Phase::Running));
-        sender.put(run("a")).unwrap();
+        sender.put(run("a"));
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert_eq!(observed(&slot), Some(Phase::Succeeded));
         second(ExecutionState::plain(Phase::Running));
@@ -525,15 +486,15 @@ mod tests {
     #[test]
     fn a_wish_that_came_since_the_slot_was_read_is_not_taken_for_that_one_and_announced() {
         let (sender, slot) = wish_slot();
-        sender.put(run("a")).unwrap();
+        sender.put(run("a"));
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         let is_first = |wish: &Wish| wish.added().is_some_and(|added| added.instance == instance("a"));
         for newer in [run("b"), Wish::End] {
-            sender.put(newer).unwrap();
+            sender.put(newer);
             assert!(slot.take_if(None, is_first).is_none());
             assert!(matches!(slot.next(), Some(SlotEvent::Wish)), "it is announced although the earlier one was seen");
         }
-        sender.put(run("a")).unwrap();
+        sender.put(run("a"));
         assert!(slot.take_if(None, is_first).is_some());
         assert!(slot.next().is_none());
     }
@@ -550,26 +511,28 @@ mod tests {
         slot.begin_watch()(ExecutionState::plain(Phase::Running));
         let first = begin();
         assert!(!is_readable(&first));
-        sender.put(Wish::End).unwrap();
+        sender.put(Wish::End);
         assert!(is_readable(&first));
         assert!(is_readable(&begin()), "the wish was not seen yet");
         assert!(matches!(slot.next(), Some(SlotEvent::Wish)));
         assert!(!is_readable(&begin()), "the wish was seen");
         let last = begin();
         slot.set_cancel(None);
-        sender.put(Wish::End).unwrap();
+        sender.put(Wish::End);
         assert!(!is_readable(&last));
     }
 
     #[test]
     fn a_loop_ends_only_when_no_wish_was_missed() {
         let (sender, slot) = wish_slot();
-        sender.put(Wish::End).unwrap();
-        assert!(!slot.close_if_empty());
-        assert_eq!(taken(&slot, "").as_deref(), Some("end"));
+        sender.put(Wish::End);
+        assert!(!slot.done_if_empty());
+        assert_eq!(taken(&slot, ""), None);
         slot.begin_watch()(ExecutionState::plain(Phase::Running));
-        assert!(slot.close_if_empty() && sender.is_closed());
-        assert_eq!(sender.put(Wish::End), Err(LoopEnded));
+        assert!(slot.done_if_empty() && sender.is_done());
+        assert!(!slot.done_if_empty(), "it says so once");
+        sender.put(Wish::End);
+        assert!(!sender.is_done());
         assert!(!slot.owner_gone());
         let reply = slot.begin_watch();
         drop(sender);

@@ -1,7 +1,7 @@
 //! Runs one workload: create, retry, restart, resume, update, delete.
 //!
-//! Thread: `wl:<name>`, one per workload; ends when nothing of the workload is left and nothing is wanted, or
-//! when the agent drops the sender of its wishes.
+//! Thread: `wl:<name>`, one per workload; says when nothing of the workload is left and nothing is wanted, and ends when
+//! the sender of its wishes is dropped.
 //! Owns: all containers of the workload, attempts, the time of the next attempt, the
 //! workload's folders below the run folder, its control interface.
 //! Takes: the newest wish of the scheduler, states of the state checker, a free start slot.
@@ -21,7 +21,7 @@ use super::folder_removal::remove_folder;
 use super::probes::Probes;
 use super::start_slots::{SlotRequest, StartSlots};
 use super::state_checker::WatchCommand;
-use super::wish_slot::{Preparation, SlotEvent, Wish, WishSlot};
+use super::wish_slot::{Preparation, SlotEvent, WishSlot};
 use crate::limits::REMOVAL_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
@@ -36,7 +36,7 @@ use crossbeam_channel::{Select, Sender, never};
 use log::{info, warn};
 use preparation::Prepared;
 use readiness::InstanceLifecycle;
-use start::{Calling, Kind};
+use start::Calling;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,9 +83,15 @@ pub struct LoopContext<C> {
     pub probes: Arc<dyn Probes>,
 }
 
+impl<C> LoopContext<C> {
+    /// What makes the calls of the engine that has the containers of this runtime.
+    pub fn connector(&self, runtime: &Name) -> Option<Connector> {
+        self.engines.get(runtime).map(|source| (source.connect)())
+    }
+}
+
 /// A container of an earlier life of the agent.
 pub struct Held {
-    pub runtime: Name,
     pub id: ContainerId,
     /// For what it is not removed when that is to run: it goes on as it is (`true`), or has ended and is started again.
     pub serves: Option<(AddedWorkload, bool)>,
@@ -174,7 +180,7 @@ pub enum Step {
     Worked,
     /// There was nothing to do.
     Idle,
-    /// The loop has ended.
+    /// The sender of its wishes is gone, so the loop has ended.
     Ended,
 }
 
@@ -182,6 +188,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// It holds nothing of `instance` yet, or a container of an earlier life.
     pub fn new(
         instance: InstanceName,
+        runtime: Name,
         held: Option<Held>,
         context: LoopContext<C>,
         random: fastrand::Rng,
@@ -189,10 +196,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
     ) -> Self {
         let restarts = RestartBackoff::new(context.restart_backoff, None);
         let is_empty = held.is_none();
-        let (mut runtime, mut container, mut serves) = (Name::default(), None, None);
+        let (mut container, mut serves) = (None, None);
         if let Some(held) = held {
             slot.hold(&instance);
-            (runtime, container, serves) = (held.runtime, Some(held.id), held.serves);
+            (container, serves) = (Some(held.id), held.serves);
         }
         Self {
             context,
@@ -231,9 +238,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 Step::Idle => {
                     stack.iter().for_each(OwnStack::give_back_unused);
                     self.wait();
-                    if self.slot.owner_gone() {
-                        return;
-                    }
                 }
             }
         }
@@ -243,6 +247,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub fn step(&mut self) -> Step {
         let _source = log_source(self.instance.workload.clone());
         let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.context.clock.now());
+        if self.slot.owner_gone() {
+            return Step::Ended;
+        }
         if let Some(event) = self.slot.next() {
             self.on_event(event);
         } else if is_due(self.stage_due()) {
@@ -254,7 +261,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
         } else if !self.prepare() {
             return Step::Idle;
         }
-        self.end_if_done()
+        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
+        if !has_containers && self.slot.done_if_empty() {
+            let name = self.instance.workload.clone();
+            let _ = self.context.reports.send(SchedulerEvent::LoopDone(name)); // Gone only at the end.
+        }
+        Step::Worked
     }
 
     /// When the loop wants to act by itself.
@@ -286,12 +298,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         match event {
             SlotEvent::Wish => self.on_wish(),
             SlotEvent::Preparation => self.on_preparation(),
-            SlotEvent::Surplus(found) => {
-                self.add_surplus(found);
-                if let Stage::WaitingForSlot(_) = self.stage {
-                    self.begin_start();
-                }
-            }
+            SlotEvent::Surplus => self.take_surplus(),
             SlotEvent::Called(called) => self.on_called(called),
             SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
             SlotEvent::Observed(state) => self.on_observed(state),
@@ -316,19 +323,17 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Follows the newest wish. What is there is removed first, unless the wish is about that.
     fn on_wish(&mut self) {
-        if let Stage::Calling(calling) = &self.stage
-            && calling.kind != Kind::Preparation
-        {
+        if matches!(self.stage, Stage::Calling(_)) && !self.starts_next() {
             return; // It has cancelled the call, and is followed when that ends.
         }
         if self.is_empty {
             return self.follow_wish();
         }
-        let serves = self.serves.take();
-        let is_served = |wish: &Wish| serves.is_some() && wish.added() == serves.as_ref().map(|(added, _)| added);
-        if let Some(Wish::Run(added)) = self.slot.take_if(Some(&self.instance), is_served) {
+        if let Some((served, goes_on)) = self.serves.take()
+            && let Some(added) = self.slot.take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
+        {
             self.take(added);
-            return match self.container.take_if(|_| serves.is_some_and(|(_, goes_on)| goes_on)) {
+            return match self.container.take_if(|_| goes_on) {
                 // [impl->swdd~agent-workload-control-loop-executes-resume~1]
                 Some(id) => self.adopt(id),
                 None => {
@@ -345,7 +350,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Starts what is wanted; nothing of the workload is there.
     fn follow_wish(&mut self) {
-        if let Some(Wish::Run(added)) = self.slot.take(None) {
+        if let Some(added) = self.slot.take(None) {
             self.create(added);
         }
     }
@@ -355,16 +360,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.take(added);
         self.report(ExecutionState::starting_triggered());
         self.begin_start();
-    }
-
-    fn end_if_done(&mut self) -> Step {
-        let has_containers = !self.is_empty || !self.removal.is_empty() || self.next.is_some();
-        if has_containers || !self.slot.close_if_empty() {
-            return Step::Worked;
-        }
-        let name = self.instance.workload.clone();
-        let _ = self.context.reports.send(SchedulerEvent::LoopEnded(name)); // Gone only at the end.
-        Step::Ended
     }
 
     /// Goes on with a container of an earlier life of the agent.
@@ -447,7 +442,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn control_folder(&self, instance: &InstanceName) -> PathBuf {
-        self.context.calls.folder.join(instance.folder()).join(control_interface::FOLDER)
+        self.folder(instance).join(control_interface::FOLDER)
     }
 
     // ---------------------------------------------------------------- helpers
@@ -458,15 +453,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     fn connector(&self) -> Option<Connector> {
-        self.source().map(|source| (source.connect)())
+        self.context.connector(&self.runtime)
     }
 
-    fn folder(&self) -> PathBuf {
-        self.context.calls.folder.join(self.instance.folder())
+    fn folder(&self, instance: &InstanceName) -> PathBuf {
+        self.context.calls.folder.join(instance.folder())
     }
 
     fn files_folder(&self) -> PathBuf {
-        self.folder().join("files")
+        self.folder(&self.instance).join("files")
     }
 
     fn remove_folder(&self, folder: &Path) {

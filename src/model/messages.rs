@@ -178,7 +178,7 @@ pub struct WorkloadPlan {
 }
 
 /// A workload to run, with the name of the instance.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AddedWorkload {
     /// Which instance.
     pub instance: InstanceName,

@@ -238,7 +238,7 @@ fn messages_for_what_is_not_there_change_nothing() {
     let mut rig = Rig::new();
     rig.agent.receive(FromServer::LogsCancel { request_id: "w@1".to_owned() });
     rig.agent.receive(FromServer::WorkloadStates(vec![]));
-    rig.agent.manager.on_event(SchedulerEvent::LoopEnded("nobody".into()));
+    rig.agent.manager.on_event(SchedulerEvent::LoopDone("nobody".into()));
     rig.agent.run();
     assert!(rig.sent().is_empty());
 }

@@ -7,7 +7,7 @@ use super::next::{is_prepared, surplus_of};
 use super::{Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::probes::short_info;
-use crate::agent::wish_slot::{Surplus, Wish};
+use crate::agent::wish_slot::Surplus;
 use crate::agent::workload_control_loop::Held;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::lifecycle::Check;
@@ -59,15 +59,15 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Takes in containers that listings showed, as far as no object accounts for them: what serves a wanted workload goes
     /// on, the others go before that is started, or when their users let them. Before `all` engines have listed only
-    /// workloads that run as they should go on, and the rest stays in `found`.
-    pub fn take_existing(&mut self, found: &mut Vec<Existing>, all: bool) {
+    /// workloads that run as they should go on, and the rest waits.
+    pub fn take_existing(&mut self, all: bool) {
         // What others are is known when all is known that is wanted.
         let is_wanted = |(_, container): &Existing| {
             self.records.get(&container.instance.workload).is_some_and(|record| record.wanted.is_some())
         };
-        let (candidates, others): (Vec<Existing>, Vec<Existing>) =
-            found.drain(..).partition(|existing| all || is_wanted(existing));
-        *found = others;
+        let existing = std::mem::take(&mut self.existing).into_iter();
+        let (candidates, others) = existing.partition(|existing| all || is_wanted(existing));
+        self.existing = others;
         for (name, mut candidates) in self.unaccounted(candidates) {
             let record = self.records.get(&name);
             let has_loop = record.is_some_and(|record| record.object.is_some());
@@ -78,7 +78,7 @@ impl<C: Clock> RuntimeManager<C> {
                 is_it && container.state.phase == Phase::Running
             };
             if !all && (has_loop || !is_active || !candidates.iter().any(serves)) {
-                found.extend(candidates);
+                self.existing.extend(candidates);
             } else if has_loop {
                 let mut surplus = self.take_prepared(&name, None, &mut candidates);
                 surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
@@ -111,8 +111,7 @@ impl<C: Clock> RuntimeManager<C> {
     }
 
     fn noted(&self, (runtime, container): &Existing) -> Noted {
-        let Some(source) = self.context.engines.get(runtime) else { return Noted::No };
-        let connector = (source.connect)();
+        let Some(connector) = self.context.connector(runtime) else { return Noted::No };
         if connector.is_noted(&container.instance, &container.id) {
             Noted::Runs
         } else if is_prepared(&*connector, container) {
@@ -124,8 +123,8 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Whether a container is left as it is when this is wanted.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
-        let ended = matches!(container.state.phase, Phase::Succeeded | Phase::FailedExecFailed);
-        let is_kept = |since: u64| ended && container.ended_at.is_some_and(|at| at >= since);
+        let is_kept =
+            |since: u64| container.state.phase.has_ended() && container.ended_at.is_some_and(|at| at >= since);
         let stays_ended = self.keep_ended_since.is_some_and(is_kept);
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
@@ -136,51 +135,54 @@ impl<C: Clock> RuntimeManager<C> {
     fn adopt(&mut self, name: &Name, wanted: Option<&AddedWorkload>, is_active: bool, mut candidates: Vec<Existing>) {
         let _source = log_source(name.clone());
         let mut surplus = self.take_prepared(name, wanted, &mut candidates);
-        let Some((runtime, container)) = take_best(&mut candidates, wanted) else {
-            return self.remove(surplus);
-        };
+        if let Some((runtime, container)) = take_best(&mut candidates, wanted) {
+            self.take_over(wanted, is_active, runtime, container);
+        }
         surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
-        let id = container.id.clone();
-        let held = |serves| Some(Held { runtime: runtime.clone(), id, serves });
+        self.remove(surplus);
+    }
+
+    /// Goes on with this container, starts it again, or replaces or deletes it.
+    fn take_over(
+        &mut self,
+        wanted: Option<&AddedWorkload>,
+        is_active: bool,
+        runtime: Name,
+        container: ListedContainer,
+    ) {
+        let (name, id) = (container.instance.workload.clone(), container.id.clone());
+        let held = |serves| Some(Held { id, serves });
         self.unsettled.insert(name.clone());
         let Some(added) = wanted else {
             info!("Deleting existing workload '{name}', which is not needed.");
-            return self.start_loop(container.instance, runtime.clone(), held(None), surplus, None);
+            return self.start_loop(container.instance, runtime.clone(), held(None));
         };
         // [impl->swdd~agent-existing-workloads-resume-existing~2]
         if is_active && self.stays(added, &runtime, &container) {
             info!("Resuming workload '{name}'");
-            self.check_order(added);
             // Others may wait for it or depend on it already.
             let state = adopted_state(&added.workload, container.state);
             self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
-            let (held, wish) = (held(Some((added.clone(), true))), Some(Wish::Run(added.clone())));
-            return self.start_loop(added.instance.clone(), runtime.clone(), held, surplus, wish);
+            self.start_loop(container.instance, runtime.clone(), held(Some((added.clone(), true))));
+            return self.start(added.clone());
         }
         let reuse = is_active
             && is_unchanged(added, &runtime, &container)
             && container.state.phase == Phase::Succeeded
-            && self.can_start_again(&runtime);
+            && self.context.connector(&runtime).is_some_and(|connector| connector.can_start_again());
         // [impl->swdd~agent-existing-workloads-replace-updated~2]
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         let held = held(reuse.then(|| (added.clone(), false)));
-        self.start_loop(container.instance, runtime.clone(), held, surplus, None);
+        self.start_loop(container.instance, runtime.clone(), held);
     }
 
-    /// Gives containers to remove to the control loop of their workload, or to one made for that.
+    /// Gives containers of a workload to its control loop to remove, or to one made for that.
     fn remove(&mut self, surplus: Vec<Surplus>) {
-        for one in surplus {
-            let (instance, runtime) = (one.instance.clone(), one.runtime.clone());
-            let object = self.records.get(&instance.workload).and_then(|record| record.object.as_ref());
-            if object.is_none_or(|object| object.wishes.put_surplus(vec![one.clone()]).is_err()) {
-                self.start_loop(instance, runtime, None, vec![one], Some(Wish::End));
-            }
+        let Some(first) = surplus.first() else { return };
+        if let Some(object) = self.object_for(&first.instance, &first.runtime) {
+            object.wishes.put_surplus(surplus);
         }
-    }
-
-    fn can_start_again(&self, runtime: &Name) -> bool {
-        self.context.engines.get(runtime).is_some_and(|source| (source.connect)().can_start_again())
     }
 }
 

@@ -119,7 +119,8 @@ impl Listings {
 
     // [impl->swdd~agent-existing-workloads-finds-list~1]
     // [impl->swdd~agent-facade-forwards-list-reusable-workloads-call~1]
-    pub(super) fn request(&mut self, engines: &Engines, inbox: &Sender<SchedulerEvent>, now: Instant) {
+    /// Requests the listings that are due.
+    pub fn request(&mut self, engines: &Engines, inbox: &Sender<SchedulerEvent>, now: Instant) {
         if !self.is_over {
             self.first_until.get_or_insert(now + FIRST_LISTING_MAX);
         }

@@ -245,22 +245,13 @@ impl<C: Clock> RuntimeManager<C> {
                 self.note(&name, String::new());
             }
             let found = self.found.remove(&name);
-            if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
-                if object.preparation == wanted && found.is_none() {
-                    continue;
-                }
-                if object.wishes.prepare(wanted.clone(), found.clone()).is_ok() {
-                    (object.preparation, object.prepared) = (wanted, None);
-                    continue;
-                }
-            }
-            let first = wanted.as_ref().map(|wanted| &wanted.added).or(found.as_ref().map(|(added, _)| added)).cloned();
-            self.found.extend(found.map(|found| (name.clone(), found)));
-            let Some(AddedWorkload { instance, workload }) = first else { continue };
-            self.start_loop(instance, workload.runtime.clone(), None, Vec::new(), None);
-            if let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) {
-                _ = object.wishes.prepare(wanted.clone(), None); // It is still there.
-                object.preparation = wanted;
+            let object = match wanted.as_ref().map(|wanted| &wanted.added).or(found.as_ref().map(|(added, _)| added)) {
+                Some(AddedWorkload { instance, workload }) => self.object_for(instance, &workload.runtime),
+                None => self.object(&name),
+            };
+            if let Some(object) = object.filter(|object| object.preparation != wanted || found.is_some()) {
+                object.wishes.prepare(wanted.clone(), found);
+                (object.preparation, object.prepared) = (wanted, None);
             }
         }
     }
@@ -271,7 +262,7 @@ impl<C: Clock> RuntimeManager<C> {
         // What is staged is shown by the server.
         let is_shown = self.staged_of(&name).is_none_or(|staged| self.is_carried_out(staged));
         let note = if is_shown { report.note.clone() } else { String::new() };
-        let Some(object) = self.records.get_mut(&name).and_then(|record| record.object.as_mut()) else { return };
+        let Some(object) = self.object(&name) else { return };
         if object.preparation.as_ref().is_some_and(|wanted| wanted.added == report.added) {
             object.prepared = Some(report.clone());
             self.note(&name, note);
@@ -359,13 +350,12 @@ impl<C: Clock> RuntimeManager<C> {
             let waits = ["created", "configured", "initialized"];
             let (state, instance) = (&container.state, &container.instance);
             let is_waiting = waits.iter().any(|text| text.eq_ignore_ascii_case(&state.additional_info));
-            let source = self.context.engines.get(runtime);
-            let Some(source) = source.filter(|_| state.phase == Phase::PendingStarting && is_waiting) else {
+            let connector = self.context.connector(runtime);
+            let Some(connector) = connector.filter(|_| state.phase == Phase::PendingStarting && is_waiting) else {
                 return true;
             };
             let staged = staged.as_ref().filter(|staged| staged.instance == *instance);
             let Some(added) = staged.or(wanted) else { return true };
-            let connector = (source.connect)();
             let text = connector.prepared_record(instance);
             let is_wanted = *instance == added.instance && *runtime == added.workload.runtime;
             let is_initialised = state.additional_info.eq_ignore_ascii_case("initialized");

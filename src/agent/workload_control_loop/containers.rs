@@ -12,7 +12,7 @@ use crate::agent::engine_call::{CallDone, CallResult};
 use crate::agent::events::send_state;
 use crate::agent::probes::prober::notify_socket_path;
 use crate::agent::start_slots::SlotRequest;
-use crate::agent::wish_slot::{Surplus, Wish};
+use crate::agent::wish_slot::Surplus;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::AddedWorkload;
 use crate::model::names::{InstanceName, Name};
@@ -110,7 +110,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Containers that are too many. They are removed as soon as the loop does nothing else.
-    pub(super) fn add_surplus(&mut self, mut found: Vec<Surplus>) {
+    pub(super) fn take_surplus(&mut self) {
+        let mut found = self.slot.take_surplus();
         let runtime = self.wanted.as_ref().map(|workload| &workload.runtime);
         // An old listing may show the container that is ours by now.
         found.retain(|one| Some(&one.runtime) != runtime || self.container.as_ref() != Some(&one.id));
@@ -270,7 +271,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         // Otherwise it comes back, and what is prepared for that is left.
         if self.next.as_ref().is_none_or(|next| next.added.instance != *instance) {
             let _ = std::fs::remove_file(notify_socket_path(&self.context.calls.folder, instance)); // Mostly there is none.
-            self.remove_folder(&self.context.calls.folder.join(instance.folder()));
+            self.remove_folder(&self.folder(instance));
         }
         if self.slot.release(instance) {
             send_state(&self.context.reports, instance, ExecutionState::plain(Phase::Removed));
@@ -356,10 +357,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The instance is gone, and the newest wish comes in its place.
     fn removed(&mut self) {
-        let next = match self.slot.take(Some(&self.instance)) {
-            Some(Wish::Run(added)) => Some(added),
-            Some(Wish::End) | None => None,
-        };
+        let next = self.slot.take(Some(&self.instance));
         self.end_control_interface_unless(next.as_ref().is_some_and(|next| self.keeps_control_interface(next)));
         let comes_back = next.as_ref().is_some_and(|added| added.instance == self.instance);
         let is_left = |owned: &Owned| owned.instance == self.instance && owned.role != Role::Old;
@@ -367,7 +365,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if comes_back {
             self.remove_files();
         } else if !is_left {
-            self.remove_folder(&self.folder()); // An engine that is still making a container may write into it.
+            self.remove_folder(&self.folder(&self.instance)); // An engine that is still making a container may write into it.
         }
         self.is_empty = true;
         if is_left {

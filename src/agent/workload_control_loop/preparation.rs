@@ -35,6 +35,7 @@ pub(super) struct Call {
 }
 
 /// What is, or is being, prepared.
+#[derive(Default)]
 pub(super) struct Prepared {
     pub(super) added: AddedWorkload,
     /// What is reached.
@@ -57,20 +58,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     fn new(added: AddedWorkload) -> Self {
-        Self {
-            added,
-            level: PrepareLevel::None,
-            container: None,
-            call: None,
-            failures: 0,
-            reason: String::new(),
-            retry_at: None,
-            has_given_up: false,
-            note: String::new(),
-            cpu: None,
-            initialised: None,
-            is_started: false,
-        }
+        Self { added, ..Self::default() }
     }
 
     /// Whether a container is there, or is being made.
@@ -325,8 +313,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Starts an engine call.
     pub(super) fn call(&mut self, step: CallStep, new: NewContainer) -> Result<Call, RuntimeError> {
-        let source = self.context.engines.get(&new.workload.runtime);
-        let Some(connector) = source.map(|source| (source.connect)()) else {
+        let Some(connector) = self.context.connector(&new.workload.runtime) else {
             return Err(RuntimeError::Unsupported(unsupported_runtime(&new.workload.runtime)));
         };
         self.calls += 1;

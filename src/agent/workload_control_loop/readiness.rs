@@ -77,7 +77,7 @@ impl InstanceLifecycle {
 
     /// Whether the container was seen to have ended.
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.observed, Some(Phase::Succeeded | Phase::FailedExecFailed))
+        self.observed.is_some_and(Phase::has_ended)
     }
 
     /// A stopping state as others have to see it: they wait for the end when there is a `gone` condition.
@@ -284,30 +284,27 @@ impl<C: Clock> WorkloadControlLoop<C> {
         }
         let holds = report.outcome == Outcome::Holds;
         match purpose {
-            Purpose::Ready if holds && report.is_verdict => self.on_ready(report),
+            Purpose::Ready if holds && report.is_verdict => return self.on_ready(report),
+            Purpose::Alive if !holds && report.is_verdict => return self.on_not_alive(report),
+            Purpose::Gone if !holds => return self.on_gone(),
             Purpose::Ready => {
                 let note = self.ready_note(report);
                 self.show_note(note);
-                if incomplete && !holds {
-                    self.start_probe(purpose, MISSING_TARGET_RETRY); // The engine may know now where to probe.
-                }
             }
-            Purpose::Alive if !holds && report.is_verdict => self.on_not_alive(report),
             Purpose::Alive => {
                 let note = if holds { String::new() } else { self.alive_note(report) };
                 if note != self.lifecycle.note && (!holds || self.lifecycle.note.starts_with("alive: ")) {
                     self.show_note(note);
                 }
-                if incomplete && !holds {
-                    self.start_probe(purpose, MISSING_TARGET_RETRY);
-                }
             }
-            Purpose::Gone if !holds => self.on_gone(),
             Purpose::Gone => {
                 let overdue = self.lifecycle.deadline.is_none() && self.gone_deadline().is_some();
                 let phase = if overdue { Phase::StoppingDeleteFailed } else { Phase::StoppingRequestedAtRuntime };
                 self.report_not_gone(phase, report.attempts);
             }
+        }
+        if incomplete && !holds {
+            self.start_probe(purpose, MISSING_TARGET_RETRY); // The engine may know now where to probe.
         }
     }
 
@@ -387,7 +384,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         };
         let Ok(listed) = connector.list() else { return false }; // The result of the probe counts then.
         let found = listed.into_iter().find(|found| found.id == *id);
-        found.is_some_and(|found| matches!(found.state.phase, Phase::Succeeded | Phase::FailedExecFailed))
+        found.is_some_and(|found| found.state.phase.has_ended())
     }
 
     /// The workload failed and has ended: its restart policy decides.

@@ -24,23 +24,14 @@ use std::time::{Duration, Instant};
 
 /// The call of a start that is under way.
 pub(super) struct Calling {
-    pub(super) kind: Kind,
     number: u64,
+    /// A prepared container is started.
+    is_prepared: bool,
     /// Until the start has taken so long that others need it.
     slot: Option<SlotRequest>,
     since: Instant,
     /// When to report next for how long it has been running.
     pub(super) due: Instant,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// What was being prepared when the start came. That call is a part of it.
-    Preparation,
-    /// The prepared container is started.
-    Prepared,
-    /// A container is created, or started again.
-    Plain,
 }
 
 impl<C: Clock> WorkloadControlLoop<C> {
@@ -55,7 +46,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return self.fail_for_good(&cause);
         }
         self.discard_unwanted();
-        self.add_surplus(self.slot.take_surplus()); // They may have come just now.
+        self.take_surplus(); // They may have come just now.
         if self.removal.blocks_start() {
             self.stage = Stage::BehindRemoval;
             return;
@@ -71,45 +62,49 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Starts what is wanted; without a slot when a part of the start took so long that it was given back.
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     pub(super) fn start(&mut self, slot: Option<SlotRequest>) {
+        if self.removal.blocks_start() {
+            return self.begin_start(); // What has to go first came meanwhile.
+        }
         self.stage = Stage::Idle;
         let given = self.next.as_ref().filter(|next| next.is_started);
         if let Some(call) = given.and_then(|given| given.call.as_ref()) {
+            // What was being prepared is a part of the start.
             let (number, cancel) = (call.number, call.cancel.clone());
-            let calling = Calling::new(Kind::Preparation, number, slot, self.context.clock.now());
-            return self.await_call(calling, cancel);
+            return self.await_call(Calling::new(number, false, slot, self.context.clock.now()), cancel);
         }
         let given = self.next.take_if(|next| next.is_started).and_then(|given| given.container);
         // A disk needs less; what takes longer is created anew.
         let is_same = |given: &PreparedContainer| host_paths::compare(&given.paths, Duration::from_millis(50));
         let checked = given.as_ref().map_or(Ok(()), is_same).map_err(RuntimeError::NotStarted);
-        let (kind, step) = match given {
+        let is_prepared = given.is_some();
+        let step = match given {
             Some(given) => {
                 self.container = Some(given.id.clone());
-                (Kind::Prepared, CallStep::Start(given.id))
+                CallStep::Start(given.id)
             }
-            None => (Kind::Plain, self.container.clone().map_or(CallStep::Run, CallStep::StartAgain)),
+            None => self.container.clone().map_or(CallStep::Run, CallStep::StartAgain),
         };
         let now = self.context.clock.now();
-        let call = checked.and_then(|()| self.make_ready(kind)).and_then(|new| {
+        let call = checked.and_then(|()| self.make_ready(is_prepared)).and_then(|new| {
             self.restarts.starting(now);
             self.call(step, new)
         });
         match call {
-            Ok(Call { number, cancel, .. }) => self.await_call(Calling::new(kind, number, slot, now), cancel),
-            Err(error) => self.on_start_ended(kind, Err(error)),
+            Ok(Call { number, cancel, .. }) => self.await_call(Calling::new(number, is_prepared, slot, now), cancel),
+            Err(error) => self.on_start_ended(is_prepared, Err(error)),
         }
     }
 
     /// Opens what the container has mounted, and returns what to start: without a control interface where none could be
     /// opened.
-    fn make_ready(&mut self, kind: Kind) -> Result<NewContainer, RuntimeError> {
+    fn make_ready(&mut self, is_prepared: bool) -> Result<NewContainer, RuntimeError> {
         self.open_control_interface(false)
             .map_err(|error| RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'")))?;
         self.open_notify_socket()?;
         let Some(workload) = self.wanted.clone() else { return Err(RuntimeError::Cancelled) };
         let added = AddedWorkload { instance: self.instance.clone(), workload };
         let new = new_container(&self.context.calls.folder, &added)?;
-        if kind == Kind::Prepared && new.control_interface.is_some() && self.control.is_none() {
+        if is_prepared && new.control_interface.is_some() && self.control.is_none() {
             return Err(RuntimeError::NotStarted("it would have no control interface".to_owned()));
         }
         let control_interface = new.control_interface.filter(|_| self.control.is_some());
@@ -118,7 +113,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Whether a container that is prepared is being started, and only waits yet as far as anybody knows.
     pub(super) fn starts_prepared(&self) -> bool {
-        matches!(&self.stage, Stage::Calling(calling) if calling.kind == Kind::Prepared)
+        matches!(&self.stage, Stage::Calling(calling) if calling.is_prepared)
     }
 
     /// From now on a newer wish cancels the call.
@@ -147,44 +142,35 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn on_called(&mut self, Called { number, result }: Called) {
-        match std::mem::replace(&mut self.stage, Stage::Idle) {
+        let started = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Calling(calling) if calling.number == number => {
                 self.slot.set_cancel(None);
-                if calling.kind == Kind::Preparation {
-                    return self.on_preparation_of_start_ended(calling, result);
-                }
-                self.on_start_ended(calling.kind, result);
-                drop(calling); // Its slot is for others, whatever takes its time now.
-                if self.slot.has_wish() {
-                    self.on_wish();
-                }
-                return;
+                Some(calling)
             }
-            stage => self.stage = stage,
-        }
+            stage => {
+                self.stage = stage;
+                None
+            }
+        };
         let is_it = |prepared: &mut Prepared| prepared.call.as_ref().is_some_and(|call| call.number == number);
         if let Some(mut next) = self.next.take_if(is_it) {
             self.on_prepared(&mut next, result);
             let instance = next.added.instance.clone();
             self.next = Some(next);
             self.released(&instance);
+            started.into_iter().for_each(|calling| self.start(calling.slot));
+        } else if let Some(calling) = started {
+            self.on_start_ended(calling.is_prepared, result);
+            drop(calling); // Its slot is for others, whatever takes its time now.
+            if self.slot.has_wish() {
+                self.on_wish();
+            }
         } else {
             self.on_unwanted_call_ended(number, result);
         }
     }
 
-    fn on_preparation_of_start_ended(&mut self, calling: Calling, result: CallResult) {
-        if let Some(mut next) = self.next.take() {
-            self.on_prepared(&mut next, result);
-            self.next = Some(next);
-        }
-        if self.removal.blocks_start() {
-            return self.begin_start(); // What has to go first came meanwhile.
-        }
-        self.start(calling.slot);
-    }
-
-    fn on_start_ended(&mut self, kind: Kind, result: CallResult) {
+    fn on_start_ended(&mut self, is_prepared: bool, result: CallResult) {
         let error = match result {
             Ok(CallDone::Started(id, process)) => return self.on_started(id, process),
             Ok(_) => return,
@@ -194,7 +180,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // The wish that cancelled it comes next; whatever was created until now must go then.
             RuntimeError::Cancelled => self.may_be_left(Search::InstanceLate),
             // Preparing never prevents a start: the prepared container is removed and another one is created.
-            _ if kind == Kind::Prepared => {
+            _ if is_prepared => {
                 let (name, reason) = (&self.instance.workload, error.reason());
                 info!("Workload '{name}' is not started as it was prepared, its container is created anew: '{reason}'");
                 let may_run = matches!(error, RuntimeError::TimedOut(_) | RuntimeError::Failed(_));
@@ -271,7 +257,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 }
 
 impl Calling {
-    fn new(kind: Kind, number: u64, slot: Option<SlotRequest>, now: Instant) -> Self {
-        Self { kind, number, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
+    fn new(number: u64, is_prepared: bool, slot: Option<SlotRequest>, now: Instant) -> Self {
+        Self { number, is_prepared, slot, since: now, due: now + CREATE_AGE_INTERVAL.min(START_SLOT_MAX) }
     }
 }

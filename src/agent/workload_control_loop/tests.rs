@@ -7,7 +7,7 @@ use crate::agent::engine_call::EngineCall;
 use crate::agent::start_slots::Use;
 use crate::agent::state_checker::{StateReply, WatchCommand};
 use crate::agent::uplink_outbox::uplink_outbox;
-use crate::agent::wish_slot::{LoopEnded, Surplus, WishSender, wish_slot};
+use crate::agent::wish_slot::{Surplus, Wish, WishSender, wish_slot};
 use crate::limits::{
     ADDITIONAL_INFO_MAX, CONTROL_MESSAGE_MAX, CREATED_MAX, RESTART_RESET, RESTART_SPACING, REVIVAL_INTERVAL,
     START_SLOT_MAX, WATCH_INBOX,
@@ -98,7 +98,7 @@ impl Rig {
         change(&mut context);
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(42);
-        let control_loop = WorkloadControlLoop::new(instance("a"), None, context, random, slot);
+        let control_loop = WorkloadControlLoop::new(instance("a"), "podman".into(), None, context, random, slot);
         let (steps, watch_commands) = (Step::Idle, Vec::new());
         Self {
             control_loop,
@@ -133,18 +133,18 @@ impl Rig {
     /// A new loop that holds a container of an earlier life in this state. Answers its id.
     fn hold(&mut self, config: &str, state: ExecutionState) -> ContainerId {
         let id = self.engine.add(&instance(config), state);
-        let held = Some(Held { runtime: "podman".into(), id: id.clone(), serves: None });
+        let held = Some(Held { id: id.clone(), serves: None });
         let context = self.control_loop.context.clone();
         let (wishes, slot) = wish_slot();
         let random = fastrand::Rng::with_seed(1);
-        self.control_loop = WorkloadControlLoop::new(instance(config), held, context, random, slot);
+        self.control_loop = WorkloadControlLoop::new(instance(config), "podman".into(), held, context, random, slot);
         self.wishes = wishes;
         id
     }
 
     /// This is to run. Nothing was skipped.
     fn want(&mut self, order: AddedWorkload) {
-        assert_eq!(self.wishes.put(Wish::Run(order)), Ok(None));
+        assert_eq!(self.wishes.put(Wish::Run(order)), None);
         self.run();
     }
 
@@ -165,7 +165,7 @@ impl Rig {
 
     /// Nothing is to run any more.
     fn end(&mut self) {
-        assert_eq!(self.wishes.put(Wish::End), Ok(None));
+        assert_eq!(self.wishes.put(Wish::End), None);
         self.run();
     }
 
@@ -248,7 +248,7 @@ impl Rig {
                     let config = configs.into_iter().find(|config| instance(config) == report.instance);
                     format!("{} {}", config.unwrap(), report.state)
                 }
-                SchedulerEvent::LoopEnded(name) => format!("ended {name}"),
+                SchedulerEvent::LoopDone(name) => format!("ended {name}"),
                 other => panic!("unexpected {other:?}"),
             })
             .collect()
@@ -441,7 +441,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         let elsewhere = rig.other.clone();
         rig.create("a", |_| {});
         elsewhere.inject(Call::Delete, vec![Fault::Fails; if last == "a" { 2 } else { 3 }]);
-        rig.wishes.put_surplus(surplus(&rig, "a")).unwrap();
+        rig.wishes.put_surplus(surplus(&rig, "a"));
         rig.run();
         assert_eq!(rig.states(), [""; 0]);
         if last == "end" {
@@ -457,7 +457,7 @@ fn an_instance_with_a_second_container_is_removed_when_both_are() {
         }
         assert_eq!(rig.states().iter().filter(|state| **state == gone("a")).count(), tries, "{last}");
         assert_eq!(rig.engine.containers().len(), usize::from(last != "end"));
-        assert_eq!(rig.steps == Step::Ended, last == "end");
+        assert_eq!(rig.wishes.is_done(), last == "end");
     }
 }
 
@@ -468,7 +468,7 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     rig.create("a", |_| {});
     elsewhere.inject(Call::Delete, [Fault::Fails]);
     std::fs::create_dir_all(rig.path("b")).unwrap();
-    rig.wishes.put_surplus(surplus(&rig, "b")).unwrap();
+    rig.wishes.put_surplus(surplus(&rig, "b"));
     assert!(rig.wishes.accounts_for(&instance("b")));
     rig.run();
     assert_eq!(rig.states(), [stopping("b"), delete_failed("b")]);
@@ -477,7 +477,7 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     assert!(!rig.path("b").exists() && !rig.wishes.accounts_for(&instance("b")));
     // A loop that has nothing left to do but that ends with it.
     elsewhere.inject(Call::Delete, [Fault::Fails]);
-    rig.wishes.put_surplus(surplus(&rig, "c")).unwrap();
+    rig.wishes.put_surplus(surplus(&rig, "c"));
     rig.end();
     assert_eq!(rig.states(), [stopping("a"), gone("a"), stopping("c"), delete_failed("c")]);
     rig.until_due();
@@ -489,10 +489,10 @@ fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_
     let mut rig = Rig::new();
     rig.create("a", |_| {});
     rig.engine.inject(Call::Delete, [Fault::Fails]);
-    rig.wishes.put_surplus(surplus(&rig, "b")).unwrap();
+    rig.wishes.put_surplus(surplus(&rig, "b"));
     rig.want_config("b");
     assert_eq!((rig.states(), rig.other.containers().len()), (vec![stopping("a"), delete_failed("a")], 0));
-    assert_eq!(rig.wishes.put(Wish::End), Ok(Some(instance("b"))), "the loop has nothing of it");
+    assert_eq!(rig.wishes.put(Wish::End), Some(instance("b")), "the loop has nothing of it");
     rig.run();
     assert_eq!(rig.states(), [stopping("a"), gone("a"), "ended web".to_owned()]);
 }
@@ -670,8 +670,9 @@ fn delete_removes_container_and_folder_and_ends_the_loop() {
     assert_eq!(rig.watch_commands(), ["Unwatch"]);
     assert_eq!(rig.engine.take_calls(), ["delete web"]);
     assert!(!rig.path("a").exists());
-    assert_eq!(rig.steps, Step::Ended);
-    assert_eq!(rig.wishes.put(Wish::End), Err(LoopEnded));
+    assert!(rig.wishes.is_done());
+    drop(std::mem::replace(&mut rig.wishes, wish_slot().0));
+    assert_eq!(rig.control_loop.step(), Step::Ended);
 }
 
 // [utest->swdd~agent-workload-control-loop-delete-failed-allows-retry~1]
@@ -752,9 +753,9 @@ fn a_newer_wish_during_a_create_cancels_it_and_is_followed() {
         let (wishes, slot) = wish_slot();
         rig.control_loop.slot = slot;
         let newer = update.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
-        wishes.put(Wish::Run(rig.order("a"))).unwrap();
+        wishes.put(Wish::Run(rig.order("a")));
         rig.engine.during_next_create(move || {
-            wishes.put(newer).unwrap();
+            wishes.put(newer);
             std::mem::forget(wishes); // The agent keeps its end.
         });
         rig.run();
@@ -808,7 +809,7 @@ fn what_waits_behind_a_failed_delete_and_is_not_wanted_any_more_was_never_there(
         rig.want_config("b");
         rig.states();
         let wish = next.map_or(Wish::End, |config| Wish::Run(rig.order(config)));
-        assert_eq!(rig.wishes.put(wish), Ok(skipped.then(|| instance("b"))), "{next:?}");
+        assert_eq!(rig.wishes.put(wish), skipped.then(|| instance("b")), "{next:?}");
         rig.run();
         assert_eq!(rig.states(), [stopping("a"), gone("a"), last], "{next:?}");
     }
