@@ -30,7 +30,7 @@ use crate::platform::threads::{self, Thread};
 use crate::platform::watchdog::WatchedThreads;
 use mailbox::{Frame, Mailbox};
 use pipes::{PipeError, Pipes};
-use poller::Poller;
+use poller::{Link, Poller};
 use session::Session;
 use std::collections::BTreeMap;
 use std::io;
@@ -67,15 +67,7 @@ struct Shared {
 struct Registry {
     interfaces: BTreeMap<Name, Arc<Interface>>,
     /// Not yet taken over by `control`.
-    opened: Vec<Opened>,
-}
-
-/// What a new interface brings to `control`.
-#[derive(Debug)]
-struct Opened {
-    interface: Arc<Interface>,
-    pipes: Pipes,
-    session: Session,
+    opened: Vec<Link>,
 }
 
 /// One interface, as all threads share it. The lock of the uplink may be taken while that of the mailbox is held.
@@ -141,11 +133,11 @@ impl ControlHub {
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
         let mailbox = Mutex::new(Mailbox::new(self.shared.next_prefix(workload)));
-        let (ended, restarted) = (AtomicBool::new(false), AtomicBool::new(false));
-        let interface = Arc::new(Interface { workload: workload.clone(), mailbox, ended, restarted });
+        let (workload, ended, restarted) = (workload.clone(), AtomicBool::default(), AtomicBool::default());
+        let interface = Arc::new(Interface { workload, mailbox, ended, restarted });
         let mut registry = self.shared.registry.lock();
-        let earlier = registry.interfaces.insert(workload.clone(), interface.clone());
-        registry.opened.push(Opened { interface: interface.clone(), pipes, session });
+        let earlier = registry.interfaces.insert(interface.workload.clone(), interface.clone());
+        registry.opened.push(Link::new(interface.clone(), pipes, session));
         drop(registry);
         let control = ControlInterface { hub: self.clone(), interface, folder, authorizer };
         earlier.into_iter().for_each(|earlier| self.let_go(&earlier));

@@ -9,7 +9,7 @@
 use super::mailbox::Frame;
 use super::pipes::{PIPE_TURN, Pipes, ReadOutcome, WriteOutcome};
 use super::session::{Effect, LARGE_TIME, Session};
-use super::{Interface, Opened, Shared};
+use super::{Interface, Shared};
 use crate::agent::uplink_outbox::LARGE_REQUEST;
 use crate::model::messages::{Request, Response, ResponseContent};
 use crate::platform::clock::Clock;
@@ -43,7 +43,8 @@ pub struct Poller<C> {
 }
 
 /// One workload.
-struct Link {
+#[derive(Debug)]
+pub(super) struct Link {
     interface: Arc<Interface>,
     session: Session,
     pipes: Pipes,
@@ -58,6 +59,7 @@ struct Link {
     broken: bool,
 }
 
+#[derive(Debug)]
 struct Large {
     /// Which message of the session.
     number: u64,
@@ -69,11 +71,13 @@ struct Large {
 }
 
 /// A message on its way.
+#[derive(Debug)]
 struct Sending {
     bytes: Vec<u8>,
     sent: usize,
 }
 
+#[derive(Debug)]
 struct Absent {
     since: Instant,
     pause: Duration,
@@ -199,8 +203,7 @@ impl<C: Clock> Poller<C> {
 
     /// Takes new interfaces over, lets go of those that ended, and begins anew where a container was restarted.
     fn take_over(&mut self, now: Instant) {
-        let opened = std::mem::take(&mut self.shared.registry.lock().opened);
-        self.links.extend(opened.into_iter().map(Link::new));
+        self.links.append(&mut self.shared.registry.lock().opened);
         let shared = &self.shared;
         self.links.retain_mut(|link| {
             let ended = link.interface.ended.load(Ordering::Relaxed);
@@ -213,7 +216,7 @@ impl<C: Clock> Poller<C> {
 }
 
 impl Link {
-    fn new(Opened { interface, pipes, session }: Opened) -> Self {
+    pub(super) fn new(interface: Arc<Interface>, pipes: Pipes, session: Session) -> Self {
         Self { interface, session, pipes, sending: None, large: None, full: false, absent: None, broken: false }
     }
 
