@@ -200,9 +200,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     pub fn on_command(&mut self, command: WatchCommand) {
         match command {
             WatchCommand::Watch { instance, id, process, restarts, reply } => {
-                if !self.watch(instance, id, process, restarts, reply) {
-                    self.want_at(self.clock.now());
-                }
+                self.watch(instance, id, process, restarts, reply);
             }
             WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
             WatchCommand::WatchPrepared { instance, container: Some((id, reply)) } => {
@@ -244,7 +242,6 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    /// Returns whether its state is known.
     fn watch(
         &mut self,
         instance: InstanceName,
@@ -252,7 +249,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         process: Option<MainProcess>,
         restarts: u32,
         reply: StateReply,
-    ) -> bool {
+    ) {
         let now = self.clock.now();
         let mut watched = Watched {
             id,
@@ -267,14 +264,14 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             passing_pause: POLL_INTERVAL,
         };
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
-        let runs = watched.processes.iter().any(|process| process.watch.is_some());
-        if runs {
+        if watched.processes.iter().any(|process| process.watch.is_some()) {
             watched.report(Some(ExecutionState::plain(Phase::Running)));
             self.want_at(now + self.settings.repair_interval);
+        } else {
+            self.want_at(now);
         }
         self.prepared.remove(&instance);
         self.watched.insert(instance, watched);
-        runs
     }
 
     fn watched_instances(&self) -> Vec<WatchedInstance> {
