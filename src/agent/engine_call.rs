@@ -79,13 +79,6 @@ pub enum CallDone {
 /// How a call ended. `NotStarted`: the engine was not called.
 pub type CallResult = Result<CallDone, RuntimeError>;
 
-/// The end of a call.
-pub struct Called {
-    /// Which one.
-    pub number: u64,
-    pub result: CallResult,
-}
-
 /// What preparations of an agent have in common.
 #[derive(Debug, Clone)]
 pub struct CallContext {
@@ -108,8 +101,7 @@ pub struct EngineCall {
     pub context: CallContext,
     /// Readable when the call is not wanted any more; `None` when no descriptor could be had.
     pub cancel: Option<EventFd>,
-    pub number: u64,
-    pub reply: Box<dyn FnOnce(Called) + Send>,
+    pub reply: Box<dyn FnOnce(CallResult) + Send>,
 }
 
 impl EngineCall {
@@ -137,7 +129,7 @@ impl EngineCall {
                 self.connector.start(id, &new, limit, cancel).map(started)
             }
         });
-        (self.reply)(Called { number: self.number, result });
+        (self.reply)(result);
     }
 
     /// Makes the folder of the file with the pid, and removes what an earlier start has written there: the file is about

@@ -5,7 +5,7 @@
 //! A newer wish replaces one that was not taken, a newer state or result an older one, so the slot is bounded and no
 //! sender waits. A newer wish also makes a descriptor readable, which ends an engine call that has become pointless.
 
-use super::engine_call::Called;
+use super::engine_call::CallResult;
 use super::preparation::record::PreparedContainer;
 use super::probes::{ProbeReply, ProbeReport};
 use super::state_checker::{GoneReply, StateReply};
@@ -67,8 +67,8 @@ pub enum SlotEvent {
     Preparation,
     /// There are containers to be removed, which stay in the slot until [`WishSlot::take_surplus`].
     Surplus,
-    /// An engine call has ended.
-    Called(Called),
+    /// The engine call with this number has ended.
+    Called(u64, CallResult),
     /// This prepared container was removed or started by somebody else.
     PreparedGone(ContainerId),
     /// The state checker observed this state of the container that is watched.
@@ -375,9 +375,9 @@ impl WishSlot {
     }
 
     /// Takes the end of an engine call.
-    pub fn call_reply(&self) -> Box<dyn FnOnce(Called) + Send> {
+    pub fn call_reply(&self, number: u64) -> Box<dyn FnOnce(CallResult) + Send> {
         let shared = self.shared.clone();
-        Box::new(move |called| shared.put(SlotEvent::Called(called), |_| true, |_| false))
+        Box::new(move |result| shared.put(SlotEvent::Called(number, result), |_| true, |_| false))
     }
 
     /// Lets a newer wish cancel the start that begins now, also one that has come already. `None`: there is none.

@@ -299,7 +299,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             SlotEvent::Wish => self.on_wish(),
             SlotEvent::Preparation => self.on_preparation(),
             SlotEvent::Surplus => self.take_surplus(),
-            SlotEvent::Called(called) => self.on_called(called),
+            SlotEvent::Called(number, result) => self.on_called(number, result),
             SlotEvent::PreparedGone(id) => self.on_prepared_gone(&id),
             SlotEvent::Observed(state) => self.on_observed(state),
             SlotEvent::Probed(report) => self.on_probed(&report),

@@ -319,8 +319,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.calls += 1;
         let makes_container = !matches!(step, CallStep::Image);
         let (number, cancel) = (self.calls, EventFd::new().ok());
-        let (reply, context) = (self.slot.call_reply(), self.context.calls.clone());
-        let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), number, reply };
+        let (reply, context) = (self.slot.call_reply(number), self.context.calls.clone());
+        let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), reply };
         let started = (self.context.start_call)(Box::new(call));
         started.map_err(|error| RuntimeError::NotStarted(format!("no thread can be started: {error}")))?;
         Ok(Call { number, cancel, since: self.context.clock.now(), makes_container })

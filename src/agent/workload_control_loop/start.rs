@@ -7,7 +7,7 @@ use super::containers::{Role, Search};
 use super::preparation::{Call, Prepared};
 use super::{Stage, WorkloadControlLoop};
 use crate::agent::backoff::retry_delay;
-use crate::agent::engine_call::{CallDone, CallResult, CallStep, Called};
+use crate::agent::engine_call::{CallDone, CallResult, CallStep};
 use crate::agent::events::send_state;
 use crate::agent::preparation::host_paths;
 use crate::agent::preparation::record::{PreparedContainer, new_container};
@@ -141,7 +141,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.stage = Stage::Calling(calling);
     }
 
-    pub(super) fn on_called(&mut self, Called { number, result }: Called) {
+    pub(super) fn on_called(&mut self, number: u64, result: CallResult) {
         let started = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Calling(calling) if calling.number == number => {
                 self.slot.set_cancel(None);
