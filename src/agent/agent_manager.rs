@@ -228,9 +228,8 @@ impl<C: Clock> AgentManager<C> {
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),
             FromServer::Prepare(list) => {
-                let is_ours =
-                    |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent && is_acceptable(added);
-                self.runtime.stage(list.into_iter().filter(is_ours).collect());
+                let is_ours = |added: &AddedWorkload| added.instance.agent == self.runtime.store.agent;
+                self.runtime.stage(by_name(list.into_iter().filter(is_ours).collect()));
             }
         }
     }

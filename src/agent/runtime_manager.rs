@@ -105,6 +105,10 @@ struct WorkloadObject {
 }
 
 impl Record {
+    fn is_empty(&self) -> bool {
+        self.wanted.is_none() && self.object.is_none() && self.staged.is_none() && self.stop_after.is_empty()
+    }
+
     fn live(&self) -> Option<&WorkloadObject> {
         self.object.as_ref().filter(|object| !object.ending)
     }
@@ -376,19 +380,6 @@ impl<C: Clock> RuntimeManager<C> {
             self.unstaged.remove(name);
         }
         (record.waits, record.stop_after) = (waits, users);
-        self.forget_if_empty(name);
-    }
-
-    fn forget_if_empty(&mut self, name: &Name) {
-        let is_empty = |record: &Record| {
-            record.wanted.is_none()
-                && record.object.is_none()
-                && record.staged.is_none()
-                && record.stop_after.is_empty()
-        };
-        if self.records.get(name).is_some_and(is_empty) {
-            self.records.remove(name);
-        }
     }
 
     /// Whether the users of the old instance have reached what its end waits for. One that waits for this end itself does
@@ -533,7 +524,6 @@ impl<C: Clock> RuntimeManager<C> {
         let Some(record) = self.records.get_mut(name) else { return };
         if record.object.take_if(|object| object.wishes.is_done()).is_some() {
             self.touched.insert(name.clone());
-            self.forget_if_empty(name);
         }
     }
 

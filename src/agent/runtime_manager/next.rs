@@ -63,18 +63,13 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// These are all instances to be staged from now on.
     // [impl->swdd~agent-stages-updates~1]
-    pub fn stage(&mut self, list: Vec<AddedWorkload>) {
+    pub fn stage(&mut self, mut list: BTreeMap<Name, AddedWorkload>) {
         self.has_stage_list = true;
-        let list = list.into_iter().map(|added| (added.instance.workload.clone(), added));
-        let mut list: BTreeMap<Name, AddedWorkload> = list.collect();
-        for name in self.staged_names() {
-            let Some(record) = self.records.get_mut(&name) else { continue };
-            if record.staged() == list.get(&name) {
-                list.remove(&name);
-            } else {
-                record.staged = None;
-                self.forget_if_empty(&name);
-                self.touched.insert(name);
+        for (name, record) in &mut self.records {
+            if record.staged.take_if(|staged| list.get(name) != Some(&staged.added)).is_some() {
+                self.touched.insert(name.clone());
+            } else if record.staged.is_some() {
+                list.remove(name); // It stays as it is.
             }
         }
         for (name, added) in list {
@@ -84,15 +79,11 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
-    fn staged_names(&self) -> Vec<Name> {
-        self.records.iter().filter(|(_, record)| record.staged.is_some()).map(|(name, _)| name.clone()).collect()
-    }
-
     /// The server sends a hello, by which it forgets what was reported. Without a list before it nothing is to be staged
     /// any more.
     pub(super) fn session_begins(&mut self) {
         if !self.has_stage_list {
-            self.stage(Vec::new());
+            self.stage(BTreeMap::new());
         }
         (self.has_stage_list, self.awaits_listings) = (false, true);
         self.records.values_mut().filter_map(|record| record.staged.as_mut()).for_each(|staged| staged.told = None);
@@ -105,34 +96,33 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// What is to be reported of what is staged.
     pub fn staging_reports(&mut self) -> Vec<PreparedInstance> {
-        let mut news = Vec::new();
         if self.awaits_listings {
-            return news;
+            return Vec::new();
         }
-        for name in self.staged_names() {
-            let Some(staged) = self.records.get(&name).and_then(|record| record.staged.as_ref()) else { continue };
-            let now = self.progress(&name, &staged.added);
-            if staged.told.as_ref() == Some(&now) {
-                continue;
-            }
-            if let PreparedInstance { reason: Some(reason), tries, is_final, .. } = &now {
+        let news = self.records.values().filter_map(|record| {
+            let staged = record.staged.as_ref()?;
+            Some(self.progress(record, &staged.added)).filter(|now| staged.told.as_ref() != Some(now))
+        });
+        let news: Vec<PreparedInstance> = news.collect();
+        for now in &news {
+            let name = &now.instance.workload;
+            if let PreparedInstance { reason: Some(reason), tries, is_final, .. } = now {
                 let end = if *is_final { "given up" } else { "trying again" };
                 let _source = log_source(name.clone());
                 warn!("The update of workload '{name}' cannot be staged, try {tries}, {end}: '{reason}'");
             }
-            news.push(now.clone());
-            let staged = self.records.get_mut(&name).and_then(|record| record.staged.as_mut());
+            let staged = self.records.get_mut(name).and_then(|record| record.staged.as_mut());
             staged.into_iter().for_each(|staged| staged.told = Some(now.clone()));
         }
         news
     }
 
     /// How far an instance that is staged is.
-    fn progress(&self, name: &Name, added: &AddedWorkload) -> PreparedInstance {
-        let (target, stage) = (self.staged_level(added), stage_of(added));
-        let report = self.records.get(name).and_then(|record| record.report(added));
+    fn progress(&self, record: &Record, added: &AddedWorkload) -> PreparedInstance {
+        let (target, stage) = (self.staged_level(record, added), stage_of(added));
+        let report = record.report(added);
         // What runs or waits as it is needs nothing as long as it does.
-        let is_there = self.is_carried_out(added) || target == Some(PrepareLevel::None);
+        let is_there = record.carries_out(added) || target == Some(PrepareLevel::None);
         let level = match report.and_then(|report| report.done).filter(|_| target.is_some()) {
             _ if is_there => Some(stage.min(target.unwrap_or(stage))),
             done => done,
@@ -144,8 +134,7 @@ impl<C: Clock> RuntimeManager<C> {
             let reason = short_info(unsupported_runtime(&added.workload.runtime));
             (failure, is_final) = (Some((reason, 0)), true);
         }
-        let gate = self.records.get(name).and_then(Record::staged_gate);
-        let unmet = gate.and_then(Gate::staged_unmet).filter(|_| level.is_some() || is_final);
+        let unmet = record.staged_gate().and_then(Gate::staged_unmet).filter(|_| level.is_some() || is_final);
         let unmet = unmet.map(|unmet| short_info(unmet.to_owned()));
         let (reason, tries) = failure.unzip();
         let (tries, instance) = (tries.unwrap_or(0), added.instance.clone());
@@ -161,15 +150,9 @@ impl<C: Clock> RuntimeManager<C> {
         self.records.get(name).and_then(Record::staged)
     }
 
-    /// Whether this is wanted already, exactly as it is.
-    fn is_carried_out(&self, added: &AddedWorkload) -> bool {
-        let record = self.records.get(&added.instance.workload);
-        record.is_some_and(|record| record.waiting() == Some(added) || record.runs(added))
-    }
-
     /// How far a staged instance is to be prepared; `None` while that is not known.
-    fn staged_level(&self, added: &AddedWorkload) -> Option<PrepareLevel> {
-        let gate = self.records.get(&added.instance.workload).and_then(Record::staged_gate);
+    fn staged_level(&self, record: &Record, added: &AddedWorkload) -> Option<PrepareLevel> {
+        let gate = record.staged_gate();
         if gate.is_some_and(Gate::is_inactive) {
             return Some(PrepareLevel::None); // It will not be created.
         }
@@ -231,10 +214,14 @@ impl<C: Clock> RuntimeManager<C> {
 
     // -------------------------------------------------------- orders to the loops
 
-    /// Orders what is to be prepared of the workloads that were touched since the last call.
+    /// Orders what is to be prepared of the workloads that were touched since the last call, and forgets those of which there
+    /// is nothing any more.
     pub fn prepare(&mut self) {
         self.touched.extend(self.found.keys().cloned());
         while let Some(name) = self.touched.pop_first() {
+            if self.records.get(&name).is_some_and(Record::is_empty) {
+                self.records.remove(&name);
+            }
             // A container of the same instance may turn out to go on.
             let is_staged = self.staged_of(&name).is_some();
             if self.awaits_listings && is_staged || self.may_be_elsewhere(&name) {
@@ -260,7 +247,8 @@ impl<C: Clock> RuntimeManager<C> {
     pub fn prepared(&mut self, report: PreparationReport) {
         let name = report.added.instance.workload.clone();
         // What is staged is shown by the server.
-        let is_shown = self.staged_of(&name).is_none_or(|staged| self.is_carried_out(staged));
+        let shows = |record: &Record| record.staged().is_none_or(|staged| record.carries_out(staged));
+        let is_shown = self.records.get(&name).is_some_and(shows);
         let note = if is_shown { report.note.clone() } else { String::new() };
         let Some(object) = self.object(&name) else { return };
         if object.preparation.as_ref().is_some_and(|wanted| wanted.added == report.added) {
@@ -287,11 +275,11 @@ impl<C: Clock> RuntimeManager<C> {
     /// What is to be prepared of a workload, if it is staged, or waits and may be.
     fn preparation_of(&self, name: &Name) -> Option<Preparation> {
         let tries = || Some(self.context.retry_limit.unwrap_or(u32::MAX));
-        let staged = self.staged_of(name).filter(|added| !self.is_carried_out(added));
+        let record = self.records.get(name)?;
+        let staged = record.staged().filter(|added| !record.carries_out(added));
         let (added, level, retry_limit) = if let Some(added) = staged {
-            (added, self.staged_level(added)?, tries())
+            (added, self.staged_level(record, added)?, tries())
         } else {
-            let record = self.records.get(name)?;
             let added = record.waiting()?;
             let gate = record.gate.as_ref();
             if gate.is_some_and(Gate::is_inactive) || !self.may_prepare(added) {
@@ -379,6 +367,11 @@ impl<C: Clock> RuntimeManager<C> {
 impl Record {
     fn staged(&self) -> Option<&AddedWorkload> {
         self.staged.as_ref().map(|staged| &staged.added)
+    }
+
+    /// Whether this is wanted already, exactly as it is.
+    fn carries_out(&self, added: &AddedWorkload) -> bool {
+        self.waiting() == Some(added) || self.runs(added)
     }
 
     pub(super) fn staged_gate(&self) -> Option<&Gate> {
