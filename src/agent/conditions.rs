@@ -22,12 +22,6 @@ pub struct NodeFacts {
     pub check_paths: CheckPaths,
 }
 
-impl Default for NodeFacts {
-    fn default() -> Self {
-        Self::new(BTreeMap::new())
-    }
-}
-
 impl NodeFacts {
     /// The node of this process.
     pub fn new(tags: BTreeMap<String, String>) -> Self {

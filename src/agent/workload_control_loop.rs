@@ -246,7 +246,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Handles one event if there is one, else does what there is to do for the next start.
     pub fn step(&mut self) -> Step {
         let _source = log_source(self.instance.workload.clone());
-        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.context.clock.now());
+        let is_due = |due: Option<Instant>| due.is_some_and(|at| at <= self.now());
         if self.slot.owner_gone() {
             return Step::Ended;
         }
@@ -278,7 +278,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn stage_due(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Idle | Stage::BehindRemoval | Stage::Gone(_) => None,
-            Stage::WaitingForSlot(request) => request.is_given().then(|| self.context.clock.now()),
+            Stage::WaitingForSlot(request) => request.is_given().then(|| self.now()),
             Stage::Calling(calling) => Some(calling.due),
             Stage::RetryAt(at) | Stage::RestartAt(at, _) | Stage::CreatedUntil(at) | Stage::DeleteRetryAt(at, _) => {
                 Some(*at)
@@ -327,7 +327,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return; // It has cancelled the call, and is followed when that ends.
         }
         if self.is_empty {
-            return self.follow_wish();
+            return self.slot.take(None).into_iter().for_each(|added| self.create(added));
         }
         if let Some((served, goes_on)) = self.serves.take()
             && let Some(added) = self.slot.take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
@@ -349,12 +349,6 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     /// Starts what is wanted; nothing of the workload is there.
-    fn follow_wish(&mut self) {
-        if let Some(added) = self.slot.take(None) {
-            self.create(added);
-        }
-    }
-
     // [impl->swdd~agent-workload-control-loop-executes-create~3]
     fn create(&mut self, added: AddedWorkload) {
         self.take(added);
@@ -446,6 +440,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     // ---------------------------------------------------------------- helpers
+
+    fn now(&self) -> Instant {
+        self.context.clock.now()
+    }
+
+    /// What is to run, with its instance.
+    fn added(&self) -> Option<AddedWorkload> {
+        Some(AddedWorkload { instance: self.instance.clone(), workload: self.wanted.clone()? })
+    }
 
     /// The engine of what runs.
     fn source(&self) -> Option<&EngineSource> {

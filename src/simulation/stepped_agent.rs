@@ -230,7 +230,7 @@ impl AgentOptions {
             keep_ended_since: None,
             earlier_calls: None,
             parallel_starts: 100,
-            facts: NodeFacts::default(),
+            facts: NodeFacts::new(BTreeMap::new()),
             others: Vec::new(),
             prepare: PrepareOptions {
                 level: PrepareLevel::None,

@@ -106,7 +106,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn remove_soon(&mut self, owned: impl IntoIterator<Item = Owned>) {
         self.removal.list.extend(owned);
-        (self.removal.failures, self.removal.due) = (0, Some(self.context.clock.now()));
+        (self.removal.failures, self.removal.due) = (0, Some(self.now()));
     }
 
     /// Containers that are too many. They are removed as soon as the loop does nothing else.
@@ -152,9 +152,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// A call of the start has failed or was ended, and may have left a container.
     // [impl->swdd~podman-create-workload-deletes-failed-container~1]
     pub(super) fn may_be_left(&mut self, search: Search) {
-        let Some(workload) = self.wanted.clone() else { return };
-        let added = AddedWorkload { instance: self.instance.clone(), workload };
-        self.remove_soon([Owned::searched(&added, Role::Surplus, search)]);
+        let added = self.added();
+        self.remove_soon(added.iter().map(|added| Owned::searched(added, Role::Surplus, search)));
     }
 
     /// A container of the instance that comes back must be gone before another one is created.
@@ -176,7 +175,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Err(error) if error.means_not_started() => {}
             Err(_) => owned.search = Search::Instance,
         }
-        self.removal.due = Some(self.context.clock.now());
+        self.removal.due = Some(self.now());
     }
 
     pub(super) fn removal_due(&self) -> Option<Instant> {
@@ -225,7 +224,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if self.removal.list.iter().any(|owned| self.may_remove(owned)) {
             self.removal.due = Some(self.after_failure());
         } else if !self.removal.is_empty() {
-            self.removal.due = Some(self.context.clock.now()); // As soon as they may.
+            self.removal.due = Some(self.now()); // As soon as they may.
         }
         if let Stage::BehindRemoval = self.stage {
             match failed {
@@ -239,7 +238,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// When to try again what has failed once more.
     fn after_failure(&mut self) -> Instant {
         self.removal.failures = self.removal.failures.saturating_add(1);
-        self.context.clock.now() + retry_delay(self.removal.failures, &mut self.random)
+        self.now() + retry_delay(self.removal.failures, &mut self.random)
     }
 
     fn remove_one(&self, owned: &mut Owned) -> Result<(), RuntimeError> {

@@ -120,7 +120,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// Brings what is prepared one step nearer to what is to be prepared. Returns whether it did something.
     pub(super) fn prepare(&mut self) -> bool {
-        let now = self.context.clock.now();
+        let now = self.now();
         if self.discard_unwanted() {
             return true;
         }
@@ -263,7 +263,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             info!("The preparation of workload '{name}' failed. Error: '{error}'");
         }
         let retry_limit = self.preparation.as_ref().and_then(|wanted| wanted.retry_limit);
-        prepared.failed(&error, retry_limit, self.context.clock.now(), &mut self.random);
+        prepared.failed(&error, retry_limit, self.now(), &mut self.random);
     }
 
     /// Lets the state checker report when others remove or start this container.
@@ -323,7 +323,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let call = EngineCall { step, new, connector, context, cancel: cancel.clone(), reply };
         let started = (self.context.start_call)(Box::new(call));
         started.map_err(|error| RuntimeError::NotStarted(format!("no thread can be started: {error}")))?;
-        Ok(Call { number, cancel, since: self.context.clock.now(), makes_container })
+        Ok(Call { number, cancel, since: self.now(), makes_container })
     }
 }
 

@@ -133,7 +133,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The container runs, as far as is known.
     pub(super) fn lifecycle_started(&mut self, just_started: bool) {
-        let now = self.context.clock.now();
+        let now = self.now();
         let lifecycle = &mut self.lifecycle;
         lifecycle.just_started = just_started;
         lifecycle.adopted &= !just_started;
@@ -312,7 +312,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn on_ready(&mut self, report: &ProbeReport) {
         self.stop_probe();
         (self.lifecycle.is_ready, self.lifecycle.deadline) = (true, None);
-        self.restarts.running(self.context.clock.now());
+        self.restarts.running(self.now());
         info!("Workload '{}' is ready.", self.instance.workload);
         let watched = self.lifecycle.spec.alive.as_ref().is_some_and(|alive| alive.check == Check::Notify);
         if !watched {
@@ -328,8 +328,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     fn ready_note(&self, report: &ProbeReport) -> String {
         let Some(ready) = &self.lifecycle.spec.ready else { return String::new() };
-        let began = self.lifecycle.started.unwrap_or_else(|| self.context.clock.now());
-        let waited = self.context.clock.now().saturating_duration_since(began).as_secs();
+        let began = self.lifecycle.started.unwrap_or_else(|| self.now());
+        let waited = self.now().saturating_duration_since(began).as_secs();
         let limit = match ready.deadline {
             Some(deadline) if !self.lifecycle.adopted => format!("{waited} of {} s", deadline.as_secs_f32()),
             _ => format!("{waited} s"),
@@ -396,7 +396,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// Reports the end of a workload and starts it again if its policy and its limit of restarts allow.
     // [impl->swdd~agent-lifecycle-restarts~1]
     pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
-        let now = self.context.clock.now();
+        let now = self.now();
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
         if restart.is_some() && at.is_none() {
             let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
@@ -445,7 +445,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// The container that did not become ready is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
-        let now = self.context.clock.now();
+        let now = self.now();
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);
@@ -468,7 +468,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-lifecycle-gone~1]
     pub(super) fn wait_until_gone(&mut self, after: AfterDelete) {
         let Some(gone) = self.lifecycle.spec.gone.clone() else { return };
-        self.lifecycle.deadline = gone.deadline.map(|deadline| self.context.clock.now() + deadline);
+        self.lifecycle.deadline = gone.deadline.map(|deadline| self.now() + deadline);
         self.stage = Stage::Gone(after);
         self.start_probe(Purpose::Gone, gone.pace.initial_delay);
     }

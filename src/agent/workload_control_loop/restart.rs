@@ -66,7 +66,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn note_only_created(&mut self, phase: Phase) {
         match phase {
             Phase::PendingStarting if self.lifecycle.adopted && matches!(self.stage, Stage::Idle) => {
-                self.stage = Stage::CreatedUntil(self.context.clock.now() + CREATED_MAX);
+                self.stage = Stage::CreatedUntil(self.now() + CREATED_MAX);
             }
             Phase::Running | Phase::Succeeded | Phase::FailedExecFailed | Phase::FailedLost
                 if matches!(self.stage, Stage::CreatedUntil(_)) =>

@@ -15,7 +15,6 @@ use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{SlotRequest, Use};
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
-use crate::model::messages::AddedWorkload;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
 use crate::runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
@@ -70,7 +69,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         if let Some(call) = given.and_then(|given| given.call.as_ref()) {
             // What was being prepared is a part of the start.
             let (number, cancel) = (call.number, call.cancel.clone());
-            return self.await_call(Calling::new(number, false, slot, self.context.clock.now()), cancel);
+            return self.await_call(Calling::new(number, false, slot, self.now()), cancel);
         }
         let given = self.next.take_if(|next| next.is_started).and_then(|given| given.container);
         // A disk needs less; what takes longer is created anew.
@@ -84,7 +83,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             None => self.container.clone().map_or(CallStep::Run, CallStep::StartAgain),
         };
-        let now = self.context.clock.now();
+        let now = self.now();
         let call = checked.and_then(|()| self.make_ready(is_prepared)).and_then(|new| {
             self.restarts.starting(now);
             self.call(step, new)
@@ -101,9 +100,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.open_control_interface(false)
             .map_err(|error| RuntimeError::NotStarted(format!("Failed to create control interface: '{error}'")))?;
         self.open_notify_socket()?;
-        let Some(workload) = self.wanted.clone() else { return Err(RuntimeError::Cancelled) };
-        let added = AddedWorkload { instance: self.instance.clone(), workload };
-        let new = new_container(&self.context.calls.folder, &added)?;
+        let new = new_container(&self.context.calls.folder, &self.added().ok_or(RuntimeError::Cancelled)?)?;
         if is_prepared && new.control_interface.is_some() && self.control.is_none() {
             return Err(RuntimeError::NotStarted("it would have no control interface".to_owned()));
         }
@@ -124,7 +121,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     /// A call of the start has been running for some time.
     pub(super) fn on_call_age(&mut self, mut calling: Calling) {
-        let age = self.context.clock.now().saturating_duration_since(calling.since);
+        let age = self.now().saturating_duration_since(calling.since);
         if age >= START_SLOT_MAX {
             calling.slot = None;
         }
@@ -220,7 +217,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
-        let now = self.context.clock.now();
+        let now = self.now();
         if self.has_given_up() {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
             self.stage = Stage::RetryAt(now + REVIVAL_INTERVAL);
