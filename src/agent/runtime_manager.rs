@@ -232,7 +232,9 @@ impl<C: Clock> RuntimeManager<C> {
     // [impl->swdd~agent-add-on-update-missing-workload~1]
     pub fn submit(&mut self, name: Name, new: Option<AddedWorkload>, deleted: Option<DeletedWorkload>) {
         let _source = log_source(name.clone());
+        let gate = new.as_ref().and_then(|new| self.gate(new, false));
         let record = self.records.entry(name.clone()).or_default();
+        record.gate = gate;
         let waited = record.waiting().map(|added| added.instance.clone());
         if record.wanted != new {
             record.wanted.clone_from(&new);
@@ -263,8 +265,6 @@ impl<C: Clock> RuntimeManager<C> {
             self.gone.extend(named.take());
         }
         self.reports.extend(record.gone(new.as_ref(), waited, named));
-        let gate = new.as_ref().and_then(|new| self.gate(new, false));
-        self.records.entry(name.clone()).or_default().gate = gate;
         self.unsettled.insert(name);
     }
 

@@ -71,7 +71,7 @@ impl<C: Clock> RuntimeManager<C> {
         for (name, mut candidates) in self.unaccounted(candidates) {
             let record = self.records.get(&name);
             let has_loop = record.is_some_and(|record| record.object.is_some());
-            let wanted = record.and_then(|record| record.wanted.clone());
+            let wanted = record.filter(|_| !has_loop).and_then(|record| record.wanted.clone());
             let is_active = !record.and_then(|record| record.gate.as_ref()).is_some_and(Gate::is_inactive);
             let serves = |(runtime, container): &Existing| {
                 let is_it = wanted.as_ref().is_some_and(|added| is_unchanged(added, runtime, container));
@@ -79,13 +79,15 @@ impl<C: Clock> RuntimeManager<C> {
             };
             if !all && (has_loop || !is_active || !candidates.iter().any(serves)) {
                 self.existing.extend(candidates);
-            } else if has_loop {
-                let mut surplus = self.take_prepared(&name, None, &mut candidates);
-                surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
-                self.remove(surplus);
-            } else {
-                self.adopt(&name, wanted.as_ref(), is_active, candidates);
+                continue;
             }
+            let mut surplus = self.take_prepared(&name, wanted.as_ref(), &mut candidates);
+            let best = if has_loop { None } else { take_best(&mut candidates, wanted.as_ref()) };
+            if let Some((runtime, container)) = best {
+                self.take_over(wanted.as_ref(), is_active, runtime, container);
+            }
+            surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
+            self.remove(surplus);
         }
     }
 
@@ -129,20 +131,9 @@ impl<C: Clock> RuntimeManager<C> {
         is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
     }
 
-    /// Takes in the existing containers of a workload, of which all but one are too many.
+    /// Goes on with this container of an earlier agent, starts it again, or replaces or deletes it.
     // [impl->swdd~agent-existing-workloads-delete-unneeded~1]
     // [impl->swdd~agent-delete-old-workload~2]
-    fn adopt(&mut self, name: &Name, wanted: Option<&AddedWorkload>, is_active: bool, mut candidates: Vec<Existing>) {
-        let _source = log_source(name.clone());
-        let mut surplus = self.take_prepared(name, wanted, &mut candidates);
-        if let Some((runtime, container)) = take_best(&mut candidates, wanted) {
-            self.take_over(wanted, is_active, runtime, container);
-        }
-        surplus.extend(candidates.iter().map(|(runtime, container)| surplus_of(runtime, container)));
-        self.remove(surplus);
-    }
-
-    /// Goes on with this container, starts it again, or replaces or deletes it.
     fn take_over(
         &mut self,
         wanted: Option<&AddedWorkload>,
@@ -151,6 +142,7 @@ impl<C: Clock> RuntimeManager<C> {
         container: ListedContainer,
     ) {
         let (name, id) = (container.instance.workload.clone(), container.id.clone());
+        let _source = log_source(name.clone());
         let held = |serves| Some(Held { id, serves });
         self.unsettled.insert(name.clone());
         let Some(added) = wanted else {
