@@ -156,37 +156,30 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.next.as_ref().is_some_and(|next| next.is_started)
     }
 
-    /// How far to prepare what is to be prepared.
+    /// How far to prepare what is to be prepared, beside what there is.
     fn target(&self) -> PrepareLevel {
-        self.preparation.as_ref().map_or(PrepareLevel::None, |wanted| self.most(wanted))
+        let Some(Preparation { added, level, .. }) = &self.preparation else { return PrepareLevel::None };
+        let old = match self.is_ours(&added.instance) || self.removal.has(&added.instance) {
+            true => Old::Same,
+            false if self.is_empty => Old::Nothing,
+            false => Old::Instance,
+        };
+        levels::allowed(&added.workload, *level, old)
     }
 
-    /// Removes what is prepared and neither to be prepared nor to be started. Returns whether there was something.
+    /// Removes what is prepared and neither to be started nor to be prepared so far. Returns whether there was something.
     pub(super) fn discard_unwanted(&mut self) -> bool {
-        let target = self.target();
         let is_unwanted = |next: &&Prepared| {
-            !next.is_started
-                && !is_wanted(next, self.preparation.as_ref(), target)
-                && !self.is_about_to_start(&next.added)
+            let level = if next.has_container() { next.level.max(PrepareLevel::Create) } else { next.level };
+            let is_it = |wanted: &Preparation| wanted.added == next.added && level <= self.target();
+            let is_wanted = next.is_started || self.preparation.as_ref().is_some_and(is_it);
+            !is_wanted && !self.is_about_to_start(&next.added)
         };
         if self.next.as_ref().filter(is_unwanted).is_none() {
             return false;
         }
         self.next.take().into_iter().for_each(|unwanted| self.discard(unwanted));
         true
-    }
-
-    /// How far this may be prepared beside what there is.
-    fn most(
-        &self,
-        Preparation { added: AddedWorkload { instance, workload }, level, .. }: &Preparation,
-    ) -> PrepareLevel {
-        let old = match self.is_ours(instance) || self.removal.has(instance) {
-            true => Old::Same,
-            false if self.is_empty => Old::Nothing,
-            false => Old::Instance,
-        };
-        levels::allowed(workload, *level, old)
     }
 
     fn next_step(&self, next: &mut Prepared, target: PrepareLevel, now: Instant) -> Option<CallStep> {
@@ -325,10 +318,4 @@ impl<C: Clock> WorkloadControlLoop<C> {
         started.map_err(|error| RuntimeError::NotStarted(format!("no thread can be started: {error}")))?;
         Ok(Call { number, cancel, since: self.now(), makes_container })
     }
-}
-
-/// Whether `next` is what is to be prepared, and no further than `target`.
-fn is_wanted(next: &Prepared, wanted: Option<&Preparation>, target: PrepareLevel) -> bool {
-    let level = if next.has_container() { next.level.max(PrepareLevel::Create) } else { next.level };
-    wanted.is_some_and(|wanted| wanted.added == next.added) && level <= target
 }
