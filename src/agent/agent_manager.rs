@@ -3,7 +3,7 @@
 //!
 //! Thread: `scheduler`.
 //! Owns: all states, all wishes.
-//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*`, `log:*` and `metrics`. Gives: wishes to control loops,
+//! Takes: [`SchedulerEvent`]s of `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`. Gives: wishes to control loops,
 //! listings to state checkers, states and load to `uplink`. Waits for none of them.
 
 use super::events::{Overview, SchedulerEvent, WorkloadOverview};
@@ -64,7 +64,7 @@ impl<C: Clock> AgentManager<C> {
         let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
         Self {
             load_due: runtime.context.clock.now(),
-            logs: LogStreams::new(uplink.clone(), inbox.clone()),
+            logs: LogStreams::new(uplink.clone()),
             usage: UsageRequests::new(uplink.clone(), UsageSampler::new(Path::new("/"), checkers)),
             inbox,
             runtime,
@@ -127,6 +127,7 @@ impl<C: Clock> AgentManager<C> {
             self.load_due = now + LOAD_INTERVAL; // Counted from now, so that missed ticks are skipped.
             self.report_load();
         }
+        self.logs.forget_ended();
         self.runtime.start_waiting_loops();
         if self.runtime.conditions_due().is_some_and(|at| at <= now) {
             self.runtime.refresh_conditions();
@@ -200,7 +201,6 @@ impl<C: Clock> AgentManager<C> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopDone(name) => self.runtime.loop_done(&name),
             SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
-            SchedulerEvent::LogEnded(number) => self.logs.ended(number),
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
         self.prepare();

@@ -1,6 +1,6 @@
 //! What the scheduler reacts to.
 //!
-//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*`, `log:*` and `metrics`, received by `scheduler`.
+//! Thread: plain values; sent by `rx:server`, `uplink`, `wl:*`, `watch:*` and `metrics`, received by `scheduler`.
 
 use super::state_checker::ListResult;
 use crate::limits::ADDITIONAL_INFO_MAX;
@@ -30,8 +30,6 @@ pub enum SchedulerEvent {
     LoopDone(Name),
     /// How far a control loop has prepared what it is to.
     Prepared(PreparationReport),
-    /// The log with this number was sent to its end.
-    LogEnded(u64),
     /// The overview for the metrics is wanted there.
     Overview(Sender<Overview>),
 }

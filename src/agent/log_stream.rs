@@ -6,9 +6,8 @@
 //!
 //! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
 //! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
-//! Gives: lines and their end to `uplink` (waits there for room), its own end to the scheduler.
+//! Gives: lines and their end to `uplink` (waits there for room).
 
-use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
@@ -19,10 +18,9 @@ use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
-use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -37,9 +35,7 @@ pub type LogOrder = (InstanceName, Option<Box<dyn RuntimeConnector>>);
 /// The streams under way.
 pub struct LogStreams {
     outbox: UplinkOutbox,
-    scheduler: Sender<SchedulerEvent>,
-    /// By number.
-    running: BTreeMap<u64, Running>,
+    running: Vec<Running>,
     started: u64,
 }
 
@@ -57,9 +53,9 @@ impl Drop for Running {
 }
 
 impl LogStreams {
-    /// No stream yet. Lines go to `outbox`, ends to `scheduler`.
-    pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
-        Self { outbox, scheduler, running: BTreeMap::new(), started: 0 }
+    /// No stream yet. Lines go to `outbox`.
+    pub fn new(outbox: UplinkOutbox) -> Self {
+        Self { outbox, running: Vec::new(), started: 0 }
     }
 
     /// Starts to read; a request under the same id is replaced. What cannot be read ends at once, or the requester
@@ -67,6 +63,7 @@ impl LogStreams {
     pub fn start(&mut self, request_id: &str, wanted: &LogsRequest, orders: Vec<LogOrder>) {
         let _source = log_source(LOG_REQUESTS);
         self.cancel(request_id);
+        self.forget_ended();
         for (instance, connector) in orders {
             let Some(connector) = connector else {
                 info!("Could not find workload '{}'", excerpt(&instance.workload));
@@ -90,7 +87,7 @@ impl LogStreams {
             return Some(format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"));
         }
         let workload = requesting_workload(request_id)?;
-        let own = self.running.values().filter(|one| requesting_workload(&one.request_id) == Some(workload));
+        let own = self.running.iter().filter(|one| requesting_workload(&one.request_id) == Some(workload));
         let full = own.count() >= LOG_STREAMS_OF_WORKLOAD;
         full.then(|| {
             format!("[no log: this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment]")
@@ -105,23 +102,20 @@ impl LogStreams {
         connector: Box<dyn RuntimeConnector>,
     ) -> io::Result<()> {
         self.started += 1;
-        let number = self.started;
         let (stop, room) = (EventFd::new()?, EventFd::new()?);
-        let name = format!("log:{number}:{}", instance.workload);
+        let name = format!("log:{}:{}", self.started, instance.workload);
         let stream = LogStream {
-            number,
             request_id: request_id.to_owned(),
             instance,
             wanted,
             outbox: self.outbox.clone(),
-            scheduler: self.scheduler.clone(),
             stop: stop.clone(),
             room,
             sending: false,
             waiting: VecDeque::new(),
         };
         let thread = threads::spawn(name, STACK_LARGE, move || stream.run(connector))?;
-        self.running.insert(number, Running { request_id: request_id.to_owned(), stop, thread: Some(thread) });
+        self.running.push(Running { request_id: request_id.to_owned(), stop, thread: Some(thread) });
         Ok(())
     }
 
@@ -136,7 +130,7 @@ impl LogStreams {
 
     /// Ends the streams of a request; an unknown one is no error.
     pub fn cancel(&mut self, request_id: &str) {
-        self.running.retain(|_, one| one.request_id != request_id);
+        self.running.retain(|one| one.request_id != request_id);
     }
 
     /// Ends all streams: whoever wanted them is gone.
@@ -144,16 +138,16 @@ impl LogStreams {
         self.running.clear();
     }
 
-    /// A stream has ended by itself.
-    pub fn ended(&mut self, number: u64) {
-        self.running.remove(&number);
+    /// Forgets the streams that have ended by themselves.
+    pub fn forget_ended(&mut self) {
+        self.running.retain(|one| one.thread.as_ref().is_some_and(|thread| !thread.has_ended()));
     }
 }
 
 impl Drop for LogStreams {
     /// The agent ends: the processes of the engine end with their streams.
     fn drop(&mut self) {
-        let running: Vec<Thread> = self.running.values_mut().filter_map(|stream| stream.thread.take()).collect();
+        let running: Vec<Thread> = self.running.iter_mut().filter_map(|stream| stream.thread.take()).collect();
         self.cancel_all();
         for name in threads::join_all(running, LOG_STOP_MAX) {
             debug!("Not waiting for thread '{name}'.");
@@ -171,13 +165,11 @@ fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
 
 /// One log on its way.
 struct LogStream {
-    number: u64,
     /// The full id of the request.
     request_id: String,
     instance: InstanceName,
     wanted: LogsRequest,
     outbox: UplinkOutbox,
-    scheduler: Sender<SchedulerEvent>,
     /// Readable when the log is not wanted any more.
     stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
@@ -194,11 +186,7 @@ struct Stopped;
 impl LogStream {
     fn run(mut self, connector: Box<dyn RuntimeConnector>) {
         let _source = log_source(LOG_REQUESTS);
-        if let Ok(()) = self.send_all(connector) {
-            // Reported only when it ended by itself, after its last line.
-            let end = SchedulerEvent::LogEnded(self.number);
-            let _ = self.scheduler.send(end); // Gone only when the agent ends.
-        }
+        let _ = self.send_all(connector); // Who has stopped it knows.
     }
 
     fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {

@@ -3,7 +3,7 @@
 //! Thread: called by `main` and by owners of threads; the only file that may spawn one.
 
 use crate::platform::clock::{Clock, SystemClock};
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use std::io;
 use std::time::Duration;
 
@@ -12,6 +12,13 @@ use std::time::Duration;
 pub struct Thread {
     name: String,
     ended: Receiver<()>,
+}
+
+impl Thread {
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.ended.try_recv(), Err(TryRecvError::Disconnected))
+    }
 }
 
 /// Starts a thread called `name` with `stack_bytes` of stack.
@@ -81,10 +88,6 @@ mod tests {
     impl Thread {
         pub fn name(&self) -> &str {
             &self.name
-        }
-
-        pub fn has_ended(&self) -> bool {
-            matches!(self.ended.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected))
         }
     }
 

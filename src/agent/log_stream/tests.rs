@@ -8,7 +8,6 @@ use crate::runtime::RuntimeError;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
 use crate::simulation::fake_connector::FakeEngine;
-use crossbeam_channel::{Receiver, bounded};
 use std::path::Path;
 
 /// Longest wait for anything a test expects.
@@ -20,7 +19,6 @@ fn instance(name: &str) -> InstanceName {
 
 struct Fixture {
     streams: LogStreams,
-    events: Receiver<SchedulerEvent>,
     reader: UplinkReader,
     children: EngineChildren,
     _outbox: UplinkOutbox,
@@ -31,11 +29,10 @@ impl Fixture {
     fn new() -> Self {
         let (outbox, reader) = uplink_outbox();
         reader.connected();
-        let (inbox, events) = bounded(16);
         let folder = tempfile::tempdir().unwrap();
         let children = EngineChildren::open(folder.path()).unwrap().0;
-        let streams = LogStreams::new(outbox.clone(), inbox);
-        Self { streams, events, reader, children, _outbox: outbox, _folder: folder }
+        let streams = LogStreams::new(outbox.clone());
+        Self { streams, reader, children, _outbox: outbox, _folder: folder }
     }
 
     fn call(&self, program: &str, script: &str, prefix: &str) -> LogCall {
@@ -95,10 +92,13 @@ impl Fixture {
         }
     }
 
+    /// Waits until no stream runs any more.
     fn ended(&mut self) {
-        match self.events.recv_timeout(AMPLE) {
-            Ok(SchedulerEvent::LogEnded(id)) => self.streams.ended(id),
-            other => panic!("{other:?}"),
+        let begin = SystemClock.now();
+        while !self.streams.running.is_empty() {
+            assert!(SystemClock.now() - begin < AMPLE, "a stream goes on");
+            std::thread::yield_now();
+            self.streams.forget_ended();
         }
     }
 }
