@@ -7,17 +7,16 @@ use crate::model::names::{InstanceName, Name};
 use crate::model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// States by workload name.
+/// States by instance, so that those of a workload are beside each other.
 // [impl->swdd~agent-manager-stores-all-workload-states~1]
 #[derive(Debug)]
 pub struct WorkloadStateStore {
     pub agent: Name,
-    by_workload: BTreeMap<Name, Vec<Entry>>,
+    entries: BTreeMap<InstanceName, Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    instance: InstanceName,
     state: ExecutionState,
     /// The state of the container while a requested stop hides it.
     hidden: Option<ExecutionState>,
@@ -28,7 +27,7 @@ struct Entry {
 impl WorkloadStateStore {
     /// No state yet; instances of `agent` are our own.
     pub fn new(agent: Name) -> Self {
-        Self { agent, by_workload: BTreeMap::new() }
+        Self { agent, entries: BTreeMap::new() }
     }
 
     /// Stores a state of an own instance; returns the one to show: while a stop is under way, the state of the
@@ -36,8 +35,8 @@ impl WorkloadStateStore {
     // [impl->swdd~agent-manager-hysteresis_on-workload-states-of-its-workloads~1]
     // [impl->swdd~agent-stores-workload-states-of-its-workloads~1]
     pub fn set_own(&mut self, instance: &InstanceName, incoming: ExecutionState) -> ExecutionState {
-        let Some(entry) = self.entry(instance) else {
-            self.set(instance, incoming.clone());
+        let Some(entry) = self.entries.get_mut(instance) else {
+            self.set(instance.clone(), incoming.clone());
             return incoming;
         };
         let shown = entry.state.transition(incoming.clone());
@@ -49,7 +48,7 @@ impl WorkloadStateStore {
             None
         };
         if shown.phase == Phase::Removed {
-            self.remove(instance);
+            self.entries.remove(instance);
         } else {
             (entry.state, entry.hidden) = (shown.clone(), hidden);
         }
@@ -58,7 +57,7 @@ impl WorkloadStateStore {
 
     /// The workload need not stop any more: returns the state of its container. `None` when it was not to stop.
     pub fn cancel_stop(&mut self, instance: &InstanceName) -> Option<ExecutionState> {
-        let entry = self.entry(instance)?;
+        let entry = self.entries.get_mut(instance)?;
         entry.state = entry.hidden.take()?;
         Some(entry.state.clone())
     }
@@ -66,47 +65,34 @@ impl WorkloadStateStore {
     /// Stores a state of an instance on another agent; one of our own is ignored. Of its text only what
     /// decides about our workloads is kept: a hostile agent must not fill the memory of all others.
     pub fn set_foreign(&mut self, report: WorkloadState) {
-        if report.instance.agent == self.agent {
-            return;
-        }
-        if report.state.phase == Phase::Removed {
-            self.remove(&report.instance);
-        } else {
-            self.set(&report.instance, report.state.without_text());
+        if report.instance.agent != self.agent {
+            self.set(report.instance, report.state.without_text());
         }
     }
 
     /// The connection was lost: states of other agents may be wrong from now on.
     pub fn mark_foreign_stale(&mut self) {
-        for entry in self.by_workload.values_mut().flatten() {
-            entry.stale = entry.instance.agent != self.agent;
+        for (instance, entry) in &mut self.entries {
+            entry.stale = instance.agent != self.agent;
         }
     }
 
     /// Drops states that the server has not repeated since the connection was lost; returns their workloads.
     pub fn drop_stale(&mut self) -> BTreeSet<Name> {
-        let mut dropped = BTreeSet::new();
-        self.by_workload.retain(|name, entries| {
-            let before = entries.len();
-            entries.retain(|entry| !entry.stale);
-            if entries.len() != before {
-                dropped.insert(name.clone());
-            }
-            !entries.is_empty()
-        });
-        dropped
+        let dropped = self.entries.extract_if(.., |_, entry| entry.stale);
+        dropped.map(|(instance, _)| instance.workload).collect()
     }
 
     /// The states of all own instances.
     pub fn own(&self) -> Vec<WorkloadState> {
-        let own = self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent);
-        own.map(|entry| WorkloadState::new(entry.instance.clone(), entry.state.clone())).collect()
+        let own = self.entries.iter().filter(|(instance, _)| instance.agent == self.agent);
+        own.map(|(instance, entry)| WorkloadState::new(instance.clone(), entry.state.clone())).collect()
     }
 
     /// How many own instances there are in which state, for people: `3 workloads: 2 running, 1 failed`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for entry in self.by_workload.values().flatten().filter(|entry| entry.instance.agent == self.agent) {
+        for (_, entry) in self.entries.iter().filter(|(instance, _)| instance.agent == self.agent) {
             *counts.entry(entry.state.phase.state()).or_default() += 1;
         }
         let total: usize = counts.values().sum();
@@ -121,7 +107,7 @@ impl WorkloadStateStore {
 
     /// The state of an instance.
     pub fn get(&self, instance: &InstanceName) -> Option<&ExecutionState> {
-        self.entries(&instance.workload).find(|entry| entry.instance == *instance).map(|entry| &entry.state)
+        self.entries.get(instance).map(|entry| &entry.state)
     }
 
     /// Whether a workload with these dependencies may start: of each, some instance that counts has reached the state.
@@ -132,52 +118,40 @@ impl WorkloadStateStore {
         counts: impl Fn(&InstanceName) -> bool,
     ) -> bool {
         dependencies.iter().all(|(name, condition)| {
-            self.entries(name).any(|entry| entry.state.phase.fulfils_add(*condition) && counts(&entry.instance))
+            let mut instances = self.of_workload(name);
+            instances.any(|(instance, state)| state.phase.fulfils_add(*condition) && counts(instance))
         })
     }
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        self.entries(dependent).all(|entry| entry.state.fulfils_delete(condition))
+        self.of_workload(dependent).all(|(_, state)| state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        let mut phases = self.entries(dependent).map(|entry| entry.state.phase);
+        let mut phases = self.of_workload(dependent).map(|(_, state)| state.phase);
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
     pub fn has_no_container(&self, workload: &str) -> bool {
-        let mut own = self.entries(workload).filter(|entry| entry.instance.agent == self.agent);
-        own.all(|entry| entry.state.phase == Phase::PendingWaitingToStart)
+        let mut own = self.of_workload(workload).filter(|(instance, _)| instance.agent == self.agent);
+        own.all(|(_, state)| state.phase == Phase::PendingWaitingToStart)
     }
 
-    fn entries(&self, workload: &str) -> impl Iterator<Item = &Entry> {
-        self.by_workload.get(workload).into_iter().flatten()
+    fn of_workload(&self, workload: &str) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
+        let first = InstanceName { workload: workload.into(), ..InstanceName::default() };
+        let entries = self.entries.range(first..).map(|(instance, entry)| (instance, &entry.state));
+        entries.take_while(move |(instance, _)| *instance.workload == *workload)
     }
 
-    fn entry(&mut self, instance: &InstanceName) -> Option<&mut Entry> {
-        let entries = self.by_workload.get_mut(&instance.workload)?;
-        entries.iter_mut().find(|entry| entry.instance == *instance)
-    }
-
-    fn set(&mut self, instance: &InstanceName, state: ExecutionState) {
-        if let Some(entry) = self.entry(instance) {
-            (entry.state, entry.hidden, entry.stale) = (state, None, false);
-        } else if state.phase != Phase::Removed {
-            let entry = Entry { instance: instance.clone(), state, hidden: None, stale: false };
-            self.by_workload.entry(instance.workload.clone()).or_default().push(entry);
-        }
-    }
-
-    fn remove(&mut self, instance: &InstanceName) {
-        if let Some(entries) = self.by_workload.get_mut(&instance.workload) {
-            entries.retain(|entry| entry.instance != *instance);
-            if entries.is_empty() {
-                self.by_workload.remove(&instance.workload);
-            }
+    fn set(&mut self, instance: InstanceName, state: ExecutionState) {
+        if state.phase == Phase::Removed {
+            self.entries.remove(&instance);
+        } else {
+            self.entries.insert(instance, Entry { state, hidden: None, stale: false });
         }
     }
 }
@@ -190,7 +164,7 @@ mod tests {
     impl WorkloadStateStore {
         /// All states.
         pub fn iter(&self) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-            self.by_workload.values().flatten().map(|entry| (&entry.instance, &entry.state))
+            self.entries.iter().map(|(instance, entry)| (instance, &entry.state))
         }
     }
 
