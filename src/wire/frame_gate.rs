@@ -172,7 +172,6 @@ struct Stream {
     left: usize,
     received: usize,
     frames: usize,
-    is_large: bool,
 }
 
 impl Stream {
@@ -197,9 +196,9 @@ struct Frame {
 #[derive(Debug)]
 pub struct FrameGate {
     account: Arc<Account>,
-    preface_left: usize,
     header: [u8; FRAME_HEADER],
     header_bytes: usize,
+    /// The first one is the preface.
     frame: Frame,
     streams: BTreeMap<u32, Stream>,
     ticket: Option<Ticket>,
@@ -214,10 +213,9 @@ impl FrameGate {
     pub fn new(account: Arc<Account>, now: Instant) -> Self {
         Self {
             account,
-            preface_left: PREFACE,
             header: [0; FRAME_HEADER],
             header_bytes: 0,
-            frame: Frame::default(),
+            frame: Frame { left: PREFACE, ..Frame::default() },
             streams: BTreeMap::new(),
             ticket: None,
             is_waiting: false,
@@ -259,11 +257,6 @@ impl FrameGate {
 
     /// Takes some bytes; none when a message has to wait.
     fn step(&mut self, bytes: &[u8], now: Instant) -> Result<usize, Refused> {
-        if self.preface_left > 0 {
-            let count = bytes.len().min(self.preface_left);
-            self.preface_left -= count;
-            return Ok(count);
-        }
         if self.frame.left == 0 {
             return self.take_header(bytes, now);
         }
@@ -358,7 +351,7 @@ impl FrameGate {
             }
             let stream = self.streams.entry(id).or_default();
             stream.prefix_bytes = MESSAGE_PREFIX;
-            (stream.left, stream.is_large) = (length, length > SMALL_MESSAGE);
+            stream.left = length;
             if length == 0 {
                 stream.next_message();
             }
@@ -367,13 +360,12 @@ impl FrameGate {
         let count = bytes.len().min(stream.left);
         stream.left -= count;
         stream.received += count;
-        if stream.is_large {
-            let mut state = self.account.state.lock();
-            if let Some(message) = state.in_flight.iter_mut().rev().find(|message| message.stream == id) {
-                message.received += count;
-                if message.is_complete() {
-                    message.measured = (now, message.received);
-                }
+        // One that is complete and was not taken may be of this stream as well, and small ones are not there.
+        let is_this = |message: &&mut InFlight| message.stream == id && !message.is_complete();
+        if let Some(message) = self.account.state.lock().in_flight.iter_mut().find(is_this) {
+            message.received += count;
+            if message.is_complete() {
+                message.measured = (now, message.received);
             }
         }
         if stream.left == 0 {
