@@ -187,8 +187,7 @@ impl ServerLoop {
     ///
     /// # Errors
     /// [`UpdateError`] with the reason of the refusal.
-    pub fn start_again_with<S: Into<Stored>>(&mut self, stored: S) -> Result<(), UpdateError> {
-        let Stored { desired, updates } = stored.into();
+    pub fn start_again_with(&mut self, Stored { desired, updates }: Stored) -> Result<(), UpdateError> {
         self.start(desired, Occasion::Stored)?;
         if let Some(updates) = updates {
             self.restore_updates(updates);

@@ -77,12 +77,6 @@ pub struct Stored {
     pub updates: Option<StoredUpdates>,
 }
 
-impl From<DesiredState> for Stored {
-    fn from(desired: DesiredState) -> Self {
-        Self { desired, updates: None }
-    }
-}
-
 /// A state to be written.
 #[derive(Debug)]
 pub struct StateWrite {

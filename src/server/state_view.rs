@@ -29,15 +29,6 @@ pub struct StateView<'s> {
 }
 
 impl<'s> StateView<'s> {
-    /// What a read returns: everything without masks, otherwise what they select.
-    // [impl->swdd~server-filters-get-complete-state-result~2]
-    pub fn read(&self, masks: &[String]) -> Node {
-        if masks.is_empty() {
-            return self.everything();
-        }
-        self.select(&MaskTree::new(masks.iter().map(String::as_str)))
-    }
-
     /// What `paths` lead to; for events, where keys may contain dots.
     pub fn read_paths<'p>(&self, paths: impl Iterator<Item = &'p [String]>) -> Node {
         self.select(&MaskTree::of_paths(paths))
@@ -60,7 +51,8 @@ impl<'s> StateView<'s> {
         ])
     }
 
-    /// What `tree` selects. A state that a mask names has at least its version.
+    /// What `tree` selects, which are the masks of a read. A state that a mask names has at least its version.
+    // [impl->swdd~server-filters-get-complete-state-result~2]
     pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();
@@ -306,7 +298,7 @@ workloads:
 
     #[test]
     fn a_read_without_masks_has_every_container_even_when_empty() {
-        let node = Cluster::with_manifest(MANIFEST).server.view().read(&[]);
+        let node = Cluster::with_manifest(MANIFEST).server.view().everything();
         for path in [
             vec!["agents"],
             vec!["desiredState", "configs"],

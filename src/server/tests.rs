@@ -20,6 +20,7 @@ use super::lasting::Kind;
 use super::prepare::Failed;
 use super::*;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::mask_tree::MaskTree;
 use crate::model::messages::{
     AddedWorkload, AgentCapabilities, AgentHello, AgentLoad, FromServer, ReadState, Request, RequestContent, Response,
     ResponseContent, ToServer, UpdateState, WorkloadPlan,
@@ -30,6 +31,20 @@ use crate::wire::budget::Budget;
 use crate::wire::outbox::{OTHERS_BYTES, OutboxReader, outbox_waking};
 use crate::wire::peer::{PeerHello, PeerId, Room};
 use std::collections::{BTreeMap, BTreeSet};
+
+impl StateView<'_> {
+    /// What the response to a read with these masks has.
+    pub fn read(&self, masks: &[String]) -> Node {
+        let masks = MaskTree::of_request(masks).unwrap();
+        masks.map_or_else(|| self.everything(), |masks| self.select(&masks))
+    }
+}
+
+impl From<DesiredState> for Stored {
+    fn from(desired: DesiredState) -> Self {
+        Self { desired, updates: None }
+    }
+}
 
 /// What tests and the simulation inspect.
 impl ServerLoop {

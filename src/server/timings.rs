@@ -118,12 +118,6 @@ impl Timings {
         }
         (wanted.is_whole() || !agents.is_empty()).then_some(Node::Map(agents))
     }
-
-    /// The instances that have times.
-    #[cfg(test)]
-    pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
-        self.instances.keys()
-    }
 }
 
 fn milliseconds(duration: Duration) -> u64 {
@@ -205,6 +199,13 @@ mod tests {
         PendingStartingFailed, PendingWaitingToStart, Removed, Running, Stopping, StoppingRequestedAtRuntime,
         Succeeded,
     };
+
+    impl Timings {
+        /// The instances that have times.
+        pub fn instances(&self) -> impl Iterator<Item = &InstanceName> {
+            self.instances.keys()
+        }
+    }
 
     /// The times of an instance that was accepted at 1 ms, after reports at 2 ms, 3 ms and so on.
     fn after(reports: &[(Phase, &str)]) -> String {

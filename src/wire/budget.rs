@@ -58,12 +58,6 @@ impl Budget {
         Arc::new(Self { max, ..Self::default() })
     }
 
-    /// How much is taken.
-    #[cfg(test)]
-    pub fn taken(&self) -> usize {
-        self.state.lock().taken
-    }
-
     fn fits(&self, state: &State, amount: usize) -> bool {
         state.taken == 0 || state.taken.saturating_add(amount) <= self.max
     }
@@ -195,6 +189,13 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const LIMIT: Duration = Duration::from_secs(30);
+
+    impl Budget {
+        /// How much is taken.
+        pub fn taken(&self) -> usize {
+            self.state.lock().taken
+        }
+    }
 
     /// Takes `amount` on a thread of its own, which waits before this returns; what is received is the share.
     fn waiting(budget: &Arc<Budget>, amount: usize) -> Receiver<Share> {

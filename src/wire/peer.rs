@@ -66,12 +66,6 @@ pub struct Room {
 }
 
 impl Room {
-    /// Of a small message.
-    #[cfg(test)]
-    pub fn of_place(place: Share) -> Self {
-        Self { bytes: Share::default(), _place: place }
-    }
-
     /// Gives the room for the bytes back, and keeps the place among the messages of the stream.
     pub fn give_bytes_back(&mut self) {
         self.bytes = Share::default();

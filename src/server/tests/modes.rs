@@ -383,7 +383,7 @@ fn what_modes_do_not_allow_is_refused_in_updates_manifests_and_stored_states() {
             start(&mut Cluster::with_modes(Some("limp")).server, desired(&state)).unwrap_err().to_string()
         };
         assert_eq!(start(ServerLoop::start_with), core, "manifest");
-        assert_eq!(start(ServerLoop::start_again_with), core, "stored state");
+        assert_eq!(start(|server, state| server.start_again_with(state.into())), core, "stored state");
     }
 }
 
@@ -409,7 +409,7 @@ fn a_stored_mode_counts_and_what_fails_at_the_start_stays_failed() {
          tags: {{modes: park}}}}\n"
     );
     let mut cluster = Cluster::with_modes(None);
-    cluster.server.start_again_with(desired(&manifest.replace("mode: park", "mode: limp"))).unwrap();
+    cluster.server.start_again_with(desired(&manifest.replace("mode: park", "mode: limp")).into()).unwrap();
     assert_eq!(cluster.effective_agent("nav"), Some("A"));
     for mode in ["park", "drive"] {
         cluster.switch(mode).unwrap();

@@ -71,7 +71,8 @@ fn a_start_renders_what_it_can_and_the_rest_fails_with_the_reason() {
     cluster.update(&state(light), &["desiredState.workloads.z"]).unwrap();
     let stored = cluster.server.view().desired.clone();
     // One server was given all of it in a manifest, the other one had stored it.
-    for start in [ServerLoop::start_with, ServerLoop::start_again_with::<DesiredState>] {
+    let again = |server: &mut ServerLoop, stored: DesiredState| server.start_again_with(stored.into());
+    for start in [ServerLoop::start_with, again] {
         let mut restarted = ServerLoop::new();
         start(&mut restarted, stored.clone()).unwrap();
         let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
@@ -110,7 +111,7 @@ fn a_stored_workload_whose_checks_may_take_too_long_today_fails_alone() {
     );
     assert!(ServerLoop::new().start_with(stored.clone()).is_err(), "a manifest is refused");
     let mut restarted = ServerLoop::new();
-    restarted.start_again_with(stored).unwrap();
+    restarted.start_again_with(stored.into()).unwrap();
     let agents = restarted.view().effective.iter().map(|(name, added)| (&**name, &*added.instance.agent));
     assert_eq!(agents.collect::<Vec<_>>(), [("quick", "A"), ("slow", "")]);
     let state = restarted.view().states.iter().find(|(instance, _)| &*instance.workload == "slow").unwrap().1;

@@ -11,6 +11,7 @@ use crate::model::messages::{
 use crate::model::names::InstanceName;
 use crate::model::version::VERSION;
 use crate::wire::address::ServerUrl;
+use crate::wire::budget::Share;
 use crate::wire::client::{
     ClientOptions, ClientReceiver, ClientSender, Hangup, Service, StreamEnd, channel_over, connect, connect_with,
 };
@@ -18,7 +19,7 @@ use crate::wire::convert::messages::{read_from_server, write_to_server};
 use crate::wire::grpc::Received;
 use crate::wire::hello::check_user;
 use crate::wire::outbox::Outbox;
-use crate::wire::peer::PeerHello;
+use crate::wire::peer::{PeerHello, Room};
 use crate::wire::tls::PeerCertificate;
 use crossbeam_channel::{Receiver, bounded};
 use futures_executor::block_on;
@@ -31,6 +32,13 @@ use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(30);
+
+impl Room {
+    /// Of a small message.
+    pub fn of_place(place: Share) -> Self {
+        Self { bytes: Share::default(), _place: place }
+    }
+}
 
 impl EndpointOptions {
     /// For one TCP address.
