@@ -7,7 +7,7 @@ use super::plan::{Version, added, check_added};
 use super::templates::{RenderError, StartBudget};
 use super::update::{StateChange, Tags, UpdateError};
 use super::workloads::Workloads;
-use crate::limits::{AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX};
+use crate::limits::{AGENT_TAGS_BYTES, RENDERED_FOR_WORKLOAD_MAX, RENDERED_UPDATE_MAX, TEMPLATE_STEPS_MAX};
 use crate::model::complete_state::tags_bytes;
 use crate::model::cycles::find_cycle;
 use crate::model::lifecycle::{self, ConfigError};
@@ -269,10 +269,9 @@ impl Workloads {
         let config = |key: &str| change.config(&self.desired, key);
         let mut start = StartBudget::new(names.len());
         let mut rendered = BTreeMap::new();
-        self.templates.begin_update(match occasion {
-            Occasion::UpdateOfWorkload => RENDERED_FOR_WORKLOAD_MAX,
-            _ => RENDERED_UPDATE_MAX,
-        });
+        let bytes =
+            if occasion == Occasion::UpdateOfWorkload { RENDERED_FOR_WORKLOAD_MAX } else { RENDERED_UPDATE_MAX };
+        self.templates.begin(TEMPLATE_STEPS_MAX, bytes);
         for is_last in [occasion.is_update(), true] {
             for name in std::mem::take(&mut names) {
                 let workload = change.workload(&self.desired, name);

@@ -121,12 +121,8 @@ impl StartBudget {
 }
 
 impl Templates {
-    /// Another update begins: its templates may do [`TEMPLATE_STEPS_MAX`] steps and render `bytes` altogether.
-    pub fn begin_update(&self, bytes: usize) {
-        self.begin(TEMPLATE_STEPS_MAX, bytes);
-    }
-
-    fn begin(&self, steps: usize, bytes: usize) {
+    /// Another update begins: its templates may do so many steps and render so many bytes altogether.
+    pub fn begin(&self, steps: usize, bytes: usize) {
         self.steps_left.store(steps, Ordering::Relaxed);
         self.output_left.set(bytes);
     }
@@ -167,8 +163,17 @@ impl Templates {
             None => Err(RenderError::MissingConfig(key.clone())),
         };
         let items: Vec<(&String, &ConfigItem)> = workload.configs.iter().map(item).collect::<Result<_, _>>()?;
-        let values = if texts(workload).any(has_template) { self.values(&items)? } else { Values::nothing() };
-        let field = |name: &str, text: &str| self.text(text, &values).map_err(|reason| self.at(name, reason));
+        let mut known = None; // Only where some field is a template: what that costs is counted.
+        let mut field = |name: &str, text: &str| {
+            if !has_template(text) {
+                return Ok(text.to_owned());
+            }
+            let values = match &known {
+                Some(values) => values,
+                None => known.insert(self.values(&items)?),
+            };
+            self.text(text, values).map_err(|reason| self.at(name, reason))
+        };
         let mut rendered = Workload::clone(workload);
         rendered.configs = BTreeMap::new();
         rendered.agent = field("agent", &workload.agent)?.into();
@@ -202,9 +207,6 @@ impl Templates {
     }
 
     fn text(&self, template: &str, values: &Values) -> Result<String, String> {
-        if !has_template(template) {
-            return Ok(template.to_owned());
-        }
         if depth(template) > TEMPLATE_DEPTH_MAX {
             return Err(format!("blocks or brackets are nested more than {TEMPLATE_DEPTH_MAX} deep"));
         }
@@ -241,14 +243,6 @@ fn template_error(reason: impl Display, place: Option<(usize, usize)>) -> String
     format!("Template error: {}{place}", reason.to_string().trim_end())
 }
 
-/// The fields of a workload that may be templates.
-fn texts(workload: &Workload) -> impl Iterator<Item = &str> {
-    let files = workload.files.iter().map(|file| match &file.content {
-        FileContent::Data(text) | FileContent::BinaryData(text) => text.as_str(),
-    });
-    [&*workload.agent, &*workload.runtime_config].into_iter().chain(files)
-}
-
 /// Whether the engine makes something else of a text. A backslash means something only before braces.
 fn has_template(text: &str) -> bool {
     text.contains("{{")
@@ -259,12 +253,6 @@ struct Values {
     context: Context,
     /// What they take, in bytes.
     size: usize,
-}
-
-impl Values {
-    fn nothing() -> Self {
-        Self { context: Context::from(Value::Null), size: 0 }
-    }
 }
 
 /// `size` and what the engine's copy of `item` takes, in bytes; `None` from [`TEMPLATE_VALUES_MAX`] on, so that no more
@@ -643,7 +631,7 @@ mod tests {
                         commandArgs: [\"{{o.p}}\", \"{{{h}}}\"]\n{{!-- the file --}}\n  {{> indent content=m}}\n";
         let (templates, configs) = (Templates::default(), configs());
         let workload = Arc::new(workload(template));
-        templates.begin_update(RENDERED_UPDATE_MAX);
+        templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
         let rendered = (0..5_000).take_while(|_| templates.render(&workload, |key| configs.get(key)).is_ok()).count();
         assert_eq!(rendered, 5_000, "so many of such workloads fit into one update");
         // What stands behind a tag is text, whatever braces it has.
@@ -687,7 +675,7 @@ mod tests {
         let loops = Arc::new(workload(&format!("{}{}", "{{#each @root/arr}}".repeat(8), "{{/each}}".repeat(8))));
         let failed = (0..TEMPLATE_STEPS_MAX).find(|_| templates.render(&loops, |key| configs.get(key)).is_err());
         assert!(failed.is_some_and(|times| times > 1), "{failed:?}");
-        templates.begin_update(RENDERED_UPDATE_MAX);
+        templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
         assert!(templates.render(&loops, |key| configs.get(key)).is_ok());
     }
 
@@ -749,7 +737,7 @@ mod tests {
         assert!((0..fits).all(|_| render().is_ok()));
         let error = render().unwrap_err().to_string();
         assert!(error.contains("of this update render too much"), "{error}");
-        templates.begin_update(RENDERED_UPDATE_MAX);
+        templates.begin(TEMPLATE_STEPS_MAX, RENDERED_UPDATE_MAX);
         assert!(render().is_ok());
     }
 }

@@ -80,11 +80,9 @@ impl Touched {
             hash: hash(&made),
             in_force: is_changed.then(|| Version { desired: None, ..before.clone() }),
             stage: stage.filter(|_| is_changed),
-            ran: false,
-            restarts: false,
-            is_restarted: false,
             before,
             made,
+            ..Self::default()
         }
     }
 
