@@ -72,11 +72,6 @@ impl ServerLoop {
         mut changes: Changes,
     ) -> ResponseContent {
         let (Difference { added, deleted }, infos) = self.workloads.in_mode(difference, restarted);
-        if added.is_empty() && deleted.is_empty() {
-            self.workloads.refresh_infos(&infos);
-            self.unpublished.push(changes);
-            return ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![] };
-        }
         let begun: Vec<InstanceName> = added.iter().map(|added| added.instance.clone()).collect();
         let deletes = self.deletes.with_conditions(deleted.clone(), &self.workloads);
         self.replace_effective(&added, &deleted, &mut changes);
@@ -87,7 +82,11 @@ impl ServerLoop {
         }
         let (finished, for_agents) = self.split_finished(deletes);
         self.workloads.refresh_infos(&infos);
-        self.publish(changes);
+        if added.is_empty() && deleted.is_empty() {
+            self.unpublished.push(changes);
+        } else {
+            self.publish(changes);
+        }
         let reports: Vec<WorkloadState> = finished.into_iter().map(removed).collect();
         self.peers.broadcast_states(&reports);
         for (agent, plan) in per_agent(&added, for_agents) {

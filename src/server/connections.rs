@@ -6,6 +6,7 @@ use super::ServerLoop;
 use super::events::Changes;
 use super::lasting::Kind;
 use super::peers::{Agent, Peer};
+use super::requester::Requester;
 use super::workloads::{NEVER_WANTED_OF_WORKLOAD, UNWANTED_INFO_MAX};
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -52,7 +53,7 @@ impl ServerLoop {
                  name; give each agent a name of its own."
             );
             self.remove_peer(old);
-            self.end_logs_of_peer(old, Service::Agent, &name);
+            self.end_logs_of_peer(old, &name);
         }
         let mut states = self.workloads.reported_states();
         states.retain(|state| state.instance.agent != name);
@@ -67,15 +68,14 @@ impl ServerLoop {
         let states = self.workloads.states.of_agent(&name).map(|(instance, _)| instance);
         let unwanted: BTreeSet<InstanceName> = states.filter(|one| self.workloads.is_unwanted(one)).collect();
         let resent = Some(BTreeSet::new());
-        let agent = Agent { peer: id, attributes, capabilities, unconfirmed: unwanted, resent };
+        let agent = Agent { peer: id, attributes, capabilities, unconfirmed: unwanted, resent, to_prepare: vec![] };
         self.peers.agents.insert(name.clone(), agent);
-        self.guarded.lists.remove(&name);
         self.send_list(&name);
         let own = self.workloads.effective.values().filter(|added| added.instance.agent == name).cloned();
         self.peers.send(id, FromServer::ServerHello(own.collect()));
         self.judge_connected(&name, capabilities.prepares);
         self.publish(changes);
-        self.waiting.charge_agent(&name, begin, self.now());
+        self.waiting.charge(&Requester::of_agent(&name), begin, self.now());
     }
 
     /// Every end of a stream: closed, failed, ended by a goodbye, or not read. An agent's states become unknown.
@@ -85,35 +85,25 @@ impl ServerLoop {
         if class == Service::Agent {
             self.agent_gone(&name);
         }
-        self.end_logs_of_peer(id, class, &name);
+        self.end_logs_of_peer(id, &name);
     }
 
     fn agent_gone(&mut self, name: &Name) {
         let _source = log_source(name.clone());
         log::info!("Agent '{name}' disconnected.");
         let agent = self.peers.agents.remove(name);
-        let lost = self.workloads.agent_disconnected(name);
         self.judge_lost(name);
         let never_wanted = self.workloads.unwanted.agent_gone(name);
-        for instance in &never_wanted {
-            self.workloads.states.remove(instance);
-            self.timings.remove(instance);
-            self.deletes.forget_stopping(instance);
-            self.deletes.forget_sent(instance);
-        }
-        let report = |instance: &InstanceName| {
-            let is_gone = never_wanted.contains(instance);
+        let report = |instance: InstanceName| {
+            let is_gone = never_wanted.contains(&instance);
             let phase = if is_gone { Phase::Removed } else { Phase::AgentDisconnected };
-            WorkloadState::new(instance.clone(), ExecutionState::plain(phase))
+            WorkloadState::new(instance, ExecutionState::plain(phase))
         };
-        let reports: Vec<WorkloadState> = lost.iter().map(report).collect();
+        let known = self.workloads.states.of_agent(name).map(|(instance, _)| instance);
+        let lost = known.filter(|one| !self.workloads.placeholders.contains(one)).map(report).collect();
         let mut changes = Changes::default();
         changes.agent(name, agent.as_ref().map(|agent| &agent.attributes), None);
-        self.publish(changes);
-        never_wanted.iter().for_each(|instance| self.end_requests_of_gone(instance));
-        self.peers.broadcast_states(&reports);
-        // Nothing waits for what is not known to run.
-        self.relieve_deletes(reports.iter().map(|report| &report.instance));
+        self.take_states(lost, changes);
     }
 
     /// Removes a stream and its requests, except for logs.
@@ -153,7 +143,7 @@ impl ServerLoop {
             ToServer::Empty => log::warn!("Ignoring a message of '{name}' that has no content."),
         }
         if is_agent {
-            self.waiting.charge_agent(&name, begin, self.now());
+            self.waiting.charge(&Requester::of_agent(&name), begin, self.now());
         }
     }
 
@@ -205,7 +195,7 @@ impl ServerLoop {
             );
         }
         let failures = self.new_failures(&states);
-        self.take_states(states);
+        self.take_states(states, Changes::default());
         failures.iter().for_each(|failure| self.essential_failed(failure));
     }
 
@@ -219,8 +209,8 @@ impl ServerLoop {
         self.states_reported(name, gone.into_iter().map(removed).collect());
     }
 
-    /// Stores states that their agent may report, and passes them on.
-    fn take_states(&mut self, states: Vec<WorkloadState>) {
+    /// Stores states that their agent may report, or that follow from its loss, and passes them on. `changes` come with them.
+    fn take_states(&mut self, states: Vec<WorkloadState>, changes: Changes) {
         let now = self.now();
         for WorkloadState { instance, state } in &states {
             log::debug!("The state of '{instance}' is '{state}'.");
@@ -237,7 +227,7 @@ impl ServerLoop {
             }
         }
         self.judge(&states);
-        self.publish(Changes::default());
+        self.publish(changes);
         for removed in states.iter().filter(|state| state.state.phase == Phase::Removed) {
             self.end_requests_of_gone(&removed.instance); // Another one may have come with the same report.
         }

@@ -8,7 +8,7 @@ use super::requester::{RequestKey, Requester};
 use crate::model::log_entries;
 use crate::model::messages::{FromServer, LogEntry, LogsRequest, ResponseContent};
 use crate::model::names::{InstanceName, Name, excerpt};
-use crate::wire::peer::{PeerId, Service};
+use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 
 impl ServerLoop {
@@ -105,15 +105,12 @@ impl ServerLoop {
     }
 
     /// A stream ended: nobody reads what was requested on it, and an agent sends no more lines.
-    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, class: Service, agent: &str) {
+    pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, name: &str) {
         self.end_lasting(|_, key, _| key.peer == peer);
-        if class != Service::Agent {
-            return;
-        }
         let keys: Vec<RequestKey> = self.lasting.of(Kind::Logs).map(|(key, _)| key.clone()).collect();
         for key in keys {
             let Some(providers) = self.providers(&key) else { continue };
-            let missing = providers.remove(agent).unwrap_or_default();
+            let missing = providers.remove(name).unwrap_or_default();
             if providers.is_empty() {
                 self.lasting.remove(Kind::Logs, &key);
             }

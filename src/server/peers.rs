@@ -6,7 +6,7 @@ use super::requester::{RequestKey, Requester};
 use crate::limits::ANSWERS_BYTES;
 use crate::model::complete_state::AgentAttributes;
 use crate::model::execution_state::WorkloadState;
-use crate::model::messages::{AgentCapabilities, FromServer, Response, ResponseContent};
+use crate::model::messages::{AddedWorkload, AgentCapabilities, FromServer, Response, ResponseContent};
 use crate::model::names::{InstanceName, Name};
 use crate::platform::logging::log_source;
 use crate::wire::outbox::{Encoded, FIRST_ANSWERS_BYTES, FIRST_OF_SOURCE_BYTES, Outbox, OutboxError};
@@ -45,6 +45,8 @@ pub struct Agent {
     /// Wanted instances that wait as an earlier server or connection has ordered, and whose update was sent again. `None`
     /// after the first report: what waits then was ordered on this connection.
     pub resent: Option<BTreeSet<InstanceName>>,
+    /// What it was sent to prepare.
+    pub to_prepare: Vec<AddedWorkload>,
 }
 
 impl Agent {

@@ -94,11 +94,6 @@ impl WaitingRequests {
         }
     }
 
-    /// The server has worked for what an agent sent that was no request.
-    pub fn charge_agent(&mut self, agent: &Name, begin: Instant, end: Instant) {
-        self.charge(&Requester::of_agent(agent), begin, end);
-    }
-
     /// Whether an agent rests.
     pub fn agent_rests(&self, agent: &Name, now: Instant) -> bool {
         self.rests(&Requester::of_agent(agent), now).contains(&true)

@@ -20,10 +20,9 @@ pub const NEVER_WANTED: usize = 1_000;
 /// Those of one workload among them: containers of a few earlier forms may be left. Each is compared with all known
 /// deletes.
 pub const NEVER_WANTED_OF_WORKLOAD: usize = 16;
-/// Those of all agents together, and what they take, in bytes of their names and the longest infos: every client that reads
-/// the state gets them, and programs of other implementations take 4 MiB.
-const NEVER_WANTED_IN_ALL: usize = 4 * NEVER_WANTED;
-const NEVER_WANTED_BYTES: usize = 1024 * 1024;
+/// What those of all agents together take, in bytes of their names and the longest infos, so there are at most 4,000: every
+/// client that reads the state gets them, and programs of other implementations take 4 MiB.
+const NEVER_WANTED_BYTES: usize = 4 * NEVER_WANTED * UNWANTED_INFO_MAX;
 /// Longest name of one, in bytes of memory; no manifest can have a longer one.
 const NAME_BYTES_MAX: usize = 512;
 /// Instances of one agent that are being deleted, in bytes of their names, their infos and [`STATE_BYTES`] each: 5,000
@@ -94,14 +93,6 @@ impl Workloads {
         let mut states = self.states.reports();
         states.retain(|state| !self.placeholders.contains(&state.instance));
         states
-    }
-
-    /// The states of a lost agent become unknown. Returns the instances.
-    pub fn agent_disconnected(&mut self, agent: &Name) -> Vec<InstanceName> {
-        let lost = self.states.of_agent(agent).map(|(instance, _)| instance);
-        let lost: Vec<InstanceName> = lost.filter(|one| !self.placeholders.contains(one)).collect();
-        lost.iter().for_each(|one| self.states.set(one, ExecutionState::plain(Phase::AgentDisconnected)));
-        lost
     }
 
     /// Whether the agent has to run a workload of this name.
@@ -316,13 +307,11 @@ impl UnwantedInstances {
         if self.deleted.get(&instance.agent).is_some_and(|deleted| deleted.all.contains_key(instance)) {
             return true;
         }
-        let in_all: usize = self.never_wanted.values().map(|own| own.all.len()).sum();
         let bytes = instance.bytes() + UNWANTED_INFO_MAX;
         let sum = bytes + self.never_wanted.values().map(|own| own.bytes).sum::<usize>();
         let own = self.never_wanted.entry(instance.agent.clone()).or_default();
         own.all.contains_key(instance)
             || own.all.len() < NEVER_WANTED
-                && in_all < NEVER_WANTED_IN_ALL
                 && sum <= NEVER_WANTED_BYTES
                 && instance.bytes() <= NAME_BYTES_MAX
                 && own.add(instance, bytes, NEVER_WANTED_OF_WORKLOAD)

@@ -13,7 +13,6 @@ use crate::limits::{UPDATES_ENDED, UPDATES_ENDED_BYTES, UPDATES_OPEN};
 use crate::model::guarded_update::{AGENT_PREFIX, REMEMBERED, UpdatePhase};
 use crate::model::lifecycle::{self, OnFailure};
 use crate::model::mask_tree::Wanted;
-use crate::model::messages::AddedWorkload;
 use crate::model::names::Name;
 use crate::model::node::{Entries, Node};
 use crate::model::trial::{self, Failure, Trial};
@@ -158,8 +157,6 @@ pub struct GuardedUpdates {
     open: BTreeMap<u64, Open>,
     /// The newest ones, the last ended last.
     ended: VecDeque<Ended>,
-    /// What connected agents were sent to prepare.
-    pub lists: BTreeMap<Name, Vec<AddedWorkload>>,
     /// Agents that have to prepare something and are away, and since when.
     away: BTreeMap<Name, Instant>,
     /// Agents that cannot prepare and whose updates were warned of.

@@ -229,19 +229,18 @@ impl ServerLoop {
 
     /// Sends each agent what it shall prepare, where that has changed since it was sent last on its connection.
     pub(super) fn send_lists(&mut self) {
-        let guarded = &self.guarded;
-        let staged = guarded.staging().flat_map(Open::staged).map(|(_, instance, _)| &instance.agent);
-        let agents: BTreeSet<Name> = staged.chain(guarded.lists.keys()).cloned().collect();
+        let agents: Vec<Name> = self.peers.agents.keys().cloned().collect();
         agents.iter().for_each(|agent| self.send_list(agent));
     }
 
     /// The same for one agent. A session begins with what it shall prepare, which may be nothing.
-    pub(in crate::server) fn send_list(&mut self, agent: &Name) {
-        let Some(connected) = self.peers.agents.get(agent).filter(|agent| agent.capabilities.prepares) else { return };
-        let (peer, list) = (connected.peer, self.guarded.list_of(agent));
-        if self.guarded.lists.get(agent).map_or(&[][..], Vec::as_slice) != list {
-            self.peers.send(peer, FromServer::Prepare(list.clone()));
-            self.guarded.lists.insert(agent.clone(), list);
+    pub(in crate::server) fn send_list(&mut self, name: &Name) {
+        let list = self.guarded.list_of(name);
+        let Some(agent) = self.peers.agents.get_mut(name) else { return };
+        if agent.capabilities.prepares && agent.to_prepare != list {
+            agent.to_prepare.clone_from(&list);
+            let peer = agent.peer;
+            self.peers.send(peer, FromServer::Prepare(list));
         }
     }
 

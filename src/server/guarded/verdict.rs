@@ -122,7 +122,6 @@ impl ServerLoop {
     /// An agent is lost.
     pub(in crate::server) fn judge_lost(&mut self, agent: &Name) {
         let (now, guarded) = (self.now(), &mut self.guarded);
-        guarded.lists.remove(agent);
         for open in guarded.open.values_mut() {
             guarded.away.entry(agent.clone()).or_insert(now); // Until it is shown that nothing of it is staged.
             if open.trial.agent_left(agent, now) {
