@@ -169,7 +169,7 @@ impl Workloads {
 
     /// Checks what workloads are together after `change`, but for the `failed` ones.
     pub(super) fn check_together(&self, change: &StateChange, failed: &Failed) -> Result<(), UpdateError> {
-        self.check_modes(change)?;
+        self.check_modes(change).map_err(UpdateError::invalid)?;
         let workload = |name: &str| change.workload(&self.desired, name).map(|workload| &**workload);
         // Also what is in force in this form already: what is desired beside it may still be staged.
         let new = change.workloads.keys().filter(|name| !failed.contains_key(*name));
@@ -177,22 +177,22 @@ impl Workloads {
     }
 
     /// Checks what `change` says about modes, if there are modes.
-    fn check_modes(&self, change: &StateChange) -> Result<(), UpdateError> {
+    fn check_modes(&self, change: &StateChange) -> Result<(), String> {
         let Some(modes) = &self.modes else { return Ok(()) };
         let item = change.config(&self.desired, modes.item());
-        let mut checked = modes.check_item(item);
+        modes.check_item(item)?;
         for (name, workload) in change.workloads.iter().filter_map(|(name, workload)| Some((name, workload.as_ref()?)))
         {
-            checked = checked.and_then(|()| modes.check(name, workload, item.is_some()));
+            modes.check(name, workload, item.is_some())?;
         }
         if item.is_none() && change.configs.contains_key(modes.item()) {
             let stays = |name: &Name| !change.workloads.contains_key(name);
             for (name, workload) in self.desired.workloads.iter().filter(|(name, _)| stays(name)) {
-                checked = checked.and_then(|()| modes.check(name, workload, false));
+                modes.check(name, workload, false)?;
             }
-            checked = checked.and_then(|()| modes.check_hooked(self.placed(), stays));
+            modes.check_hooked(self.placed(), stays)?;
         }
-        checked.map_err(UpdateError::invalid)
+        Ok(())
     }
 
     /// Takes over what hooks made of an update. What they leave out stays as it is by now: their plan may have been made

@@ -110,7 +110,8 @@ impl Rights {
     pub fn end(&mut self, InstanceName { workload, agent, .. }: &InstanceName, workloads: &Workloads) {
         let mut states = workloads.states.of_agent_workload(agent, workload);
         let has_state = states.any(|(instance, _)| !workloads.placeholders.contains(&instance));
-        if !has_state && !workloads.is_on(agent, workload) {
+        let is_effective = workloads.effective.get(workload).is_some_and(|added| added.instance.agent == *agent);
+        if !has_state && !is_effective {
             self.by_workload.remove(&(agent.clone(), workload.clone()));
         }
     }
@@ -178,7 +179,8 @@ mod tests {
     impl Rights {
         /// Number of workloads that are remembered although they are not effective.
         pub fn ending(&self, workloads: &Workloads) -> usize {
-            self.by_workload.keys().filter(|(agent, workload)| !workloads.is_on(agent, workload)).count()
+            let agent_of = |workload: &Name| workloads.effective.get(workload).map(|added| &added.instance.agent);
+            self.by_workload.keys().filter(|(agent, workload)| agent_of(workload) != Some(agent)).count()
         }
     }
 }

@@ -46,20 +46,18 @@ fn too_large(id: &str, content: &RequestContent) -> Option<String> {
     if id.len() > REQUEST_ID_MAX {
         return Some(format!("The request id has {} bytes, at most {REQUEST_ID_MAX} are allowed", id.len()));
     }
-    let (masks, names) = match content {
-        RequestContent::UpdateState(update) => (&update.masks, &update.restart[..]),
-        RequestContent::CompleteState(read) => (&read.masks, &[][..]),
+    let update = match content {
+        RequestContent::UpdateState(update) => update,
         RequestContent::Logs(logs) => {
-            let time = [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
+            return [("since", &logs.since), ("until", &logs.until)].into_iter().find_map(|(name, time)| {
                 let bytes = time.as_ref().map(String::len).filter(|bytes| *bytes > LOG_TIME_MAX)?;
                 Some(format!("The time '{name}' has {bytes} bytes, at most {LOG_TIME_MAX} are allowed"))
             });
-            return time;
         }
-        _ => return None,
+        _ => return None, // A read with too many masks was not decoded.
     };
     // A mask that is there twice counts once.
-    let different: HashSet<&String> = masks.iter().chain(names).collect();
+    let different: HashSet<&String> = update.masks.iter().chain(&update.restart).collect();
     let parts: usize = different.into_iter().map(|mask| mask.split('.').count()).sum();
     (parts > MASKS_PARTS_MAX).then(|| {
         format!("The field masks have {parts} parts, at most {MASKS_PARTS_MAX} are allowed; use fewer or shorter masks")

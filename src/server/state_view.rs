@@ -172,7 +172,7 @@ where
 }
 
 /// A map of the parts that exist, or nothing when there is none and the map itself is not wanted.
-fn present<const N: usize>(wanted: &Wanted<'_>, parts: [(&str, Option<Node>); N]) -> Option<Node> {
+pub fn present<const N: usize>(wanted: &Wanted<'_>, parts: [(&str, Option<Node>); N]) -> Option<Node> {
     let node = Node::map(parts.into_iter().filter_map(|(key, part)| Some((key, part?))));
     (wanted.is_whole() || !node.is_empty_container()).then_some(node)
 }

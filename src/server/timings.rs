@@ -3,7 +3,7 @@
 //! Thread: `server`; a plain value owned by [`super::ServerLoop`]. A report costs one entry of a map, whatever the number
 //! of instances. An instance has times as long as it has a state or is wanted.
 
-use super::state_view::put_instance;
+use super::state_view::{present, put_instance};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::mask_tree::Wanted;
 use crate::model::names::InstanceName;
@@ -99,8 +99,7 @@ impl Timings {
             ("boot", wanted.below("boot").take(Node::Number(milliseconds(self.boot)))),
             ("instances", self.read_instances(&wanted.below("instances"))),
         ];
-        let node = Node::map(parts.into_iter().filter_map(|(key, part)| Some((key, part?))));
-        (!node.is_empty_container()).then_some(node)
+        present(wanted, parts)
     }
 
     fn read_instances(&self, wanted: &Wanted<'_>) -> Option<Node> {

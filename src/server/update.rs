@@ -187,9 +187,9 @@ fn whole_state(current: &DesiredState, new: &Node) -> Result<StateChange, Update
     }
     let desired = desired_state_from_node(desired).map_err(|error| unparsable(strict_text(&error)))?;
     let mut agent_tags = BTreeMap::new();
-    for (name, agent) in new.get("agents").and_then(Node::as_map).into_iter().flatten() {
-        let tags = agent.get("tags").ok_or_else(|| missing(&["agents", name], "tags"))?;
-        agent_tags.insert(Name::from(name), texts(tags));
+    for (name, agent) in new.entries("agents") {
+        agent.get("tags").ok_or_else(|| missing(&["agents", name], "tags"))?;
+        agent_tags.insert(Name::from(name), tags(agent));
     }
     Ok(StateChange { agent_tags, ..StateChange::between(current, desired) })
 }
@@ -227,8 +227,8 @@ fn snake_case(name: &str) -> String {
     })
 }
 
-fn texts(node: &Node) -> Tags {
-    let entries = node.as_map().into_iter().flatten();
+fn tags(agent: &Node) -> Tags {
+    let entries = agent.entries("tags");
     entries.filter_map(|(key, value)| Some((key.to_owned(), value.as_text()?.to_owned()))).collect()
 }
 
@@ -328,13 +328,11 @@ impl<'s> Patch<'s> {
             Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
             None => DesiredState::default(),
         };
-        let agents = self.tree.get("agents").and_then(Node::as_map).into_iter().flatten();
-        let tags = |agent: &Node| agent.get("tags").map(texts).unwrap_or_default();
         Ok(StateChange {
             api_version: Some(changed.api_version),
             workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
             configs: self.configs.differences(&self.desired.configs, changed.configs),
-            agent_tags: agents.map(|(name, agent)| (name.into(), tags(agent))).collect(),
+            agent_tags: self.tree.entries("agents").map(|(name, agent)| (name.into(), tags(agent))).collect(),
             ..StateChange::default()
         })
     }

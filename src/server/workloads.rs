@@ -95,11 +95,6 @@ impl Workloads {
         states
     }
 
-    /// Whether the agent has to run a workload of this name.
-    pub fn is_on(&self, agent: &Name, workload: &str) -> bool {
-        self.effective.get(workload).is_some_and(|added| added.instance.agent == *agent)
-    }
-
     /// The rendered workloads, as they were before hooks changed them.
     pub fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.before_hooks.as_ref().unwrap_or_else(|| self.placed())

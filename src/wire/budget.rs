@@ -109,11 +109,9 @@ impl Budget {
         let _turn = self.turn.lock();
         self.wait_while(|state| state.decoded > 0 && state.taken >= self.max);
         let (decoded, amount) = decode();
-        let mut state = self.state.lock();
-        state.taken += amount;
-        state.decoded += 1;
-        drop(state);
-        *share = Share { budget: Some(self.clone()), amount, is_decoded: true };
+        self.state.lock().decoded += 1;
+        *share = self.overdraw(amount);
+        share.is_decoded = true;
         decoded
     }
 

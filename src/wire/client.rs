@@ -214,10 +214,10 @@ fn secure(
         pump.wait(None, || SystemClock.now()).map_err(failed)?;
     }
     if let Some(text) = reason.get() {
-        pump.run(); // The alert names the reason to the server.
+        pump.run(None); // The alert names the reason to the server.
         return Err(insecure(text.clone()));
     }
-    threads::spawn("tls:server", STACK_LARGE, move || pump.run()).map_err(failed)?;
+    threads::spawn("tls:server", STACK_LARGE, move || pump.run(None)).map_err(failed)?;
     Ok(endpoint.into())
 }
 

@@ -411,15 +411,15 @@ impl Gate for FrameGate {
         self.check(now).and_then(|()| self.admit(bytes, now)).map_err(|refused| refused.to_string())
     }
 
-    fn check_again_after(&self, now: Instant) -> Option<Duration> {
+    fn check_again_at(&self, now: Instant) -> Option<Instant> {
         if self.is_waiting {
-            return Some(RETRY);
+            return Some(now + RETRY);
         }
         let state = self.account.state.lock();
         if state.in_flight.is_empty() {
-            (!state.has_hello).then(|| (self.begun + NO_HELLO_MAX).saturating_duration_since(now))
+            (!state.has_hello).then_some(self.begun + NO_HELLO_MAX)
         } else {
-            Some(CHECK)
+            Some(now + CHECK)
         }
     }
 

@@ -50,7 +50,7 @@ pub trait Gate: Send {
     fn admit(&mut self, bytes: &[u8], now: Instant) -> Result<usize, String>;
 
     /// When to call [`Self::admit`] again although nothing comes.
-    fn check_again_after(&self, now: Instant) -> Option<Duration>;
+    fn check_again_at(&self, now: Instant) -> Option<Instant>;
 
     /// Whether a stream of it is served, whose hello was accepted.
     fn is_served(&self) -> bool;
@@ -246,21 +246,16 @@ impl Pump {
         self.connections.values().any(Connection::is_shaking)
     }
 
-    /// Moves the bytes of its connections until all have ended.
-    #[cfg(any(test, feature = "agent", feature = "cli"))]
-    pub fn run(mut self) {
-        while !self.connections.is_empty() && self.wait(None, || SystemClock.now()).is_ok() {}
-    }
-
-    /// Goes on with what gRPC still sends, until all connections have ended or the time is over.
-    #[cfg(feature = "server")]
-    pub fn finish(&mut self, end: Instant) {
-        let silent = self.connections.iter().filter(|(_, connection)| connection.open.is_some());
+    /// Moves the bytes of its connections until all have ended. With an `end` that is the last time, and those on which
+    /// nothing came yet end at once.
+    pub fn run(&mut self, end: Option<Instant>) {
+        let silent = self.connections.iter().filter(|(_, connection)| end.is_some() && connection.open.is_some());
         let silent: Vec<u64> = silent.map(|(key, _)| *key).collect();
         silent.into_iter().for_each(|key| drop(self.take(key)));
+        let left = || end.map(|end| SystemClock.until(end));
         while !self.connections.is_empty()
-            && !SystemClock.until(end).is_zero()
-            && self.wait(Some(SystemClock.until(end)), || SystemClock.now()).is_ok()
+            && left() != Some(Duration::ZERO)
+            && self.wait(left(), || SystemClock.now()).is_ok()
         {}
     }
 
@@ -443,8 +438,7 @@ impl Connection {
 
     /// Has the kernel watch for what can be moved next.
     fn register(&mut self, epoll: &OwnedFd, key: u64, now: Instant) -> io::Result<()> {
-        let again = self.gate.as_ref().and_then(|gate| gate.check_again_after(now));
-        self.due = self.until.or_else(|| again.map(|time| now + time));
+        self.due = self.until.or_else(|| self.gate.as_ref()?.check_again_at(now));
         let is_sent = !self.link.wants_write();
         let reads = self.until.is_some() || self.left.is_empty() && !self.has_ended;
         watch(epoll, self.link.socket(), key, &mut self.registered[0], (reads, !is_sent))?;

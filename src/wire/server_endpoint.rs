@@ -67,8 +67,8 @@ pub enum EndpointError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// A thread or the gRPC library could not be started.
-    #[error("cannot start the gRPC server: {0}")]
-    Start(String),
+    #[error("cannot start the gRPC server")]
+    Start(#[from] io::Error),
 }
 
 /// Room for the large messages of all connections until they are served, in bytes. A larger one goes alone.
@@ -159,7 +159,6 @@ impl ServerEndpoint {
             Security::Insecure => None,
             Security::MutualTls(pem) => Some(ServerTls::new(pem)?),
         };
-        let start = |text: &dyn std::fmt::Display| EndpointError::Start(text.to_string());
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &options.addresses {
             let bind = |source| EndpointError::Bind { address: address.clone(), source };
@@ -175,7 +174,7 @@ impl ServerEndpoint {
                 others: Budget::new(OTHERS_BYTES),
                 message_max: options.message_max,
                 commander_names: options.commander_names.clone(),
-                writer: Writer::start(watched).map_err(|error| start(&error))?,
+                writer: Writer::start(watched)?,
             },
             next_peer: AtomicU64::new(1),
             connections: Mutex::default(),
@@ -188,14 +187,13 @@ impl ServerEndpoint {
             .channel_args(arguments)
             .requests_slot_per_cq(16)
             .register_service(services(&shared));
-        let mut server = grpc::with_late_timers(|| server.build()).map_err(|error| start(&error))?;
+        let mut server = grpc::with_late_timers(|| server.build()).map_err(io::Error::other)?;
         server.start();
         let entrance = Arc::new(Mutex::new(Entrance { server, next_number: CONNECTION_FD_MIN }));
-        let (stopped, stop) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| start(&error))?;
-        let mut pump = Pump::new().map_err(|error| start(&error))?;
+        let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(io::Error::from)?;
+        let mut pump = Pump::new()?;
         if tls.is_some() {
-            pump.start_shakers().map_err(|error| start(&error))?;
+            pump.start_shakers()?;
         }
         let waker = pump.wake.clone();
         let heartbeat = watched.add_woken_by("listen", move || waker.set());
@@ -209,10 +207,9 @@ impl ServerEndpoint {
             let mut entrance = entrance.lock();
             let ended = entrance.server.shutdown();
             entrance.server.cancel_all_calls();
-            pump.finish(SystemClock.now() + STOP_DEADLINE / 8); // What was written last, and the ends of TLS.
+            pump.run(Some(SystemClock.now() + STOP_DEADLINE / 8)); // What was written last, and the ends of TLS.
             let _ = wait_at_most(Box::pin(ended), STOP_DEADLINE);
-        })
-        .map_err(|error| start(&error))?;
+        })?;
         Ok(Self { addresses, listen, stop })
     }
 

@@ -40,7 +40,7 @@ impl ServerLoop {
             self.check_size(&prepared.change, &for_agents)?;
         }
         let asks_for_guard = self.asks_for_guard(&for_agents);
-        if self.guarded.is_idle() && !asks_for_guard {
+        if self.guarded.open.is_empty() && !self.guarded.remembers_any() && !asks_for_guard {
             return Ok(self.commit(prepared));
         }
         let request = self.changes(&prepared);

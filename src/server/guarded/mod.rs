@@ -177,11 +177,6 @@ impl GuardedUpdates {
         self.open.iter().find(|(_, open)| open.record.unit.workloads.contains_key(name)).map(|(number, _)| *number)
     }
 
-    /// Whether requests need not be compared with anything.
-    fn is_idle(&self) -> bool {
-        self.open.is_empty() && !self.remembers_any()
-    }
-
     /// Whether some updates are not to be made once more.
     fn remembers_any(&self) -> bool {
         self.ended.iter().any(|ended| ended.record.remembered.is_some())

@@ -129,7 +129,7 @@ fn what_comes_right_behind_a_hello_waits_until_that_is_accepted() {
 fn a_connection_without_an_accepted_hello_ends_whatever_it_sends() {
     let (silent, greeted) = (Peer::new(&room()), Peer::greeted(&room()));
     for (peer, expected) in [(silent, Err(Refused::NoHello)), (greeted, Ok(()))] {
-        assert_eq!(peer.gate.check_again_after(peer.clock.now()).is_some(), expected.is_err());
+        assert_eq!(peer.gate.check_again_at(peer.clock.now()).is_some(), expected.is_err());
         peer.clock.advance(NO_HELLO_MAX - CHECK);
         assert_eq!(peer.gate.check(peer.clock.now()), Ok(()));
         peer.clock.advance(CHECK);
@@ -207,7 +207,7 @@ fn who_takes_room_and_does_not_send_loses_the_connection_when_others_wait() {
     assert!(!waits.passes(&frames(1, LARGE)));
     assert_eq!(slow.gate.check(slow.clock.now()), Err(Refused::Slow));
     drop(slow);
-    assert!(waits.gate.check_again_after(waits.clock.now()).is_some_and(|pause| pause == RETRY));
+    assert_eq!(waits.gate.check_again_at(waits.clock.now()), Some(waits.clock.now() + RETRY));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn streams_of_a_connection_that_are_reset_at_once_begin_one_after_the_other() {
     let next = begun_and_reset(5);
     let passed = peer.send(&next).unwrap();
     assert!(passed < FRAME_HEADER, "not even its header: {passed}");
-    assert!(peer.gate.check_again_after(peer.clock.now()).is_some_and(|wait| wait <= STREAM_INTERVAL));
+    assert!(peer.gate.check_again_at(peer.clock.now()).is_some_and(|at| at <= peer.clock.now() + STREAM_INTERVAL));
     peer.clock.advance(STREAM_INTERVAL);
     assert_eq!(peer.send(&next[passed..]), Ok(next.len() - passed));
     // What its streams send meanwhile is not held up.

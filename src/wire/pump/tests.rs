@@ -17,8 +17,8 @@ impl Gate for Door {
         Ok(if self.is_closed() { 0 } else { bytes.len() })
     }
 
-    fn check_again_after(&self, _now: Instant) -> Option<Duration> {
-        self.is_closed().then_some(Duration::from_millis(5))
+    fn check_again_at(&self, now: Instant) -> Option<Instant> {
+        self.is_closed().then_some(now + Duration::from_millis(5))
     }
 
     fn is_served(&self) -> bool {

@@ -438,7 +438,7 @@ fn refused(link: Result<Link, rustls::Error>) -> String {
     let ended = reason.clone();
     let on_end = move |error: &PumpError| drop(ended.set(error.to_string()));
     pump.add(link.unwrap(), Box::new(|_| unreachable!()), true, Box::new(on_end), SystemClock.now());
-    pump.run();
+    pump.run(None);
     reason.get().unwrap().clone()
 }
 
@@ -458,7 +458,7 @@ fn pumped() -> (Link, UnixStream, std::thread::JoinHandle<()>) {
         let link = shaken(server.begin(inner));
         let mut pump = Pump::new().unwrap();
         pump.add(link, Box::new(|_| Ok((plain, None))), true, Box::new(|_| {}), SystemClock.now());
-        pump.run();
+        pump.run(None);
     });
     let client = ClientTls::new(&authority.agent("agent_A")).unwrap();
     (shaken(client.begin(outer)), grpc_end, pump)
