@@ -13,6 +13,7 @@ use ankaios_lite::model::complete_state::{Rendering, desired_state_from_node};
 use ankaios_lite::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use ankaios_lite::model::field_path;
 use ankaios_lite::model::manifest::Manifest;
+use ankaios_lite::model::mask_tree::MaskTree;
 use ankaios_lite::model::messages::{
     AgentHello, AgentLoad, FromServer, FromWorkload, LogEntry, LogsRequest, ReadState, Request, RequestContent,
     Response, ResponseContent, ToServer, ToWorkload, UpdateState,
@@ -73,7 +74,7 @@ pub fn manifest(bytes: &[u8]) {
     }
     let mut server = ServerLoop::new();
     if server.start_with(desired.clone()).is_ok() {
-        let tree = server.view().read(&[]);
+        let tree = server.view().everything();
         let read = tree.get("desiredState").map(desired_state_from_node);
         assert_eq!(read, Some(Ok(desired)), "the server keeps something else");
     }
@@ -91,10 +92,10 @@ pub fn masks(bytes: &[u8]) {
     let new = Manifest::parse(manifest).ok().and_then(|manifest| manifest.into_desired_state().ok());
     let new = new.map_or_else(Node::empty, |desired| Node::map([("desiredState", desired.node(Rendering::Full))]));
     cluster.update(&new, &masks);
-    let once = cluster.server.view().read(&[]);
+    let once = cluster.server.view().everything();
     cluster.check_read(&masks);
     cluster.update(&new, &masks);
-    assert_eq!(cluster.server.view().read(&[]), once, "the same update again made another state");
+    assert_eq!(cluster.server.view().everything(), once, "the same update again made another state");
 }
 
 type Leaves = BTreeMap<Vec<String>, Node>;
@@ -144,7 +145,7 @@ pub fn messages(mut bytes: &[u8]) {
         to_server_and_back(&message);
         cluster.say(usize::from(*who), message);
     }
-    let whole = cluster.server.view().read(&[]);
+    let whole = cluster.server.view().everything();
     assert_eq!(all_leaves(&whole).keys().filter(|path| path.len() > 256).count(), 0);
 }
 
@@ -260,13 +261,13 @@ impl Cluster {
 
     /// An update changes something or is refused and changes nothing.
     fn update(&mut self, new: &Node, masks: &[String]) {
-        let before = self.server.view().read(&[]);
+        let before = self.server.view().everything();
         let update = UpdateState { new_state: Some(Ok(new.clone())), masks: masks.to_vec(), ..Default::default() };
         match self.ask(RequestContent::UpdateState(update)) {
             ResponseContent::UpdateStateSuccess { .. } => {}
             ResponseContent::Error(text) => {
                 assert!(!text.is_empty());
-                assert_eq!(self.server.view().read(&[]), before, "a refused update changed something");
+                assert_eq!(self.server.view().everything(), before, "a refused update changed something");
             }
             other => panic!("{other:?}"),
         }
@@ -277,7 +278,7 @@ impl Cluster {
         if masks.is_empty() {
             return;
         }
-        let everything = self.server.view().read(&["*".to_owned()]);
+        let everything = self.server.view().select(&MaskTree::new(["*"]));
         let expected = all_leaves(&select(&everything, masks.iter().map(String::as_str)));
         let read = ReadState { masks: masks.to_vec(), subscribe: false };
         let state = match self.ask(RequestContent::CompleteState(read)) {
