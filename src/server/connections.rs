@@ -246,7 +246,7 @@ impl ServerLoop {
         let mut is_to_be_sent = |one: &InstanceName| {
             !workloads.is_wanted(one) || peers.agents.get_mut(&one.agent).is_some_and(|agent| agent.must_resend(one))
         };
-        let waiting = waiting.map(|state| &state.instance).filter(|one| !deletes.has_sent(one));
+        let waiting = waiting.map(|state| &state.instance).filter(|one| deletes.conditions(one).is_empty());
         let unknown: Vec<InstanceName> = waiting.filter(|one| is_to_be_sent(one)).cloned().collect();
         for deleted in deletes.with_conditions(unknown, workloads) {
             self.deletes.note_sent(&deleted);
@@ -263,12 +263,11 @@ impl ServerLoop {
     }
 
     fn resend_delete(&mut self, deleted: DeletedWorkload) {
-        let InstanceName { workload, agent, .. } = &deleted.instance;
-        let Some(peer) = self.peers.of_agent(agent) else { return };
+        let InstanceName { workload, agent, .. } = deleted.instance.clone();
         // Its successor is a part of the same order.
-        let successor = self.workloads.effective.get(workload).filter(|added| added.instance.agent == *agent);
+        let successor = self.workloads.effective.get(&workload).filter(|added| added.instance.agent == agent);
         let added = successor.cloned().into_iter().collect();
-        self.peers.send(peer, FromServer::UpdateWorkload(WorkloadPlan { added, deleted: vec![deleted] }));
+        self.peers.send_to_agent(&agent, FromServer::UpdateWorkload(WorkloadPlan { added, deleted: vec![deleted] }));
     }
 
     fn load_reported(&mut self, name: &Name, load: &AgentLoad) {

@@ -101,15 +101,10 @@ impl Deletes {
 
     /// Whether something waits for the end of `instance`.
     pub fn knows(&self, instance: &InstanceName) -> bool {
-        self.has_sent(instance) || self.stopping.names.contains_key(instance)
+        self.sent.names.contains_key(instance) || self.stopping.names.contains_key(instance)
     }
 
-    /// Whether the delete of `instance` was sent with conditions.
-    pub fn has_sent(&self, instance: &InstanceName) -> bool {
-        self.sent.names.contains_key(instance)
-    }
-
-    /// What the delete of `instance` waits for, as it was sent last.
+    /// What the delete of `instance` waits for, as it was sent last; empty without conditions.
     pub fn conditions(&self, instance: &InstanceName) -> BTreeSet<String> {
         self.sent.names.get(instance).cloned().unwrap_or_default()
     }

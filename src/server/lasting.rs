@@ -194,8 +194,8 @@ impl ServerLoop {
         let Self { lasting, peers, .. } = self;
         for ((_, key), ended) in lasting.0.extract_if(.., |(kind, key), lasting| ends(*kind, key, lasting)) {
             let Content::Logs(providers) = ended.content else { continue };
-            for provider in providers.keys().filter_map(|agent| peers.of_agent(agent)).collect::<Vec<_>>() {
-                peers.send(provider, FromServer::LogsCancel { request_id: key.full_id() });
+            for agent in providers.keys() {
+                peers.send_to_agent(agent, FromServer::LogsCancel { request_id: key.full_id() });
             }
         }
     }

@@ -49,9 +49,7 @@ impl ServerLoop {
         }
         for (agent, instances) in by_agent {
             let request = LogsRequest { instances, follow, tail, since: since.clone(), until: until.clone() };
-            if let Some(provider) = self.peers.of_agent(&agent) {
-                self.peers.send(provider, FromServer::LogsRequest { request_id: key.full_id(), request });
-            }
+            self.peers.send_to_agent(&agent, FromServer::LogsRequest { request_id: key.full_id(), request });
         }
         self.peers.respond(key, ResponseContent::LogsAccepted(instances));
         for instance in away.into_values().flatten() {

@@ -108,6 +108,13 @@ impl Peers {
         self.check(id, result);
     }
 
+    /// Puts a message for an agent, if it is connected.
+    pub fn send_to_agent(&mut self, name: &str, message: FromServer) {
+        if let Some(peer) = self.of_agent(name) {
+            self.send(peer, message);
+        }
+    }
+
     /// Closes the stream when its outbox did not take a message.
     pub fn check(&mut self, id: PeerId, result: Result<(), OutboxError>) {
         let Err(error) = result else { return };

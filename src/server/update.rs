@@ -7,7 +7,7 @@ use crate::model::complete_state::{
     DesiredState, Rendering, agent_node, config_node, desired_state_from_node, workload_node,
 };
 use crate::model::cycles::cycle_text;
-use crate::model::field_path::{self, FieldNotFound};
+use crate::model::field_path;
 use crate::model::fields::table::COMPLETE_STATE;
 use crate::model::fields::{Kind, omit_empty};
 use crate::model::messages::{NO_STATE, UpdateState};
@@ -144,12 +144,6 @@ impl UpdateError {
     }
 }
 
-impl From<FieldNotFound> for UpdateError {
-    fn from(error: FieldNotFound) -> Self {
-        Self::Other(error.to_string())
-    }
-}
-
 fn unparsable(reason: impl std::fmt::Display) -> UpdateError {
     UpdateError::invalid(format_args!("Could not parse into CompleteState: '{reason}'"))
 }
@@ -171,8 +165,7 @@ pub fn requested_change(
         (Some(Ok(new)), []) => whole_state(current.desired, &new),
         (Some(Ok(mut new)), masks) => {
             omit_empty(&mut new, Kind::Object(&COMPLETE_STATE)); // An empty container means the same as none.
-            let forgotten_updates = forgotten_updates(&new, masks);
-            Ok(StateChange { forgotten_updates, ..Patch::new(current, masks, may_forget).apply(new, masks)? })
+            patched(current, new, masks, may_forget)
         }
     }
 }
@@ -281,59 +274,47 @@ impl Reach {
     }
 }
 
-/// The part of the current state that the masks of an update can reach.
-struct Patch<'s> {
-    desired: &'s DesiredState,
-    tree: Node,
-    workloads: Reach,
-    configs: Reach,
-}
-
-impl<'s> Patch<'s> {
-    fn new(current: StateView<'s>, masks: &[String], may_forget: bool) -> Self {
-        let desired = current.desired;
-        let [mut workloads, mut configs, mut agents] = [Reach::default(), Reach::default(), Reach::default()];
-        for mask in masks {
-            let mut parts = mask.split('.');
-            match (parts.next(), parts.next(), parts.next()) {
-                (Some("desiredState"), None, _) => (workloads.all, configs.all) = (true, true),
-                (Some("desiredState"), Some("workloads"), name) => workloads.add(name),
-                (Some("desiredState"), Some("configs"), key) => configs.add(key),
-                (Some("agents"), name, _) => agents.add(name),
-                _ => {}
-            }
+/// Makes the change in the part of the current state that the masks can reach. Who `may_forget` may name guarded updates.
+fn patched(current: StateView<'_>, new: Node, masks: &[String], may_forget: bool) -> Result<StateChange, UpdateError> {
+    let desired = current.desired;
+    let [mut workloads, mut configs, mut agents] = [Reach::default(), Reach::default(), Reach::default()];
+    for mask in masks {
+        let mut parts = mask.split('.');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some("desiredState"), None, _) => (workloads.all, configs.all) = (true, true),
+            (Some("desiredState"), Some("workloads"), name) => workloads.add(name),
+            (Some("desiredState"), Some("configs"), key) => configs.add(key),
+            (Some("agents"), name, _) => agents.add(name),
+            _ => {}
         }
-        let state = [
-            ("apiVersion", Node::text(&*desired.api_version)),
-            ("workloads", workloads.tree(&desired.workloads, |workload| workload_node(workload, Rendering::Full))),
-            ("configs", configs.tree(&desired.configs, config_node)),
-        ];
-        let effective =
-            [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
-        // What is read-only is there but empty: masks may name it without an effect.
-        let updates = may_forget.then(|| (UPDATES, Node::empty()));
-        let tree = Node::map(updates.into_iter().chain([
-            ("desiredState", Node::map(state)),
-            ("workloadStates", Node::empty()),
-            ("agents", agents.tree(current.agents, |agent| agent_node(&agent.attributes, Rendering::Full))),
-            ("effectiveState", Node::map(effective)),
-        ]));
-        Self { desired, tree, workloads, configs }
     }
-
-    fn apply(mut self, new: Node, masks: &[String]) -> Result<StateChange, UpdateError> {
-        field_path::apply(&mut self.tree, &new, masks.iter().map(String::as_str))?;
-        drop(new); // What is large is not kept beside what becomes of it.
-        let changed = match self.tree.get("desiredState") {
-            Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
-            None => DesiredState::default(),
-        };
-        Ok(StateChange {
-            api_version: Some(changed.api_version),
-            workloads: self.workloads.differences(&self.desired.workloads, changed.workloads),
-            configs: self.configs.differences(&self.desired.configs, changed.configs),
-            agent_tags: self.tree.entries("agents").map(|(name, agent)| (name.into(), tags(agent))).collect(),
-            ..StateChange::default()
-        })
-    }
+    let state = [
+        ("apiVersion", Node::text(&*desired.api_version)),
+        ("workloads", workloads.tree(&desired.workloads, |workload| workload_node(workload, Rendering::Full))),
+        ("configs", configs.tree(&desired.configs, config_node)),
+    ];
+    let effective = [("apiVersion", Node::text(API_VERSION)), ("workloads", Node::empty()), ("configs", Node::empty())];
+    // What is read-only is there but empty: masks may name it without an effect.
+    let updates = may_forget.then(|| (UPDATES, Node::empty()));
+    let mut tree = Node::map(updates.into_iter().chain([
+        ("desiredState", Node::map(state)),
+        ("workloadStates", Node::empty()),
+        ("agents", agents.tree(current.agents, |agent| agent_node(&agent.attributes, Rendering::Full))),
+        ("effectiveState", Node::map(effective)),
+    ]));
+    let applied = field_path::apply(&mut tree, &new, masks.iter().map(String::as_str));
+    applied.map_err(|error| UpdateError::Other(error.to_string()))?;
+    let forgotten_updates = forgotten_updates(&new, masks);
+    drop(new); // What is large is not kept beside what becomes of it.
+    let changed = match tree.get("desiredState") {
+        Some(tree) => desired_state_from_node(tree).map_err(unparsable)?,
+        None => DesiredState::default(),
+    };
+    Ok(StateChange {
+        api_version: Some(changed.api_version),
+        workloads: workloads.differences(&desired.workloads, changed.workloads),
+        configs: configs.differences(&desired.configs, changed.configs),
+        agent_tags: tree.entries("agents").map(|(name, agent)| (name.into(), tags(agent))).collect(),
+        forgotten_updates,
+    })
 }

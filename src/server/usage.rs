@@ -15,7 +15,6 @@ use crate::model::messages::{FromServer, ReadState, RequestContent, ResponseCont
 use crate::model::names::{InstanceName, Name};
 use crate::model::node::Node;
 use crate::model::usage::{AgentUsage, DISCONNECTED, NO_ANSWER};
-use crate::wire::peer::PeerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -82,19 +81,17 @@ impl ServerLoop {
         let (able, unable): (Vec<_>, Vec<_>) = reached.partition(|(_, agent)| agent.capabilities.tells_usage);
         // Why an agent has no sample: it is an older program, or one of another implementation.
         let missing = Arc::new(AgentUsage::missing("its agent does not tell"));
-        let able: Vec<(Name, PeerId)> = able.into_iter().map(|(name, agent)| (name.clone(), agent.peer)).collect();
         self.last_read += 1;
         let number = self.last_read;
         let under_way: BTreeMap<Name, u64> =
             self.lasting.reads().flat_map(|(_, _, read)| read.awaited.clone()).collect();
+        let joined = |name: &Name| (name.clone(), under_way.get(name).copied().unwrap_or(number));
+        let awaited: BTreeMap<Name, u64> = able.into_iter().map(|(name, _)| joined(name)).collect();
         let content = Content::Usage(UsageRead {
             masks: masks.clone(),
             content: RequestContent::CompleteState(read.clone()),
             until: Some(self.now() + USAGE_WAIT_MAX),
-            awaited: able
-                .iter()
-                .map(|(name, _)| (name.clone(), under_way.get(name).copied().unwrap_or(number)))
-                .collect(),
+            awaited: awaited.clone(),
             usage: unable.into_iter().map(|(name, _)| (name.clone(), missing.clone())).collect(),
         });
         let lasting = Lasting { requester: requester.clone(), owner: None, content };
@@ -103,8 +100,8 @@ impl ServerLoop {
             return true;
         }
         // The samples of the others are on the way.
-        for (_, peer) in able.into_iter().filter(|(name, _)| !under_way.contains_key(name)) {
-            self.peers.send(peer, FromServer::UsageRequest { number });
+        for (name, _) in awaited.iter().filter(|(_, awaited)| **awaited == number) {
+            self.peers.send_to_agent(name, FromServer::UsageRequest { number });
         }
         true
     }

@@ -175,10 +175,6 @@ struct Stream {
 }
 
 impl Stream {
-    fn is_between_messages(&self) -> bool {
-        self.prefix_bytes == 0
-    }
-
     fn next_message(&mut self) {
         *self = Self { is_first_done: true, frames: 1, ..Self::default() };
     }
@@ -317,7 +313,8 @@ impl FrameGate {
         if self.streams.len() < GATED_STREAMS || self.streams.contains_key(&stream) {
             return Ok(());
         }
-        let unused = self.streams.iter().find(|(_, state)| state.is_between_messages()).map(|(id, _)| *id);
+        let between_messages = |(_, state): &(&u32, &Stream)| state.prefix_bytes == 0;
+        let unused = self.streams.iter().find(between_messages).map(|(id, _)| *id);
         self.streams.remove(&unused.ok_or(Refused::Streams)?);
         Ok(())
     }

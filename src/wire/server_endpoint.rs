@@ -345,7 +345,7 @@ fn accept_from(
     };
     let link = match (&origin, tls) {
         (Origin::Plain(_), Some(tls)) => tls.begin(socket),
-        _ => Ok(Link::plain(socket)),
+        _ => Ok(Link::new(socket, None)),
     };
     let (shared, entrance, from) = (shared.clone(), entrance.clone(), origin.clone());
     let closing = move |reason: &str| {

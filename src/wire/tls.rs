@@ -170,14 +170,9 @@ pub struct Link {
 }
 
 impl Link {
-    fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
+    /// On a socket that does not block.
+    pub fn new(socket: impl Into<OwnedFd>, session: Option<Box<Connection>>) -> Self {
         Self { socket: socket.into().into(), session, unsent: Vec::new() }
-    }
-
-    /// Without TLS, on a socket that does not block.
-    #[cfg(feature = "server")]
-    pub fn plain(socket: impl Into<OwnedFd>) -> Self {
-        Self::new(socket, None)
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {

@@ -239,8 +239,7 @@ impl ServerLoop {
         let Some(agent) = self.peers.agents.get_mut(name) else { return };
         if agent.capabilities.prepares && agent.to_prepare != list {
             agent.to_prepare.clone_from(&list);
-            let peer = agent.peer;
-            self.peers.send(peer, FromServer::Prepare(list));
+            self.peers.send_to_agent(name, FromServer::Prepare(list));
         }
     }
 

@@ -54,7 +54,7 @@ fn client(pump: &mut Pump, begin: Instant) -> Client {
             *refused.lock().unwrap() = Some(reason.clone());
         }
     });
-    pump.add(Link::plain(ours), open, false, on_end, begin);
+    pump.add(Link::new(ours, None), open, false, on_end, begin);
     client
 }
 
