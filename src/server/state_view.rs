@@ -56,9 +56,14 @@ impl<'s> StateView<'s> {
     pub fn select(&self, tree: &MaskTree) -> Node {
         let wanted = tree.wanted();
         let mut selected = Vec::new();
+        let (desired, effective) = (wanted.below("desiredState"), wanted.below("effectiveState"));
+        let workloads = entries(&desired.below("workloads"), &self.desired.workloads, sparse);
+        let configs = entries(&desired.below("configs"), &self.desired.configs, config_node);
+        let configs = configs.filter(|_| !self.desired.configs.is_empty());
+        let run = entries(&effective.below("workloads"), self.effective, |added| sparse(&added.workload));
         let state_parts = [
-            ("desiredState", self.desired_state(&wanted.below("desiredState"))),
-            ("effectiveState", self.effective_state(&wanted.below("effectiveState"))),
+            ("desiredState", self.state(&desired, workloads, configs)),
+            ("effectiveState", self.state(&effective, run, None)),
         ];
         for (name, mut part) in state_parts {
             // A state without version is not valid, so it comes with whatever is read; also when a mask only
@@ -76,23 +81,9 @@ impl<'s> StateView<'s> {
         Node::map(selected)
     }
 
-    fn desired_state(&self, wanted: &Wanted<'_>) -> Option<Node> {
-        let workloads = &self.desired.workloads;
-        let configs = &self.desired.configs;
-        let parts = [
-            ("apiVersion", wanted.below("apiVersion").take(Node::text(&*self.desired.api_version))),
-            ("workloads", entries(&wanted.below("workloads"), workloads, sparse)),
-            ("configs", entries(&wanted.below("configs"), configs, config_node).filter(|_| !configs.is_empty())),
-        ];
-        present(wanted, parts)
-    }
-
-    fn effective_state(&self, wanted: &Wanted<'_>) -> Option<Node> {
-        let parts = [
-            ("apiVersion", wanted.below("apiVersion").take(Node::text(&*self.desired.api_version))),
-            ("workloads", entries(&wanted.below("workloads"), self.effective, |added| sparse(&added.workload))),
-        ];
-        present(wanted, parts)
+    fn state(&self, wanted: &Wanted<'_>, workloads: Option<Node>, configs: Option<Node>) -> Option<Node> {
+        let version = wanted.below("apiVersion").take(Node::text(&*self.desired.api_version));
+        present(wanted, [("apiVersion", version), ("workloads", workloads), ("configs", configs)])
     }
 
     fn connected_agents(&self, wanted: &Wanted<'_>) -> Option<Node> {
