@@ -361,8 +361,8 @@ impl<C: Clock> AgentManager<C> {
                 let comes_back = || self.runtime.waits_to_start(&instance).filter(|_| phase == Phase::Removed);
                 self.runtime.reports.extend(waits.or_else(comes_back));
             }
+            self.report_status();
         }
-        self.report_status();
     }
 }
 

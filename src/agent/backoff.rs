@@ -58,9 +58,9 @@ impl RestartBackoff {
         self.running_since = None;
     }
 
-    /// The workload runs.
+    /// The workload runs, or still does.
     pub fn running(&mut self, now: Instant) {
-        self.running_since = Some(now);
+        self.running_since.get_or_insert(now);
     }
 
     /// Starts and restarts without success in a row.

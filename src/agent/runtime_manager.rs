@@ -553,8 +553,7 @@ impl<C: Clock> RuntimeManager<C> {
         }
         let found = self.found.remove(&name);
         let Some(object) = self.object_for(&added.instance, &runtime) else { return };
-        object.wishes.prepare(object.preparation.clone(), found);
-        let skipped = object.wishes.put(Wish::Run(added.clone()));
+        let skipped = object.wishes.put_with(Wish::Run(added.clone()), found);
         (object.ending, object.start_again_for) = (false, None);
         (object.instance, object.runtime, object.workload) = (added.instance, runtime, Some(added.workload));
         self.reports.extend(skipped.as_ref().map(removed));

@@ -168,7 +168,15 @@ impl WishSender {
     /// Puts a wish in place of an older one; never waits. Returns the instance of that one when it was not taken: the
     /// control loop starts nothing of it, and removes what it had prepared.
     pub fn put(&self, wish: Wish) -> Option<InstanceName> {
+        self.put_with(wish, None)
+    }
+
+    /// The same, together with what an earlier agent has prepared, which may be what is to run.
+    pub fn put_with(&self, wish: Wish, found: Option<(AddedWorkload, PreparedContainer)>) -> Option<InstanceName> {
         self.change(|slot| {
+            if found.is_some() {
+                (slot.found, slot.preparation_is_new) = (found, true);
+            }
             slot.cancel_call();
             let replaced = slot.wish.replace(wish);
             slot.is_new = true;

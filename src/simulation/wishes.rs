@@ -142,7 +142,9 @@ impl Wishes {
         let wrong_delete = || if has_undone { None } else { self.wrong_delete(before, update, server) };
         let wrong = not_in_force(server).or_else(wrong_delete);
         self.note_ended(before, server);
-        wished.iter().filter(|_| has_undone).for_each(|wished| self.note_undone(wished, server));
+        let joining = joining(before, update, server);
+        let is_replaced = |name: &Name| has_undone || joining.contains(name);
+        wished.iter().for_each(|wished| self.note_replaced(wished, is_replaced, server));
         self.forget_gone(server);
         wrong
     }
@@ -170,9 +172,10 @@ impl Wishes {
     }
 
     /// What was asked for may have come into force and be replaced at once, unless it is only being staged.
-    fn note_undone(&mut self, wished: &DesiredState, server: &ServerLoop) {
+    fn note_replaced(&mut self, wished: &DesiredState, is_replaced: impl Fn(&Name) -> bool, server: &ServerLoop) {
         let pending = pending(server);
-        for (name, workload) in wished.workloads.iter().filter(|(name, _)| !pending.contains(*name)) {
+        let in_force = |name: &Name| !pending.contains(name) && is_replaced(name);
+        for (name, workload) in wished.workloads.iter().filter(|(name, _)| in_force(name)) {
             let added = modes::expected(wished, name, workload, server.has_modes());
             if server.view().effective.get(name) != Some(&added) {
                 self.note_stopping(&added);
@@ -240,16 +243,9 @@ impl Wishes {
 
     /// What ends waits for all that need it running: those that were wanted before, and those that are still stopping.
     /// An agent that is away is told nothing.
-    ///
-    /// What joins an earlier restart, since it runs and needs by now what is restarted, is told to end once more: what
-    /// needs it then is what is wanted after the update. What is a part of an open update never joins: it is restarted with that,
-    /// which may have been asked for before and staged since.
     fn wrong_delete(&self, before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> Option<String> {
         let view = server.view();
-        let restarts_itself = update.is_some_and(|update| !update.restart.is_empty());
-        let mut joining = if restarts_itself { BTreeSet::new() } else { &server.restarting() - &before.restarting };
-        let open = names_of_open(server);
-        joining.retain(|name| !before.open.contains(name) && !open.contains(name));
+        let joining = joining(before, update, server);
         let ended = before.effective.iter().filter(|(name, added)| view.effective.get(*name) != Some(*added));
         let mut told = ended.filter(|(_, added)| view.agents.get(&added.instance.agent).is_some());
         told.find_map(|(name, AddedWorkload { instance, .. })| {
@@ -290,6 +286,18 @@ impl Wishes {
         view.effective.get(dependent).is_some_and(goes_on)
             && olds.all(|old| !is_old(old) || view.states.get(old).is_none_or(stops))
     }
+}
+
+/// What joins an earlier restart, since it runs and needs by now what is restarted. It is told to end once more: what needs
+/// it then is what is wanted after the update. What is a part of an open update never joins: it is restarted with that,
+/// which may have been asked for before and staged since, or with its rollback.
+fn joining(before: &Before, update: Option<&UpdateState>, server: &ServerLoop) -> BTreeSet<Name> {
+    if update.is_some_and(|update| !update.restart.is_empty()) {
+        return BTreeSet::new();
+    }
+    let (mut joining, open) = (&server.restarting() - &before.restarting, names_of_open(server));
+    joining.retain(|name| !before.open.contains(name) && !open.contains(name));
+    joining
 }
 
 /// What agents are told is what is desired and in the mode, but for what is being staged or restarted: there are no
@@ -421,6 +429,29 @@ mod tests {
         assert_eq!(judge(&update), None);
         update.restart.push("w".to_owned());
         assert!(judge(&update).unwrap().contains("needed by {}"), "all that is restarted ends once");
+    }
+
+    /// Seed 24012317: what joined a restart with the update that made it need something may still have come into force.
+    #[test]
+    fn what_joined_a_restart_is_waited_for_by_all_that_it_needed_then() {
+        let needs = "dependencies: {needed: ADD_COND_RUNNING, other: ADD_COND_RUNNING}";
+        let [needed, other] = ["needed", "other"].map(|name| workload(name, "x", ""));
+        let mut cluster = Cluster::with_manifest(&state(&[needed.clone(), other.clone(), workload("user", "x", "")]));
+        let agent = cluster.agent("A");
+        let running = ["needed", "other", "user"].map(|name| InstanceName::new(name, "x", "A"));
+        cluster.report(agent, &running.each_ref().map(|instance| (instance, Phase::Running)));
+        let (commander, mut wishes) = (cluster.commander(), Wishes::new(false));
+        cluster.request(commander, restart("needed", None));
+        let mut ask = |workloads: &[String]| {
+            let (before, new) = (Before::of(&cluster.server), format!("{{desiredState: {}}}", state(workloads)));
+            cluster.request(commander, update(&new, &[]));
+            let asked = UpdateState { new_state: Some(Ok(tree(&new))), ..UpdateState::default() };
+            let judged = wishes.judge(&before, Some(&asked), &cluster.server);
+            (judged, cluster.server.delete_conditions(&running[1]).len())
+        };
+        assert_eq!(ask(&[needed.clone(), other.clone(), workload("user", "x", needs)]), (None, 0));
+        assert_eq!(ask(&[needed.clone(), other]), (None, 0));
+        assert_eq!(ask(&[needed]), (None, 1), "the user has not ended");
     }
 
     /// Seed 13005815: what a staged update was to restart is restarted with a later update, which asks for no restart.

@@ -126,6 +126,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             Owned::new(&runtime, &instance, role, Some(id))
         };
         self.remove_soon(found.into_iter().map(owned));
+        if matches!(self.stage, Stage::WaitingForSlot(_)) && self.removal.blocks_start() {
+            self.stage = Stage::BehindRemoval; // Others may start meanwhile.
+        }
     }
 
     /// What was prepared and is not wanted: this container, or what `call` is making, or what one has left that failed.
