@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "31f48d580560d47d7cdbfbae43c217e3f1b58772"
+SRCREV = "213355b88aad0f71f63a3cbbe1b8401c73ba95a5"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
