@@ -47,12 +47,7 @@ impl ServerLoop {
                 }
             }
         }
-        let mut restarted = BTreeSet::new();
-        while let Some(name) = next.pop() {
-            if restarted.insert(name.clone()) {
-                next.extend(workloads.dependents.of(&name).cloned());
-            }
-        }
+        let mut restarted = workloads.with_dependents(next);
         restarted.retain(|name| workloads.scheduled(name).is_some());
         for name in &restarted {
             if !self.may_write(requester, vec![format!("desiredState.workloads.{name}")]) {

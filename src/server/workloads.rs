@@ -95,6 +95,17 @@ impl Workloads {
         states
     }
 
+    /// These workloads and all that need them running, directly or not.
+    pub fn with_dependents(&self, mut next: Vec<Name>) -> BTreeSet<Name> {
+        let mut all = BTreeSet::new();
+        while let Some(name) = next.pop() {
+            if all.insert(name.clone()) {
+                next.extend(self.dependents.of(&name).cloned());
+            }
+        }
+        all
+    }
+
     /// The rendered workloads, as they were before hooks changed them.
     pub fn before_hooks(&self) -> &BTreeMap<Name, AddedWorkload> {
         self.before_hooks.as_ref().unwrap_or_else(|| self.placed())

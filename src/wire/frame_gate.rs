@@ -321,11 +321,11 @@ impl FrameGate {
 
     fn frame_ended(&mut self) {
         if self.frame.ends_stream {
-            self.streams.remove(&self.frame.stream);
+            self.forget(self.frame.stream);
         }
     }
 
-    /// The client has reset a stream.
+    /// The client has ended a stream, or has reset it.
     fn forget(&mut self, stream: u32) {
         self.streams.remove(&stream);
         self.account.state.lock().in_flight.retain(|message| message.stream != stream || message.is_complete());

@@ -245,11 +245,7 @@ impl ServerLoop {
         // Whether an instance goes on as it is, and what follows when one fails, of what is carried out.
         let mut carried_out: BTreeMap<Name, bool> = BTreeMap::new();
         let mut failing: BTreeMap<Name, OnFailure> = BTreeMap::new();
-        let mut restarted = BTreeSet::new();
         for (name, touched) in open.record.unit.workloads.iter_mut().filter(|_| is_ready) {
-            if touched.restarts && !std::mem::replace(&mut touched.is_restarted, true) {
-                restarted.insert(name.clone());
-            }
             let Some(before) = touched.in_force.take() else { continue };
             let made = std::mem::take(&mut touched.made);
             (touched.ran, touched.stage) = (touched.ran || self.runs(name), None);
@@ -259,9 +255,7 @@ impl ServerLoop {
             forms.insert(name.clone(), made);
         }
         let mut dependents = self.dependents(&open.record.unit, failing);
-        if !restarted.is_empty() {
-            restarted.extend(carried_out.keys().cloned());
-        }
+        let restarted = if is_ready { self.restarted(&open.record.unit, &forms) } else { BTreeSet::new() };
         if is_ready {
             let mut new = open.record.unit.workloads.values().filter_map(|touched| touched.new.as_ref());
             open.record.was_sent |= new.any(|instance| self.peers.of_agent(&instance.agent).is_some());
@@ -279,12 +273,20 @@ impl ServerLoop {
         if is_ready && was_staging {
             self.store_and_wait(); // Before an agent receives anything of it.
         }
-        let result = self.commit(PreparedUpdate { forms, restarted, ..prepared });
+        let result = self.commit(PreparedUpdate { forms, restarted: restarted.clone(), ..prepared });
         if is_ready {
-            self.begin_trial(number, &carried_out, &dependents);
+            self.begin_trial(number, &carried_out, &dependents, &restarted);
         }
         self.send_lists(); // After its plan, so that no agent takes what is prepared for unwanted.
         result
+    }
+
+    /// What is restarted with a part of an update that changes these `forms`: those that need one of them, if the update
+    /// restarts these, and those of it that change. Others of an earlier part run on.
+    fn restarted(&self, unit: &Unit, forms: &BTreeMap<Name, Version>) -> BTreeSet<Name> {
+        let mut all = self.workloads.with_dependents(forms.keys().cloned().collect());
+        all.retain(|name| unit.workloads.get(name).is_some_and(|it| it.restarts || forms.contains_key(name)));
+        if all.iter().any(|name| unit.workloads[name].restarts) { all } else { BTreeSet::new() }
     }
 
     fn runs(&self, name: &Name) -> bool {
@@ -311,7 +313,13 @@ impl ServerLoop {
     }
 
     /// Judges what an update has changed, and what needs that.
-    fn begin_trial(&mut self, number: u64, carried_out: &BTreeMap<Name, bool>, dependents: &BTreeMap<Name, OnFailure>) {
+    fn begin_trial(
+        &mut self,
+        number: u64,
+        carried_out: &BTreeMap<Name, bool>,
+        dependents: &BTreeMap<Name, OnFailure>,
+        restarted: &BTreeSet<Name>,
+    ) {
         let now = self.now();
         let Some(mut open) = self.guarded.open.remove(&number) else { return };
         for (name, goes_on) in carried_out {
@@ -329,7 +337,7 @@ impl ServerLoop {
             open.trial.judge(Candidate { keeps_name, state: state.filter(|_| *goes_on), ..candidate }, now);
         }
         for (name, on_failure) in dependents {
-            let keeps_name = open.record.unit.workloads.contains_key(name); // It is restarted.
+            let keeps_name = restarted.contains(name);
             match self.candidate(name, true, Some(*on_failure)) {
                 Some(candidate) if keeps_name => {
                     open.trial.judge(Candidate { keeps_name, state: None, ..candidate }, now);

@@ -229,7 +229,11 @@ impl ServerLoop {
 
     /// Sends each agent what it shall prepare, where that has changed since it was sent last on its connection.
     pub(super) fn send_lists(&mut self) {
-        let agents: Vec<Name> = self.peers.agents.keys().cloned().collect();
+        let staged: BTreeSet<&Name> =
+            self.guarded.staging().flat_map(Open::staged).map(|(_, instance, _)| &instance.agent).collect();
+        let connected = self.peers.agents.iter();
+        let concerned = connected.filter(|(name, agent)| !agent.to_prepare.is_empty() || staged.contains(name));
+        let agents: Vec<Name> = concerned.map(|(name, _)| name.clone()).collect();
         agents.iter().for_each(|agent| self.send_list(agent));
     }
 

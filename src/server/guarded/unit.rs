@@ -55,9 +55,6 @@ pub struct Touched {
     /// It is not changed, but restarted with those that are, since it needs one of them.
     #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
     pub restarts: bool,
-    /// That restart has begun.
-    #[serde(default, with = "flag", skip_serializing_if = "Not::not")]
-    pub is_restarted: bool,
     /// What is in force as long as the new form waits; `None` when it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<Version>,

@@ -188,19 +188,19 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
             "client of another CA",
             tls(ours.server()),
             tls(ca(theirs.agent("agent_A"), &ours)),
-            "the connection was lost: the server refused the connection: our certificate was not signed by its CA (UnknownCA)".into(),
+            "the server refused the connection: our certificate was not signed by its CA (UnknownCA)".into(),
         ),
         (
             "expired client",
             tls(ours.server()),
             tls(ours.sign(past)),
-            "the connection was lost: the server refused the connection: our certificate has expired or is not valid yet, by the clock of the other side (CertificateExpired)".into(),
+            "the server refused the connection: our certificate has expired or is not valid yet, by the clock of the other side (CertificateExpired)".into(),
         ),
         (
             "client with a server's certificate",
             tls(ours.server()),
             tls(ours.named("agent_A", Usage::ServerAuth)),
-            "the connection was lost: the server refused the connection: our certificate is not meant for this use (UnsupportedCertificate)".into(),
+            "the server refused the connection: our certificate is not meant for this use (UnsupportedCertificate)".into(),
         ),
         (
             "server of another CA",
@@ -240,7 +240,9 @@ fn each_kind_of_bad_certificate_is_refused_with_its_reason() {
         ),
     ];
     for (case, server, client, expected) in cases {
-        assert_eq!(outcome(server, client), expected, "{case}");
+        let outcome = outcome(server, client);
+        // A refusal by the server arrives while the connection is made, or just after.
+        assert_eq!(outcome.strip_prefix("the connection was lost: ").unwrap_or(&outcome), expected, "{case}");
     }
     // gRPC may end the connection before it has sent anything.
     let end = outcome(Security::Insecure, tls(ours.agent("agent_A")));
