@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "213355b88aad0f71f63a3cbbe1b8401c73ba95a5"
+SRCREV = "9d48074ccb1ae820f6a667a17c34938e9a03411d"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
