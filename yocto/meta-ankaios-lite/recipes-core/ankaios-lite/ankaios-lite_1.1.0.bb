@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "9d48074ccb1ae820f6a667a17c34938e9a03411d"
+SRCREV = "f763ddfc93a420552c8b612722a4fc10bd875f3d"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
