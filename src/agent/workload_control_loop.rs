@@ -368,7 +368,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// This is to run. Nothing of an earlier one counts any more.
     // [impl->swdd~agent-workload-control-loop-reset-retry-attempts-on-update~1]
     fn take(&mut self, added: AddedWorkload) {
-        self.slot.hold(&added.instance); // An older container of the same instance may have gone since the wish was taken.
+        // An older container of the same instance may have gone since the wish was taken.
+        self.slot.hold(&added.instance);
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.runtime = added.workload.runtime.clone();
         (self.instance, self.wanted) = (added.instance, Some(added.workload));
