@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "f763ddfc93a420552c8b612722a4fc10bd875f3d"
+SRCREV = "32211867cfd7dcd0352fc66d9fe19ec5e9275398"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
