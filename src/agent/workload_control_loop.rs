@@ -327,7 +327,10 @@ impl<C: Clock> WorkloadControlLoop<C> {
             return; // It has cancelled the call, and is followed when that ends.
         }
         if self.is_empty {
-            return self.slot.take(None).into_iter().for_each(|added| self.create(added));
+            if let Some(added) = self.slot.take(None) {
+                self.create(added);
+            }
+            return;
         }
         if let Some((served, goes_on)) = self.serves.take()
             && let Some(added) = self.slot.take_if(Some(&self.instance), |wish| wish.added() == Some(&served))

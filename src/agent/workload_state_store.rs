@@ -3,7 +3,7 @@
 //! Thread: `scheduler`, which owns it.
 
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, of_workload};
 use crate::model::workload::{AddCondition, DeleteCondition};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,33 +118,27 @@ impl WorkloadStateStore {
         counts: impl Fn(&InstanceName) -> bool,
     ) -> bool {
         dependencies.iter().all(|(name, condition)| {
-            let mut instances = self.of_workload(name);
-            instances.any(|(instance, state)| state.phase.fulfils_add(*condition) && counts(instance))
+            let mut entries = of_workload(&self.entries, name);
+            entries.any(|(instance, entry)| entry.state.phase.fulfils_add(*condition) && counts(instance))
         })
     }
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
     // [impl->swdd~workload-ready-to-delete-on-fulfilled-dependencies~1]
     pub fn may_stop(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        self.of_workload(dependent).all(|(_, state)| state.fulfils_delete(condition))
+        of_workload(&self.entries, dependent).all(|(_, entry)| entry.state.fulfils_delete(condition))
     }
 
     /// As [`Self::may_stop`], whatever it is that its end has to wait for.
     pub fn is_stopping(&self, dependent: &str, condition: DeleteCondition) -> bool {
-        let mut phases = self.of_workload(dependent).map(|(_, state)| state.phase);
+        let mut phases = of_workload(&self.entries, dependent).map(|(_, entry)| entry.state.phase);
         phases.all(|phase| phase.state() == "Stopping" || phase.fulfils_delete(condition))
     }
 
     /// Whether no own instance of the workload has a container any more, as far as is known.
     pub fn has_no_container(&self, workload: &str) -> bool {
-        let mut own = self.of_workload(workload).filter(|(instance, _)| instance.agent == self.agent);
-        own.all(|(_, state)| state.phase == Phase::PendingWaitingToStart)
-    }
-
-    fn of_workload(&self, workload: &str) -> impl Iterator<Item = (&InstanceName, &ExecutionState)> {
-        let first = InstanceName { workload: workload.into(), ..InstanceName::default() };
-        let entries = self.entries.range(first..).map(|(instance, entry)| (instance, &entry.state));
-        entries.take_while(move |(instance, _)| *instance.workload == *workload)
+        let mut own = of_workload(&self.entries, workload).filter(|(instance, _)| instance.agent == self.agent);
+        own.all(|(_, entry)| entry.state.phase == Phase::PendingWaitingToStart)
     }
 
     fn set(&mut self, instance: InstanceName, state: ExecutionState) {

@@ -7,7 +7,7 @@ use super::args::Format;
 use super::output::{Field, View, one_line, some_of};
 use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, of_workload};
 use crate::model::nearest::meant;
 use crate::model::node::Node;
 use crate::model::workload::{AddCondition, DeleteCondition};
@@ -196,11 +196,7 @@ impl Reasons {
     }
 
     fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
-        let of_name = self.rows.range(InstanceName::with_id(name, "", "")..);
-        of_name
-            .take_while(move |(instance, _)| *instance.workload == *name)
-            .map(|(_, row)| row)
-            .filter(|row| row.phase != Some(Phase::Removed))
+        of_workload(&self.rows, name).map(|(_, row)| row).filter(|row| row.phase != Some(Phase::Removed))
     }
 
     /// One text for each dependency of `name` that is not fulfilled.

@@ -5,6 +5,7 @@
 use crate::limits::{EXCERPT_MAX, NAME_MAX};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -80,6 +81,15 @@ impl InstanceName {
     pub fn folder(&self) -> String {
         format!("{}.{}", self.workload, self.id)
     }
+}
+
+/// The entries of one workload in a map by instance, where they are beside each other.
+pub fn of_workload<'m, V>(
+    map: &'m BTreeMap<InstanceName, V>,
+    workload: &'m str,
+) -> impl Iterator<Item = (&'m InstanceName, &'m V)> {
+    let all = map.range(InstanceName::with_id(workload, "", "")..);
+    all.take_while(move |(instance, _)| *instance.workload == *workload)
 }
 
 impl fmt::Display for InstanceName {

@@ -6,7 +6,7 @@ use super::workloads::{Users, Workloads, needed_running};
 use crate::model::complete_state::WorkloadStates;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
-use crate::model::names::InstanceName;
+use crate::model::names::{InstanceName, of_workload};
 use crate::model::workload::DeleteCondition;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,12 +42,6 @@ impl NamesByInstance {
             self.instances.remove(instance, &names);
         }
     }
-
-    /// The instances of a workload with their names.
-    fn names_of(&self, workload: &str) -> impl Iterator<Item = (&InstanceName, &BTreeSet<String>)> {
-        let all = self.names.range(InstanceName::with_id(workload, "", "")..);
-        all.take_while(move |(instance, _)| *instance.workload == *workload)
-    }
 }
 
 /// Deletes that are under way.
@@ -79,7 +73,7 @@ impl Deletes {
     /// an older one goes on waiting, for these conditions now.
     pub fn note_sent(&mut self, deleted: &DeletedWorkload) {
         let DeletedWorkload { instance: InstanceName { workload, agent, .. }, dependencies } = deleted;
-        let sent = self.sent.names_of(workload).map(|(sent, _)| sent);
+        let sent = of_workload(&self.sent.names, workload).map(|(sent, _)| sent);
         let mut waiting: BTreeSet<InstanceName> = sent.filter(|sent| sent.agent == *agent).cloned().collect();
         waiting.insert(deleted.instance.clone());
         for instance in waiting {
@@ -188,7 +182,7 @@ impl Deletes {
             if seen.len() > DELETE_CIRCLE_MAX {
                 return false;
             }
-            for (instance, next) in self.sent.names_of(name) {
+            for (instance, next) in of_workload(&self.sent.names, name) {
                 if !states.get(instance).is_some_and(waits) {
                     continue;
                 }

@@ -105,7 +105,9 @@ impl ServerLoop {
     /// A stream ended: nobody reads what was requested on it, and an agent sends no more lines.
     pub(super) fn end_logs_of_peer(&mut self, peer: PeerId, name: &str) {
         self.end_lasting(|_, key, _| key.peer == peer);
-        let keys: Vec<RequestKey> = self.lasting.of(Kind::Logs).map(|(key, _)| key.clone()).collect();
+        let waits = |one: &Lasting| matches!(&one.content, Content::Logs(providers) if providers.contains_key(name));
+        let waiting = self.lasting.of(Kind::Logs).filter(|(_, one)| waits(one));
+        let keys: Vec<RequestKey> = waiting.map(|(key, _)| key.clone()).collect();
         for key in keys {
             let Some(providers) = self.providers(&key) else { continue };
             let missing = providers.remove(name).unwrap_or_default();

@@ -8,7 +8,7 @@ use super::templates::Templates;
 use crate::model::complete_state::{DesiredState, WorkloadStates};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::AddedWorkload;
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, of_workload};
 use crate::model::workload::{AddCondition, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -296,8 +296,7 @@ struct Instances {
 impl Instances {
     /// Adds one, unless there are `most` of the same workload.
     fn add(&mut self, instance: &InstanceName, bytes: usize, most: usize) -> bool {
-        let sorted = self.all.range(InstanceName::with_id(&instance.workload, "", "")..);
-        let has_place = sorted.take_while(|(other, _)| other.workload == instance.workload).take(most).count() < most;
+        let has_place = of_workload(&self.all, &instance.workload).take(most).count() < most;
         if has_place {
             self.bytes += bytes;
             self.bytes -= self.all.insert(instance.clone(), bytes).unwrap_or_default();

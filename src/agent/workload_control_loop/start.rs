@@ -155,7 +155,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             let instance = next.added.instance.clone();
             self.next = Some(next);
             self.released(&instance);
-            started.into_iter().for_each(|calling| self.start(calling.slot));
+            if let Some(calling) = started {
+                self.start(calling.slot);
+            }
         } else if let Some(calling) = started {
             self.on_start_ended(calling.is_prepared, result);
             drop(calling); // Its slot is for others, whatever takes its time now.

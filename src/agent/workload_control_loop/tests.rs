@@ -484,6 +484,18 @@ fn containers_that_are_too_many_are_removed_and_reported_as_their_instances() {
     assert_eq!(rig.states(), [gone("c"), "ended web".to_owned()]);
 }
 
+/// Its end would not be reported when it is deleted, and whoever waits for that would wait for ever.
+#[test]
+fn an_instance_that_comes_while_an_older_container_of_it_goes_was_not_accounted_for() {
+    let mut rig = Rig::new();
+    rig.create("b", |_| {});
+    rig.other.inject(Call::Delete, vec![Fault::Fails; 2]);
+    rig.wishes.put_surplus([surplus(&rig, "a"), surplus(&rig, "b")].concat());
+    rig.run();
+    rig.want_config("a");
+    assert!(rig.other.containers().is_empty() && rig.wishes.accounts_for(&instance("a")), "{:?}", rig.states());
+}
+
 #[test]
 fn an_instance_that_was_wanted_when_the_last_of_it_went_and_is_skipped_then_was_never_reported_as_gone() {
     let mut rig = Rig::new();

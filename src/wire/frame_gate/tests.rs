@@ -246,6 +246,10 @@ fn room_of_a_stream_that_ended_comes_back() {
     let begun = frame(DATA, 0, 1, &message(LARGE)[..1000]);
     assert!(peer.passes(&begun) && peer.passes(&frame(RST_STREAM, 0, 1, &[0; 4])));
     assert!(peer.account.state.lock().in_flight.is_empty());
+    // Also when its client ends it within the message.
+    let mut other = Peer::greeted(&intake);
+    assert!(other.passes(&frame(DATA, END_STREAM, 1, &message(LARGE)[..1000])));
+    assert!(other.account.state.lock().in_flight.is_empty());
     assert!(peer.passes(&frames(3, 50)) && peer.passes(&frames(3, LARGE)));
     peer.clock.advance(TAKEN_MAX);
     assert_eq!(peer.gate.check(peer.clock.now()), Ok(()), "its reader may be busy");
