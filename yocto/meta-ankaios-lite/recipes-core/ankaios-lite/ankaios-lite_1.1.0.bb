@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "32211867cfd7dcd0352fc66d9fe19ec5e9275398"
+SRCREV = "ce11e431dee85d4dfbf965c406dff0b6a877ac2a"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
