@@ -97,8 +97,8 @@ pub const REQUEST_ID_MAX: usize = 1024;
 /// Parts of all field masks of one read or subscription, equal masks counted each time: two masks for each of 5,000
 /// workloads. More is refused before it is decoded.
 pub const READ_MASKS_PARTS_MAX: usize = 50_000;
-/// Parts of all field masks of one request, each mask counted once: a dozen masks for each of 5,000 workloads. Each
-/// part may take a hundred bytes while the state is read.
+/// Parts of all field masks of one update and of the names that it restarts, each counted once: a dozen masks for each of
+/// 5,000 workloads. Each part may take a hundred bytes while the state is read.
 pub const MASKS_PARTS_MAX: usize = 250_000;
 /// While responses to all peers take all their room, a peer for which so many bytes wait beside a large message loses
 /// further events.

@@ -315,7 +315,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.delete_unshown(after);
     }
 
-    /// Removes the container. It is part of a start that failed, and not shown as an end.
+    /// Removes the container without reporting that it stops: that is done, or it is a part of a start or restart.
     pub(super) fn delete_unshown(&mut self, after: AfterDelete) {
         self.lifecycle_ended();
         self.removal.failures = 0;

@@ -159,10 +159,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// How far to prepare what is to be prepared, beside what there is.
     fn target(&self) -> PrepareLevel {
         let Some(Preparation { added, level, .. }) = &self.preparation else { return PrepareLevel::None };
-        let old = match self.is_ours(&added.instance) || self.removal.has(&added.instance) {
-            true => Old::Same,
-            false if self.is_empty => Old::Nothing,
-            false => Old::Instance,
+        let old = if self.is_ours(&added.instance) || self.removal.has(&added.instance) {
+            Old::Same
+        } else if self.is_empty {
+            Old::Nothing
+        } else {
+            Old::Instance
         };
         levels::allowed(&added.workload, *level, old)
     }

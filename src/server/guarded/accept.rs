@@ -281,8 +281,8 @@ impl ServerLoop {
         result
     }
 
-    /// What is restarted with a part of an update that changes these `forms`: those that need one of them, if the update
-    /// restarts these, and those of it that change. Others of an earlier part run on.
+    /// What is restarted with a part of an update that changes these `forms`: the dependents that the update restarts and
+    /// that need one of them, together with those of it that change. What an earlier part has changed runs on.
     fn restarted(&self, unit: &Unit, forms: &BTreeMap<Name, Version>) -> BTreeSet<Name> {
         let mut all = self.workloads.with_dependents(forms.keys().cloned().collect());
         all.retain(|name| unit.workloads.get(name).is_some_and(|it| it.restarts || forms.contains_key(name)));
@@ -312,7 +312,7 @@ impl ServerLoop {
         dependents
     }
 
-    /// Judges what an update has changed, and what needs that.
+    /// Judges what an update has changed, and what needs that. What is `restarted` is judged by its next start.
     fn begin_trial(
         &mut self,
         number: u64,
