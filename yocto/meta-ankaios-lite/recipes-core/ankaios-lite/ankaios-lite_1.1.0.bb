@@ -34,7 +34,7 @@ SRC_URI = "\
     file://ankaios.sysusers \
     file://state.yaml \
 "
-SRCREV = "ce11e431dee85d4dfbf965c406dff0b6a877ac2a"
+SRCREV = "9c0e8b17a8c747080454d334b482df40af9c87d2"
 
 # The programs that are built; one file for all of them with 'multicall'.
 PACKAGECONFIG ??= "server agent cli"
