@@ -39,10 +39,11 @@ test: setup
 
 # Single programs are checked with a test, so that their dependencies have the features that they have in all other builds.
 #
-# Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs
+# Formatting, clippy as errors, shell scripts, the rules of tests/tidy.rs, the form of the commits since the last release
 [group('test')]
 check: setup
     {{cargo}} fmt --check
+    scripts/history.sh
     shellcheck justw .ci/run scripts/*.sh tests/systemd/*.sh tests/device/*.sh cross/*.sh cross/package/*.sh cross/package/*.init cross/package/deb/*/*
     {{cargo}} clippy --locked --all-targets --features multicall -- -D warnings
     for component in server agent cli; do \
