@@ -109,9 +109,7 @@ fn start_and_wait(mut settings: ServerSettings) -> Result<(), Failure> {
     started?;
     if let Some(folder) = settings.state_dir.take() {
         // A start counts for the updates that are being judged, also when this one ends as early as the one before.
-        let unsaved = server.take_unsaved().filter(|state| !state_store::save(&folder, state));
-        let (store, thread) = StateStore::start(folder)?;
-        unsaved.into_iter().for_each(|state| store.store(state));
+        let (store, thread) = StateStore::start(folder, server.take_unsaved())?;
         server.set_store(store);
         server_threads.push(thread);
     }

@@ -4,7 +4,7 @@
 
 use super::args::{Filter, Format, WorkloadArguments};
 use super::error::Result;
-use super::output::{Field, LiveFrames, Output, TooWide, View, one_line, state_text, value};
+use super::output::{Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
 use crate::model::execution_state::Phase;
@@ -75,11 +75,9 @@ pub fn state(link: &mut dyn ServerLink, masks: &[String], format: Format, output
     for mask in masks {
         warn_of_missing_part(mask, &state, output);
     }
-    // In a read of its own, because servers of other implementations have no such part.
-    if let Ok(part) = link.complete_state(&["warning"])
-        && let Some(text) = part.get("warning").and_then(Node::as_text)
-    {
-        output.warn(text);
+    // In a read of its own, because beside other masks, or none, it would change what is printed.
+    if let Ok(part) = link.complete_state(&[WARNING]) {
+        output.warn_of_storage(&part);
     }
     output.result(&state_text(&state, format))
 }
@@ -127,7 +125,8 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.
 pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: &mut Output) -> Result<()> {
-    let state = link.complete_state(&rows::MASKS)?;
+    let state = link.complete_state(&[&rows::MASKS[..], &[WARNING]].concat())?;
+    output.warn_of_storage(&state);
     let mut reasons = Reasons::new(&state);
     filter.filter.warn_of_unknown(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
@@ -154,7 +153,8 @@ pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: 
 
 /// Prints the agents.
 pub fn agents(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
-    let state = link.complete_state(&["agents", "workloadStates"])?;
+    let state = link.complete_state(&["agents", "workloadStates", WARNING])?;
+    output.warn_of_storage(&state);
     let rows =
         state.entries("agents").map(|(name, agent)| agent_fields(name, agent, state.at(&["workloadStates", name])));
     let view = View::new(format, &agent_fields("", &Node::empty(), None), rows);
@@ -179,7 +179,8 @@ fn agent_fields(name: &str, agent: &Node, workloads: Option<&Node>) -> Vec<Field
 
 /// Prints the names of configs.
 pub fn configs(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
-    let state = link.complete_state(&["desiredState.configs"])?;
+    let state = link.complete_state(&["desiredState.configs", WARNING])?;
+    output.warn_of_storage(&state);
     let fields = |name: &str, config: Option<&Node>| {
         let json = config.map_or_else(String::new, |config| serde_json::to_string(config).unwrap_or_default());
         vec![Field::text("CONFIG", "name", name), Field::new("VALUE", "value", one_line(&json), value(config)).wide()]

@@ -76,6 +76,9 @@ fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError>
     let mut session = Session::new(&settings, signals);
     let (waiting, ignore_modes) = (settings.waiting, settings.ignore_modes);
     let result = run_verb(verb, &mut Context { link: &mut session, output, waiting, ignore_modes });
+    if !result.as_ref().is_err_and(CliError::is_interrupted) {
+        session.warn_of_storage(output);
+    }
     session.close(result.as_ref().map_or_else(CliError::is_interrupted, |_| true));
     if result.as_ref().is_err_and(CliError::is_interrupted) && signals.len() == 1 {
         // What is left in force was said: the end is that of all commands which signals end.

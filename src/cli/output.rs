@@ -30,6 +30,8 @@ use unicode_width::UnicodeWidthChar;
 
 /// Width without a terminal: nothing is cut or wrapped.
 pub const UNLIMITED: usize = usize::MAX;
+/// The part of the state that says what is wrong with the stored state. Servers that have none do not mind the mask.
+pub const WARNING: &str = "warning";
 
 /// Both streams and their levels.
 pub struct Output {
@@ -143,6 +145,13 @@ impl Output {
     /// Writes a warning.
     pub fn warn(&mut self, text: impl Display) {
         self.labelled("\x1b[38;5;11m", "warn:", &text);
+    }
+
+    /// Warns of what is wrong with the stored state, when `state` was read with [`WARNING`] as a mask.
+    pub fn warn_of_storage(&mut self, state: &Node) {
+        if let Some(text) = state.get(WARNING).and_then(Node::as_text) {
+            self.warn(text);
+        }
     }
 
     /// Warns about names that no workload of `known` has: they are probably typing errors.

@@ -5,7 +5,7 @@
 //! Owns: these threads, and the states received while a response was awaited.
 
 use super::error::{CliError, Result};
-use super::output::Output;
+use super::output::{Output, WARNING};
 use super::settings::{CliSettings, Waiting};
 use crate::limits::CONNECT_MAX;
 use crate::limits::{GOODBYE_MAX, STACK_LARGE, STACK_SMALL, STOP_DEADLINE};
@@ -147,6 +147,8 @@ pub struct Session<'s> {
     signals: &'static [c_int],
     /// Where they arrive, from the first request on.
     interrupts: Receiver<()>,
+    /// What the responses to updates said about the stored state; `None` when no update was accepted.
+    storage: Option<Option<String>>,
     /// Whether the server has sent something, or the connection is one without TLS in any case.
     is_understood: bool,
 }
@@ -163,7 +165,16 @@ impl<'s> Session<'s> {
     pub fn new(settings: &'s CliSettings, signals: &'static [c_int]) -> Self {
         let is_understood = settings.url.is_socket();
         let stream = (String::new(), CliError::Response as fn(String) -> CliError);
-        Self { settings, connection: None, kept: Vec::new(), stream, signals, interrupts: never(), is_understood }
+        Self {
+            settings,
+            connection: None,
+            kept: Vec::new(),
+            stream,
+            signals,
+            interrupts: never(),
+            storage: None,
+            is_understood,
+        }
     }
 
     fn connect(&mut self, deadline: Instant) -> Result<Connection> {
@@ -259,6 +270,20 @@ impl<'s> Session<'s> {
         }
     }
 
+    /// After an accepted update: warns when a restart of the server may lose it. The response came before the disk was
+    /// tried, so the server is asked once more; when it does not respond, what the response said counts.
+    pub fn warn_of_storage(&mut self, output: &mut Output) {
+        let Some(said) = self.storage.take() else { return };
+        if self.connection.is_some()
+            && let Ok(state) = self.complete_state(&[WARNING])
+        {
+            return output.warn_of_storage(&state);
+        }
+        if let Some(text) = said {
+            output.warn(text);
+        }
+    }
+
     /// The next message; `None` when `until` passed first.
     fn next_message(&mut self, until: Option<Instant>) -> Result<Option<FromServer>> {
         let Some(connection) = &self.connection else { return Err(CliError::ended(StreamEnd::Closed, false)) };
@@ -294,7 +319,8 @@ impl ServerLink for Session<'_> {
 
     fn update(&mut self, content: RequestContent) -> Result<Accepted> {
         match self.request(content, CliError::Refused)? {
-            ResponseContent::UpdateStateSuccess { added, deleted, restarted } => {
+            ResponseContent::UpdateStateSuccess { added, deleted, restarted, warning } => {
+                self.storage = Some(warning);
                 let [mut added, deleted, restarted] =
                     [instances(&added)?, instances(&deleted)?, instances(&restarted)?];
                 added.extend(restarted.iter().cloned()); // Some are there twice, which changes nothing.

@@ -9,7 +9,7 @@
 use super::args::{Format, RunArguments};
 use super::error::{CliError, ExitCode, Result, counted, shown};
 use super::modes;
-use super::output::{Field, LiveFrames, Output, Table, TooWide, View, one_line, shortened, some_of, value};
+use super::output::{Field, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
@@ -619,6 +619,7 @@ pub fn wait(
 /// Prints the updates, the oldest first.
 pub fn print(format: Format, link: &mut dyn ServerLink, output: &mut Output) -> Result<()> {
     let state = read(link)?;
+    output.warn_of_storage(&state);
     let updates = updates(&state);
     let view = View::new(format, &fields(0, &Node::empty()), updates.iter().map(|(id, update)| fields(*id, update)));
     view.print(("updates", []), TooWide::Wrap, None, output)?;
@@ -649,7 +650,7 @@ fn fields(id: u64, update: &Node) -> Vec<Field> {
 
 /// All updates with all their parts.
 fn read(link: &mut dyn ServerLink) -> Result<Node> {
-    let state = link.complete_state(&["updates"])?;
+    let state = link.complete_state(&["updates", WARNING])?;
     if state.get("updates").is_none() {
         return Err(CliError::input("the server keeps no updates", "'ank apply --rollback' works with any server"));
     }

@@ -330,6 +330,8 @@ pub enum ResponseContent {
         deleted: Vec<String>,
         /// Instances that start again when all of them have ended.
         restarted: Vec<String>,
+        /// What users should know of the stored state: why a restart of the server may lose the update.
+        warning: Option<String>,
     },
     /// Logs of these instances will come.
     LogsAccepted(Vec<InstanceName>),

@@ -103,7 +103,12 @@ impl ServerLoop {
         let scheduled = |it: InstanceName| self.workloads.scheduled(&it.workload).map_or(it, |added| added.instance);
         let begun: Vec<InstanceName> = begun.into_iter().map(scheduled).collect();
         let texts = |names: &[InstanceName]| names.iter().map(ToString::to_string).collect();
-        ResponseContent::UpdateStateSuccess { added: texts(&begun), deleted: texts(&deleted), restarted: vec![] }
+        ResponseContent::UpdateStateSuccess {
+            added: texts(&begun),
+            deleted: texts(&deleted),
+            restarted: vec![],
+            warning: None,
+        }
     }
 
     /// Workloads of a start that cannot be taken over have no agent and never start; their state has the reason. An

@@ -129,7 +129,7 @@ pub struct ServerLoop {
     guarded: GuardedUpdates,
     store: Option<StateStore>,
     status: StatusBoard,
-    /// What happened at the start that users should know of, until the next start.
+    /// What happened at the start that users should know of, until an update was stored.
     warning: Option<String>,
     /// When instances were accepted and started.
     timings: Timings,
@@ -163,7 +163,7 @@ impl ServerLoop {
         self.store = Some(store);
     }
 
-    /// From now on clients that read the part `warning` receive this.
+    /// From now on clients that read the part `warning` receive this, until an update was stored.
     pub fn set_warning(&mut self, text: String) {
         self.warning = Some(text);
     }
@@ -293,6 +293,7 @@ impl ServerLoop {
     /// Handles one event completely.
     pub fn on_event(&mut self, event: ServerEvent) {
         self.begun = (self.cpu.0)();
+        self.take_store_report();
         self.workloads.states.observe(self.is_observed());
         match event {
             ServerEvent::Peer(PeerEvent::Opened { peer, hello, source, outbox }) => {
@@ -315,6 +316,25 @@ impl ServerLoop {
             if !(self.settle_updates() | self.settle_restarts()) {
                 return;
             }
+        }
+    }
+
+    /// Takes over what the writer of the state has done meanwhile.
+    fn take_store_report(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        store.take_report();
+        if store.has_stored() {
+            self.warning = None;
+        }
+    }
+
+    /// What users should know of the stored state; `None` while all is well.
+    fn storage_warning(&self) -> Option<String> {
+        let unstored = self.store.as_ref().and_then(StateStore::warning);
+        match (&self.warning, unstored) {
+            (Some(older), Some(unstored)) => Some(format!("{older}; also, {unstored}")),
+            (Some(older), None) => Some(older.clone()),
+            (None, unstored) => unstored,
         }
     }
 

@@ -292,7 +292,12 @@ impl ServerLoop {
     fn update_done(&mut self, key: &RequestKey, result: Result<ResponseContent, UpdateError>) {
         self.updates[usize::from(result.is_ok())] += 1;
         match result {
-            Ok(success) => self.peers.respond(key, success),
+            Ok(mut success) => {
+                if let ResponseContent::UpdateStateSuccess { warning, .. } = &mut success {
+                    *warning = self.storage_warning();
+                }
+                self.peers.respond(key, success);
+            }
             Err(error) => {
                 let text = error.answer();
                 log::warn!("Refusing an update: {}", excerpt(&text));
@@ -327,7 +332,7 @@ impl ServerLoop {
                 }
                 "timings" => self.timings.read(self.now(), &wanted),
                 "updates" => Some(self.read_updates(&wanted)),
-                "warning" => self.warning.as_ref().and_then(|warning| wanted.take(Node::text(&**warning))),
+                "warning" => self.storage_warning().and_then(|warning| wanted.take(Node::text(warning))),
                 _ => None,
             };
             entries.extend(part.map(|part| ((*name).into(), part)));
@@ -338,7 +343,8 @@ impl ServerLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::tests::{Cluster, read};
+    use crate::server::state_store::StateStore;
+    use crate::server::tests::{Cluster, read, update};
 
     const MANIFEST: &str = "
 apiVersion: v1
@@ -382,6 +388,29 @@ workloads:
         cluster.server.set_warning("an older state".to_owned());
         assert_eq!(cluster.read(&["warning"]), r#"{"warning":"an older state"}"#);
         assert!(!cluster.read(&["*"]).contains("warning") && !cluster.read(&[]).contains("warning"));
+    }
+
+    // [utest->swdd~server-warns-of-unstored-state~1]
+    #[test]
+    fn updates_say_that_an_older_state_is_used_until_one_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster::default();
+        let client = cluster.commander();
+        cluster.server.set_warning("an older state".to_owned());
+        let (store, _thread) = StateStore::start(folder.path().to_owned(), None).unwrap();
+        cluster.server.set_store(store);
+        let warning_of = |cluster: &mut Cluster, key: &str| {
+            let state = format!("{{desiredState: {{apiVersion: v1, configs: {{{key}: x}}}}}}");
+            let response = cluster.request(client, update(&state, &[&format!("desiredState.configs.{key}")]));
+            let ResponseContent::UpdateStateSuccess { warning, .. } = response else { panic!("{response:?}") };
+            warning
+        };
+        assert_eq!(warning_of(&mut cluster, "a"), Some("an older state".to_owned()), "it is not stored yet");
+        // The writer's report arrives with some later event.
+        while cluster.read(&["warning"]) != "{}" {
+            std::thread::yield_now();
+        }
+        assert_eq!(warning_of(&mut cluster, "b"), None);
     }
 
     #[test]

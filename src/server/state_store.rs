@@ -6,7 +6,8 @@
 //!
 //! Thread: `store` writes; [`StateStore`] belongs to `server`, which waits for the disk only before a staged update is carried
 //! out, and at most a second in ten; `main` reads at the start.
-//! Owns: the files in the folder. Takes: accepted states, of which only the newest is written.
+//! Owns: the files in the folder. Takes: accepted states, of which only the newest is written. Gives: a report after each write,
+//! of which only the newest counts.
 
 use crate::limits::STACK_LARGE;
 use crate::model::complete_state::{DesiredState, Rendering, desired_state_from_node};
@@ -14,15 +15,16 @@ use crate::model::names::hash_id;
 use crate::model::node::{Node, StateError};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::folder_lock;
+use crate::platform::logging::utc;
 use crate::platform::threads::{self, Thread};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, never};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Maps and lists of a stored state are nested this deep at most. Manifests nest less deep than 128.
 const STORED_DEPTH_MAX: usize = 256;
@@ -33,6 +35,8 @@ const STORE_RETRY: Duration = Duration::from_secs(30);
 pub const STORE_WAIT: Duration = Duration::from_millis(500);
 /// So many times as long as it has waited it takes until it may wait as long again: a second in any ten seconds.
 const STORE_WAIT_REGAINED: u32 = 20;
+/// A write that takes longer than this is one that does not succeed. Slow flash needs seconds for a large state.
+const STORE_SLOW: Duration = Duration::from_secs(10);
 
 /// The state that was stored last.
 pub const FILE: &str = "desired-state.json";
@@ -46,6 +50,12 @@ const RENAMES: [(&str, &str); 2] = [(FILE, PREVIOUS_FILE), (NEW_FILE, FILE)];
 const LOCK_FILE: &str = "lock";
 /// A newest state that cannot be read is renamed to this, to be inspected.
 const DAMAGED_FILE: &str = "desired-state.json.damaged";
+/// Says that the newest state is an older copy: the checksum of what it desires, then the warning.
+const OLDER_COPY_FILE: &str = "desired-state.json.warning";
+/// Written and removed at the start, to learn whether the folder can be written.
+const CHECK_FILE: &str = "desired-state.json.check";
+/// Size of it, in bytes: one block of most file systems. A full disk still takes an empty file.
+const CHECK_BYTES: usize = 4096;
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
 
@@ -82,16 +92,44 @@ pub struct Stored {
 pub struct StateWrite {
     /// What.
     pub state: Stored,
+    /// The how many-th this is.
+    number: u64,
     /// Dropped when that was tried.
     tried: Option<Sender<()>>,
+}
+
+/// Why the newest state is not on the disk.
+#[derive(Debug, Clone, PartialEq)]
+struct StoreFault {
+    cause: String,
+    /// When a write failed first.
+    since: SystemTime,
+}
+
+/// What the writer has done so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct WriterReport {
+    /// The number of the newest [`StateWrite`] that was tried.
+    tried: u64,
+    /// Whether the state of an update was stored.
+    has_stored: bool,
+    fault: Option<StoreFault>,
 }
 
 /// The server's end of the `store` thread.
 #[derive(Debug)]
 pub struct StateStore {
+    folder: PathBuf,
     newest: Sender<StateWrite>,
     /// The writer's end, to remove a state that a newer one replaces.
     outdated: Receiver<StateWrite>,
+    /// From the writer: only the newest one.
+    reports: Receiver<WriterReport>,
+    report: WriterReport,
+    /// How many states were given to the writer.
+    given: u64,
+    /// Since when it has one that it has not tried.
+    busy_since: Option<Instant>,
     /// Whether somebody writes.
     is_attended: bool,
     /// When the server may wait for [`STORE_WAIT`] again.
@@ -99,32 +137,48 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Starts the thread that writes into `folder`.
+    /// Starts the thread that writes into `folder`. Before, it stores the state `unsaved`, or finds out whether it could.
     ///
     /// # Errors
     /// The operating system's reason when no thread can be had.
-    pub fn start(folder: PathBuf) -> io::Result<(Self, Thread)> {
+    pub fn start(folder: PathBuf, unsaved: Option<Stored>) -> io::Result<(Self, Thread)> {
         let (mut store, states) = Self::unattended();
+        let (mut writer, reports) = Writer::new(folder.clone());
+        writer.attempt(unsaved.map_or(Job::Check, Job::StoreStart));
+        store.folder = folder;
+        store.report = writer.report.clone();
+        store.reports = reports;
         store.is_attended = true;
-        let thread = threads::spawn("store", STACK_LARGE, move || write_all(&folder, &states, &SystemClock))?;
+        let thread = threads::spawn("store", STACK_LARGE, move || writer.run(&states, &SystemClock))?;
         Ok((store, thread))
     }
 
     /// Without a thread: the states come out of the other end.
     pub(crate) fn unattended() -> (Self, Receiver<StateWrite>) {
         let (newest, states) = bounded(1);
-        (Self { newest, outdated: states.clone(), is_attended: false, wait_regained: None }, states)
+        let store = Self {
+            folder: PathBuf::new(),
+            newest,
+            outdated: states.clone(),
+            reports: never(),
+            report: WriterReport::default(),
+            given: 0,
+            busy_since: None,
+            is_attended: false,
+            wait_regained: None,
+        };
+        (store, states)
     }
 
     /// Gives the writer a state; never waits. One that it has not begun to write is replaced.
-    pub fn store(&self, state: Stored) {
-        self.put(StateWrite { state, tried: None });
+    pub fn store(&mut self, state: Stored) {
+        self.put(state, None);
     }
 
     /// As [`Self::store`], and waits until the writer has tried it, as long as the server may wait by now.
     pub fn store_and_wait(&mut self, state: Stored) {
         let (tried, wait) = bounded(1);
-        self.put(StateWrite { state, tried: Some(tried) });
+        self.put(state, Some(tried));
         let begin = SystemClock.now();
         let limit = self.wait_left(begin);
         if !self.is_attended || limit.is_zero() {
@@ -135,6 +189,42 @@ impl StateStore {
         if is_late {
             log::warn!("The disk has not stored the state in time; going on without waiting for it.");
         }
+    }
+
+    /// Takes over what the writer has done.
+    pub fn take_report(&mut self) {
+        let Ok(report) = self.reports.try_recv() else { return };
+        self.report = report;
+        if self.report.tried == self.given {
+            self.busy_since = None;
+        }
+    }
+
+    /// Whether the state of an update was stored since the start.
+    pub fn has_stored(&self) -> bool {
+        self.report.has_stored
+    }
+
+    /// Why a restart of the server would go back to an older state, for users; `None` while all is well.
+    // [impl->swdd~server-warns-of-unstored-state~1]
+    pub fn warning(&self) -> Option<String> {
+        let folder = self.folder.display();
+        let consequence = "a restart of the server would go back to the state that was stored before";
+        if let Some(StoreFault { cause, since }) = &self.report.fault {
+            let since = utc(*since);
+            return Some(format!(
+                "the state cannot be stored in '{folder}' since {since}: {cause}; {consequence}. Make room there or make it \
+                 writable"
+            ));
+        }
+        let busy = SystemClock.now().saturating_duration_since(self.busy_since?);
+        if busy < STORE_SLOW {
+            return None;
+        }
+        Some(format!(
+            "the disk of '{folder}' has been busy storing the state for {} s; {consequence}. Check that disk",
+            busy.as_secs()
+        ))
     }
 
     /// How long the server may wait.
@@ -149,7 +239,12 @@ impl StateStore {
         self.wait_regained = Some(from + end.saturating_duration_since(begin) * STORE_WAIT_REGAINED);
     }
 
-    fn put(&self, write: StateWrite) {
+    fn put(&mut self, state: Stored, tried: Option<Sender<()>>) {
+        self.given += 1;
+        if self.is_attended {
+            self.busy_since.get_or_insert_with(|| SystemClock.now());
+        }
+        let write = StateWrite { state, number: self.given, tried };
         if let Err(TrySendError::Full(write)) = self.newest.try_send(write) {
             let _ = self.outdated.try_recv(); // Empty: the writer has just taken it. There is room in both cases.
             let _ = self.newest.try_send(write);
@@ -178,7 +273,10 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     // Brought to the disk and not renamed: newer than both others.
     let unfinished = read(&new).ok();
     let (used, reason, state) = match (unfinished, read(&newest), read(&previous)) {
-        (None, Ok(state), _) => return Ok(Some(Found { state, warning: None })),
+        (None, Ok(state), _) => {
+            let warning = noted_older_copy(folder, &state);
+            return Ok(Some(Found { state, warning }));
+        }
         (Some(state), Ok(_), _) => {
             rename(&newest, &previous);
             rename(&new, &newest);
@@ -198,7 +296,7 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     let warning = (used == &previous).then(|| {
         format!(
             "the state stored last cannot be read ('{}': {reason}): the server has started with the one before. Check \
-             what is desired, the last update may be lost",
+             what is desired, the last update may be lost; the next update ends this warning",
             newest.display()
         )
     });
@@ -211,10 +309,41 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
     }
     // So the next write keeps it as the one before.
     rename(used, &newest);
-    if warning.is_some() {
-        save(folder, &state); // So there are two of it again.
+    if let Some(warning) = &warning {
+        let _ = save(folder, &state); // So there are two of it again; a failure is logged.
+        note_older_copy(folder, &state, warning);
     }
     Ok(Some(Found { state, warning }))
+}
+
+/// Keeps the warning that `state` is an older copy for later starts, until an update has changed what is desired. A disk
+/// that does not allow it does not prevent the start.
+fn note_older_copy(folder: &Path, state: &Stored, warning: &str) {
+    let noted = desired_checksum(state).and_then(|checksum| {
+        let path = folder.join(OLDER_COPY_FILE);
+        fs::write(path, format!("{checksum}\n{warning}"))
+    });
+    if let Err(error) = noted {
+        log::error!("Cannot write '{OLDER_COPY_FILE}': {error}; the next start does not warn any more.");
+    }
+}
+
+/// The warning that [`note_older_copy`] has kept about `state`. One about another state is removed.
+fn noted_older_copy(folder: &Path, state: &Stored) -> Option<String> {
+    let path = folder.join(OLDER_COPY_FILE);
+    let noted = fs::read_to_string(&path).ok()?;
+    let (checksum, warning) = noted.split_once('\n')?;
+    if desired_checksum(state).is_ok_and(|it| it == checksum) {
+        return Some(warning.to_owned());
+    }
+    let _ = fs::remove_file(path); // It stays at most until the next start.
+    None
+}
+
+/// A checksum of what users asked for.
+fn desired_checksum(state: &Stored) -> io::Result<String> {
+    let desired = Stored { desired: state.desired.clone(), updates: None };
+    Ok(hash_id(&text(&desired)?))
 }
 
 fn is_missing(error: &io::Error) -> bool {
@@ -305,51 +434,157 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
     Ok(format!("{HEADER}{}\n{body}", hash_id(&body)))
 }
 
-/// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
-fn write_all(folder: &Path, states: &Receiver<StateWrite>, clock: &impl Clock) {
-    let mut failed: Option<Stored> = None;
-    loop {
-        let next = match failed.take() {
-            None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(old) => match states.recv_deadline(clock.now() + STORE_RETRY) {
-                Err(RecvTimeoutError::Timeout) => Ok(StateWrite { state: old, tried: None }),
-                Err(RecvTimeoutError::Disconnected) => {
-                    // The last try; the error was logged before.
-                    let _ = write(folder, &old);
+/// What the writer has to do.
+#[derive(Debug)]
+enum Job {
+    /// Store the state that an update has led to.
+    Store(Stored),
+    /// Store the state of the start, which no update has changed.
+    StoreStart(Stored),
+    /// Find out whether the folder can be written.
+    Check,
+}
+
+/// Body of the thread `store`.
+#[derive(Debug)]
+struct Writer {
+    folder: PathBuf,
+    /// What has failed, to be tried again.
+    failed: Option<Job>,
+    report: WriterReport,
+    reports: Sender<WriterReport>,
+    /// The server's end, to remove a report that a newer one replaces.
+    outdated: Receiver<WriterReport>,
+}
+
+impl Writer {
+    /// It, and where its reports come out.
+    fn new(folder: PathBuf) -> (Self, Receiver<WriterReport>) {
+        let (reports, outdated) = bounded(1);
+        let report = WriterReport::default();
+        (Self { folder, failed: None, report, reports, outdated: outdated.clone() }, outdated)
+    }
+
+    /// Writes states until the server drops its end. What fails is tried again, unless a newer state comes.
+    fn run(mut self, states: &Receiver<StateWrite>, clock: &impl Clock) {
+        loop {
+            let next = match &self.failed {
+                None => states.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => states.recv_deadline(clock.now() + STORE_RETRY),
+            };
+            match (next, self.failed.take()) {
+                (Ok(StateWrite { state, number, tried }), _) => {
+                    self.report.tried = number;
+                    self.attempt(Job::Store(state));
+                    drop(tried); // Wakes who waits for it.
+                }
+                (Err(RecvTimeoutError::Timeout), Some(job)) => self.attempt(job),
+                (Err(RecvTimeoutError::Timeout), None) => {}
+                (Err(RecvTimeoutError::Disconnected), Some(job)) => {
+                    let _ = self.carry_out(&job); // The last try; the error was logged before.
                     return;
                 }
-                newer => newer,
-            },
-        };
-        let Ok(StateWrite { state, tried }) = next else { return };
-        if !save(folder, &state) {
-            failed = Some(state);
+                (Err(RecvTimeoutError::Disconnected), None) => return,
+            }
         }
-        drop(tried); // Wakes who waits for it.
+    }
+
+    /// Does `job`, keeps it when it fails, and reports how it ended.
+    fn attempt(&mut self, job: Job) {
+        match self.carry_out(&job) {
+            Ok(()) => {
+                if self.report.fault.take().is_some() {
+                    log::info!("The state can be stored in '{}' again.", self.folder.display());
+                }
+                self.report.has_stored |= matches!(job, Job::Store(_));
+            }
+            Err(error) => {
+                self.log_failure(&job, &error);
+                let since = self.report.fault.take().map_or_else(SystemTime::now, |fault| fault.since);
+                self.report.fault = Some(StoreFault { cause: error.to_string(), since });
+                self.failed = Some(job);
+            }
+        }
+        if let Err(TrySendError::Full(report)) = self.reports.try_send(self.report.clone()) {
+            let _ = self.outdated.try_recv(); // Empty: the server has just taken it. There is room in both cases.
+            let _ = self.reports.try_send(report);
+        }
+    }
+
+    fn carry_out(&self, job: &Job) -> io::Result<()> {
+        match job {
+            Job::Store(state) => write_update(&self.folder, state),
+            Job::StoreStart(state) => write(&self.folder, state),
+            Job::Check => check(&self.folder),
+        }
+    }
+
+    fn log_failure(&self, job: &Job, error: &io::Error) {
+        if matches!(job, Job::Check) {
+            log::error!(
+                "Cannot write into state_dir '{}': {error}. Trying again in {STORE_RETRY:?}; what is accepted until it \
+                 can be written is lost when the server is restarted. Make room there or make it writable.",
+                self.folder.display()
+            );
+        } else {
+            log_unstored(&self.folder, error);
+        }
     }
 }
 
+fn log_unstored(folder: &Path, error: &io::Error) {
+    log::error!(
+        "Cannot store the state in '{}': {error}. Trying again in {STORE_RETRY:?}; a restart of the server would go back \
+         to the state stored before.",
+        folder.display()
+    );
+}
+
 /// Replaces the stored state. Returns whether that succeeded; if not, the reason is logged.
-pub fn save(folder: &Path, state: &Stored) -> bool {
+fn save(folder: &Path, state: &Stored) -> bool {
     let written = write(folder, state);
     if let Err(error) = &written {
-        log::error!(
-            "Cannot store the state in '{}': {error}. Trying again in {STORE_RETRY:?}; a restart of the server \
-             would go back to the state stored before.",
-            folder.display()
-        );
+        log_unstored(folder, error);
     }
     written.is_ok()
 }
 
+/// Finds out whether a state could be stored. Nothing of it reaches the disk when all is well.
+fn check(folder: &Path) -> io::Result<()> {
+    let path = folder.join(CHECK_FILE);
+    let written = fs::write(&path, [0; CHECK_BYTES]);
+    let _ = fs::remove_file(&path); // What stays of a failed write is overwritten by the next one.
+    written
+}
+
 /// Replaces the stored state.
 fn write(folder: &Path, state: &Stored) -> io::Result<()> {
-    let new = folder.join(NEW_FILE);
+    write_new(folder, state)?;
+    rename_new(folder)
+}
+
+/// Replaces the stored state by one that an update has led to.
+fn write_update(folder: &Path, state: &Stored) -> io::Result<()> {
+    write_new(folder, state)?;
+    // The state is the newest one already, so what is said about an older copy ends. Mostly there is nothing to remove.
+    match fs::remove_file(folder.join(OLDER_COPY_FILE)) {
+        Err(error) if !is_missing(&error) => return Err(error),
+        _ => {}
+    }
+    rename_new(folder)
+}
+
+/// Brings a state to the disk, beside those that are there.
+fn write_new(folder: &Path, state: &Stored) -> io::Result<()> {
     // Runtime configurations and files may hold secrets, so it is for the server alone.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let path = folder.join(NEW_FILE);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text(state)?.as_bytes())?;
-    file.sync_all()?;
-    drop(file);
+    file.sync_all()
+}
+
+/// Makes what [`write_new`] has written the newest state.
+fn rename_new(folder: &Path) -> io::Result<()> {
     for (from, to) in RENAMES {
         match fs::rename(folder.join(from), folder.join(to)) {
             Err(error) if from == FILE && is_missing(&error) => {} // The first write.
@@ -453,8 +688,12 @@ mod tests {
             let [newest, kept] =
                 [FILE, PREVIOUS_FILE].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
             assert_eq!((&newest, &kept), (&before, &before), "there are two again");
+            // Later starts warn as well, until an update has changed something.
+            let again = open(folder.path()).unwrap().expect("a state");
+            assert_eq!((again.state, again.warning.is_some()), (state("a"), true));
             // As if it had been stored last: the next write keeps it.
-            write(folder.path(), &state("c")).unwrap();
+            write_update(folder.path(), &state("c")).unwrap();
+            assert!(!folder.path().join(OLDER_COPY_FILE).exists());
             assert_eq!(open(folder.path()).unwrap(), Some(Found { state: state("c"), warning: None }));
             fs::write(folder.path().join(FILE), bytes).unwrap();
             assert_eq!(stored(folder.path()), Some(state("a")));
@@ -508,9 +747,10 @@ mod tests {
                 };
                 let place = format!("{renames} renames, {end} bytes, damaged: {is_damaged}");
                 assert_eq!((found, warning.is_some()), (state(expected), is_warned), "{place}");
-                // What is used is not lost by the next cut either.
+                // What is used is not lost by the next cut either, nor is the warning.
                 fs::write(path(NEW_FILE), "").unwrap();
-                assert_eq!(open(folder.path()).unwrap().map(|it| it.state), Some(state(expected)), "{place}");
+                let again = open(folder.path()).unwrap().expect("a state");
+                assert_eq!((again.state, again.warning.is_some()), (state(expected), is_warned), "{place}");
             }
         }
     }
@@ -570,7 +810,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_of_the_waiting_states_is_written() {
-        let (store, states) = StateStore::unattended();
+        let (mut store, states) = StateStore::unattended();
         for name in ["a", "b", "c"] {
             store.store(state(name));
         }
@@ -581,7 +821,7 @@ mod tests {
     #[test]
     fn the_last_state_is_on_disk_when_the_thread_has_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, thread) = StateStore::start(folder.path().to_owned()).unwrap();
+        let (mut store, thread) = StateStore::start(folder.path().to_owned(), None).unwrap();
         for name in ["a", "b", "c", "d"] {
             store.store(state(name));
         }
@@ -594,14 +834,14 @@ mod tests {
     fn a_write_that_failed_is_made_up_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gone");
-        let (store, states) = StateStore::unattended();
+        let (mut store, states) = StateStore::unattended();
         store.store(state("a"));
         // The folder comes back while the writer waits for its next try, which the end of the server brings about.
         let (begun, wait) = bounded(0);
         let (writer_path, owner) = (path.clone(), store);
         let writer = threads::spawn("store", STACK_LARGE, move || {
             let _begun = begun;
-            write_all(&writer_path, &states, &SystemClock);
+            Writer::new(writer_path).0.run(&states, &SystemClock);
         })
         .unwrap();
         while owner.newest.is_full() {
@@ -612,5 +852,71 @@ mod tests {
         let _: Result<(), _> = wait.recv();
         assert!(threads::join_all([writer], Duration::from_secs(60)).is_empty());
         assert_eq!(stored(&path), Some(state("a")));
+    }
+    /// A folder into which nothing can be written, also by root: what would be written is a folder.
+    fn unwritable_folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [NEW_FILE, CHECK_FILE] {
+            fs::create_dir_all(folder.path().join(name).join("kept")).unwrap();
+        }
+        folder
+    }
+
+    fn make_writable(folder: &Path) {
+        for name in [NEW_FILE, CHECK_FILE] {
+            fs::remove_dir_all(folder.join(name)).unwrap();
+        }
+    }
+
+    // [utest->swdd~server-warns-of-unstored-state~1]
+    #[test]
+    fn store_folder_that_cannot_be_written_is_warned_of_from_the_start() {
+        let folder = unwritable_folder();
+        let (mut store, thread) = StateStore::start(folder.path().to_owned(), None).unwrap();
+        let first = store.warning().expect("the start tries it");
+        let path = folder.path().display().to_string();
+        assert!(first.contains(&path) && first.contains("Is a directory") && first.contains("since 2"), "{first}");
+        store.store_and_wait(state("a"));
+        store.take_report();
+        assert_eq!(store.warning(), Some(first), "it is the same fault, of the same time");
+        assert!(!store.has_stored());
+        make_writable(folder.path());
+        store.store_and_wait(state("b"));
+        store.take_report();
+        assert_eq!((store.warning(), store.has_stored()), (None, true));
+        drop(store);
+        assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+    }
+
+    #[test]
+    fn failed_check_is_repeated_without_storing_the_startup_state() {
+        let folder = unwritable_folder();
+        let (mut writer, _reports) = Writer::new(folder.path().to_owned());
+        writer.attempt(Job::Check);
+        assert!(writer.report.fault.is_some());
+        make_writable(folder.path());
+        let job = writer.failed.take().expect("it is tried again");
+        writer.attempt(job);
+        assert_eq!((writer.report, writer.failed.is_none()), (WriterReport::default(), true));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn state_of_the_start_is_no_stored_update() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut store, _thread) = StateStore::start(folder.path().to_owned(), Some(state("a"))).unwrap();
+        assert_eq!((stored(folder.path()), store.has_stored()), (Some(state("a")), false));
+        store.store_and_wait(state("b"));
+        store.take_report();
+        assert!(store.has_stored());
+    }
+
+    #[test]
+    fn write_that_does_not_end_is_warned_of() {
+        let (mut store, _states) = StateStore::hanging();
+        store.store(state("a"));
+        assert_eq!(store.warning(), None, "any write needs a moment");
+        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
+        assert!(store.warning().is_some_and(|text| text.contains("busy storing the state for 10 s")));
     }
 }

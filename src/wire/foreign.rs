@@ -126,6 +126,7 @@ mod tests {
             added: vec!["x".repeat(LIMIT)],
             deleted: Vec::new(),
             restarted: vec![],
+            warning: None,
         };
         let pieces = fit(FromServer::Response(Response { id: "id".into(), content }), LIMIT, "c");
         let Ok(FromServer::Response(response)) = read_from_server(&pieces[0]) else { panic!("{pieces:?}") };

@@ -48,7 +48,9 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     wait_until("the first state is stored", || stored().contains("before"));
     disk.fill();
     let long = format!("commandArgs: [\"{}\"]", "x".repeat(10_000));
-    cluster.run(&[workload("during", "run").config(&long)]);
+    let during = cluster.write("during.yaml", &manifest(&[workload("during", "run").config(&long)]));
+    assert_eq!(cluster.ank(&["--no-wait", "apply", &during.display().to_string()]).code, 0);
+    cluster.wait_until_run(&["during"]);
     wait_until("it says what is wrong", || {
         cluster.server.as_ref().is_some_and(|server| count_in(&server.stderr(), "Cannot store the state") > 0)
     });
@@ -59,6 +61,51 @@ fn a_full_disk_costs_the_server_no_update_and_the_state_is_stored_once_there_is_
     cluster.start_server(&[]);
     cluster.wait_for_agents(&["agent_A"]);
     all_run(&cluster, 2);
+}
+
+/// What `ank` prints with these arguments, and the lines of its standard error.
+fn with_warnings(cluster: &Cluster, arguments: &[&str]) -> (String, Vec<String>) {
+    let output = cluster.ank(arguments);
+    assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
+    (output.stdout, output.stderr.lines().map(str::to_owned).collect())
+}
+
+// [stest->swdd~server-warns-of-unstored-state~1]
+#[test]
+fn state_that_cannot_be_stored_is_warned_of_until_it_is_stored() {
+    let mut cluster = Cluster::prepare();
+    let folder = cluster.folder().join("state");
+    let Some(disk) = SmallDisk::mount(&folder, 256) else { return };
+    cluster.server_config = format!("state_dir = '{}'", folder.display());
+    disk.read_only(true);
+    cluster.start_all(&["agent_A"]);
+    // The start says so.
+    let log = cluster.server.as_ref().map(|server| server.stderr()).unwrap_or_default();
+    assert_eq!(count_in(&log, "Cannot write into state_dir"), 1, "{log}");
+    let lists = ["workloads", "agents", "updates", "configs", "state"];
+    let applied = cluster.write("applied.yaml", &manifest(&[workload("applied", "run")]));
+    let apply = ["apply", &applied.display().to_string()];
+    for arguments in lists.map(|list| vec!["get", list]).into_iter().chain([apply.to_vec()]) {
+        let (text, warnings) = with_warnings(&cluster, &arguments);
+        let [warning] = &warnings[..] else { panic!("{arguments:?}: {warnings:?}") };
+        assert!(warning.starts_with("warn: the state cannot be stored in '"), "{arguments:?}: {warning}");
+        assert!(warning.contains("since 2") && warning.contains("Read-only file system"), "{arguments:?}: {warning}");
+        assert!(!text.contains("cannot be stored"), "{text}");
+    }
+    // Also an update whose response is the only one.
+    let (_, warnings) = with_warnings(&cluster, &["--no-wait", "delete", "workload", "applied"]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let json = with_warnings(&cluster, &["get", "agents", "-o", "json"]).0;
+    assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok(), "{json}");
+    disk.read_only(false);
+    let again = cluster.write("again.yaml", &manifest(&[workload("again", "run")]));
+    assert_eq!(cluster.ank(&["--no-wait", "apply", &again.display().to_string()]).code, 0);
+    wait_until("the state is stored, which ends the warnings", || {
+        with_warnings(&cluster, &["get", "workloads"]).1.is_empty()
+    });
+    for list in lists {
+        assert_eq!(with_warnings(&cluster, &["get", list]).1, [""; 0], "{list}");
+    }
 }
 
 /// The workload `before` runs on an agent whose run folder is a disk of its own; `None` where nothing can be mounted.

@@ -474,7 +474,8 @@ mod tests {
             masks: vec![],
             ..Default::default()
         });
-        let updated = || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![] };
+        let updated =
+            || ResponseContent::UpdateStateSuccess { added: vec![], deleted: vec![], restarted: vec![], warning: None };
         for (asked, beside, answer) in [
             (read_state(false), event("a").content, first("a").content),
             (read_state(false), lines("a", 1).content, refusal("a").content),

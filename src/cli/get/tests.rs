@@ -209,3 +209,23 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
          called 'x'\n"
     );
 }
+
+#[test]
+fn tables_are_followed_by_nothing_but_a_warning_about_storage() {
+    let part =
+        |with: Node| Node::map([("warning", Node::text("the state cannot be stored anywhere")), ("updates", with)]);
+    let none = Node::map::<&str>([]);
+    for (step, get) in [
+        (part(none.clone()), (|link, output| workloads(link, &WorkloadArguments::default(), output)) as Get),
+        (part(none.clone()), |link, output| agents(Format::default(), link, output)),
+        (part(none.clone()), |link, output| configs(Format::default(), link, output)),
+        (part(none), |link, output| crate::cli::update::print(Format::default(), link, output)),
+    ] {
+        let played = play(None, vec![Step::State(step)], get);
+        assert_eq!(played.err, "warn: the state cannot be stored anywhere\n");
+        assert_eq!(played.out.lines().count(), 1, "{}", played.out);
+        assert!(played.server.reads[0].contains(&"warning".to_owned()), "{:?}", played.server.reads);
+    }
+}
+
+type Get = fn(&mut ScriptedServer, &mut Output) -> Result<()>;

@@ -88,7 +88,7 @@ impl ServerLoop {
         self.ask_agents(&mut open);
         let (number, waiting) = (open.record.number, self.workloads.seen_in_mode(&prepared.forms));
         let mut response = self.carry_out_update(open, prepared, left);
-        if let ResponseContent::UpdateStateSuccess { added, deleted, restarted } = &mut response
+        if let ResponseContent::UpdateStateSuccess { added, deleted, restarted, .. } = &mut response
             && let Some(open) = self.guarded.open.get(&number).filter(|open| open.is_staging())
         {
             let unchanged = open.record.unit.workloads.values().filter(|touched| touched.restarts);

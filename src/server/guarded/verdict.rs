@@ -174,10 +174,10 @@ impl ServerLoop {
     /// Gives the desired state and all updates to the disk.
     pub(in crate::server) fn store_state(&mut self) {
         // During the start there is no store yet; what has to be stored then is asked for after it.
-        if let Some(store) = &self.store {
-            store.store(self.stored());
-            self.guarded.is_unsaved = false;
-        }
+        let Some(mut store) = self.store.take() else { return };
+        store.store(self.stored());
+        self.store = Some(store);
+        self.guarded.is_unsaved = false;
     }
 
     fn end_update(&mut self, number: u64, phase: UpdatePhase) {

@@ -64,7 +64,8 @@ fn the_worked_example_of_the_specification() {
         ResponseContent::UpdateStateSuccess {
             added: vec![new_b.to_string()],
             deleted: vec![b().to_string()],
-            restarted: vec![]
+            restarted: vec![],
+            warning: None
         }
     );
     let WorkloadPlan { added, deleted } = cluster.one_plan(agent_b);

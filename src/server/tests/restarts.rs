@@ -138,7 +138,12 @@ fn the_response_names_what_ends_and_starts_with_its_agent() {
     let commander = rig.cluster.commander();
     let both = texts(&[&instance("nav"), &instance("web")]);
     let response = rig.cluster.request(commander, request(&["web"], None));
-    let expected = ResponseContent::UpdateStateSuccess { added: both.clone(), deleted: both.clone(), restarted: both };
+    let expected = ResponseContent::UpdateStateSuccess {
+        added: both.clone(),
+        deleted: both.clone(),
+        restarted: both,
+        warning: None,
+    };
     assert_eq!(response, expected);
 }
 

@@ -228,7 +228,9 @@ choices! {
     ResponseContent as ResponseEnum or Self::default() => {
         Error(text) = base Error
         CompleteState { state: completeState, altered: alteredFields } = base CompleteStateResponse
-        UpdateStateSuccess { added: addedWorkloads, deleted: deletedWorkloads, restarted: restartedWorkloads } = base UpdateStateSuccess
+        UpdateStateSuccess {
+            added: addedWorkloads, deleted: deletedWorkloads, restarted: restartedWorkloads, warning: warning
+        } = base UpdateStateSuccess
         LogsAccepted(instances) = base LogsRequestAccepted
         LogEntries(entries) = base LogEntriesResponse
         LogsStop(instance) = base LogsStopResponse

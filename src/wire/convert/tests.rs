@@ -213,6 +213,7 @@ fn messages_from_the_server_arrive_unchanged() {
             added: vec!["a".into()],
             deleted: vec![],
             restarted: vec!["a".into()],
+            warning: Some("w".into()),
         }),
         response(ResponseContent::LogsAccepted(vec![instance()])),
         response(ResponseContent::LogEntries(vec![LogEntry { instance: instance(), message: "x".into() }])),

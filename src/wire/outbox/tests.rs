@@ -16,8 +16,12 @@ fn states(states: &[WorkloadState]) -> FromServer {
 }
 
 fn response(bytes: usize) -> FromServer {
-    let content =
-        ResponseContent::UpdateStateSuccess { added: vec!["x".repeat(bytes)], deleted: vec![], restarted: vec![] };
+    let content = ResponseContent::UpdateStateSuccess {
+        added: vec!["x".repeat(bytes)],
+        deleted: vec![],
+        restarted: vec![],
+        warning: None,
+    };
     FromServer::Response(Response { id: String::new(), content })
 }
 

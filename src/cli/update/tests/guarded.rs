@@ -52,7 +52,7 @@ ID   PHASE      ACCEPTED               WORKLOADS            INFO                
     let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
     assert_eq!(trimmed(&played.out), trimmed(expected));
     assert_eq!(played.err, "");
-    assert_eq!(played.server.reads, [["updates"]]);
+    assert_eq!(played.server.reads, [["updates", "warning"]]);
 }
 
 #[test]

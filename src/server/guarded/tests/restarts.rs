@@ -17,7 +17,7 @@ pub fn restart(rig: &mut Rig) {
     let mut server = ServerLoop::new();
     server.set_clock(rig.clock.clone());
     server.start_again_with(stored).unwrap();
-    let (store, writes) = StateStore::unattended();
+    let (mut store, writes) = StateStore::unattended();
     server.take_unsaved().into_iter().for_each(|state| store.store(state));
     server.set_store(store);
     (rig.cluster, rig.stored) = (Cluster::default(), writes);
