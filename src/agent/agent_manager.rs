@@ -265,9 +265,12 @@ impl<C: Clock> AgentManager<C> {
     }
 
     fn on_listed(&mut self, runtime: &Name, result: ListResult) {
-        let listed = self.runtime.listings.take(runtime, result, self.now());
+        let mut listed = self.runtime.listings.take(runtime, result, self.now());
         let is_known = listed.is_some();
         self.runtime.touch_waiting();
+        if let Some(listed) = &mut listed {
+            self.runtime.recall_ends(runtime, listed);
+        }
         let acceptable = listed.into_iter().flatten().filter(|container| is_file_name(&container.instance));
         self.runtime.existing.extend(acceptable.map(|container| (runtime.clone(), container)));
         if self.runtime.awaits_listings {

@@ -11,6 +11,7 @@ pub mod agent_manager;
 pub mod backoff;
 pub mod conditions;
 pub mod control_interface;
+pub mod end_record;
 pub mod engine_call;
 pub mod events;
 pub mod folder_removal;

@@ -61,6 +61,8 @@ pub enum WatchCommand {
         process: Option<MainProcess>,
         /// How often this agent has started the instance after the first time.
         restarts: u32,
+        /// How it ended in an earlier life of the agent.
+        end: KnownEnd,
         /// Receives the state whenever it has changed.
         reply: StateReply,
     },
@@ -87,6 +89,27 @@ pub enum WatchCommand {
         /// Receives it; has room for one message.
         reply: Sender<Vec<WatchedInstance>>,
     },
+}
+
+/// How a container ended that was seen to end. Others may remove it afterwards, or a container of its pod; its workload has
+/// ended all the same. Forgotten once the container was started again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KnownEnd {
+    pub state: Option<ExecutionState>,
+}
+
+impl KnownEnd {
+    /// Takes in the state in which the engine lists the container, and returns the one to show.
+    // [impl->swdd~agent-keeps-observed-ends~1]
+    pub fn update(&mut self, listed: &ExecutionState, has_process: bool) -> ExecutionState {
+        let is_started = has_process || listed.phase == Phase::Running || listed.phase.is_pending();
+        if is_started {
+            self.state = None;
+        } else if listed.phase.has_ended() {
+            self.state = Some(listed.clone());
+        }
+        self.state.clone().unwrap_or_else(|| listed.clone())
+    }
 }
 
 /// A watched instance, with its processes as the last listing had them.
@@ -155,6 +178,7 @@ struct Watched<P> {
     reply: StateReply,
     valid_from: u64,
     reported: Option<ExecutionState>,
+    end: KnownEnd,
     /// The last listing did not show it.
     missed: bool,
     processes: Vec<Process<P>>,
@@ -199,8 +223,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in a command. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_command(&mut self, command: WatchCommand) {
         match command {
-            WatchCommand::Watch { instance, id, process, restarts, reply } => {
-                self.watch(instance, id, process, restarts, reply);
+            WatchCommand::Watch { instance, id, process, restarts, end, reply } => {
+                self.watch(instance, id, process, restarts, end, reply);
             }
             WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
             WatchCommand::WatchPrepared { instance, container: Some((id, reply)) } => {
@@ -248,6 +272,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         id: ContainerId,
         process: Option<MainProcess>,
         restarts: u32,
+        end: KnownEnd,
         reply: StateReply,
     ) {
         let now = self.clock.now();
@@ -257,6 +282,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             reply,
             valid_from: self.next_listing,
             reported: None,
+            end,
             missed: false,
             processes: Vec::new(),
             exit_seen: None,
@@ -325,7 +351,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 Some(found) => {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
-                    watched.judge(&found.state, now)
+                    let state = watched.end.update(&found.state, !found.processes.is_empty());
+                    watched.judge(&state, now)
                 }
                 None => watched.judge_missing(),
             };
@@ -355,8 +382,10 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         }
         // [impl->swdd~podman-state-getter-returns-unknown-state~1]
         let unknown = ExecutionState::with_info(Phase::FailedUnknown, self.settings.unknown_info);
-        for watched in self.watched.values_mut().filter(|watched| watched.valid_from <= number) {
-            watched.report(Some(unknown.clone()));
+        for watched in self.watched.values_mut() {
+            if watched.valid_from <= number && watched.end.state.is_none() {
+                watched.report(Some(unknown.clone()));
+            }
         }
         let doublings = (self.failures - 2).min(8);
         self.want_at(now + (POLL_INTERVAL * 2_u32.pow(doublings)).min(self.settings.repair_interval));
@@ -443,9 +472,16 @@ impl<P> Watched<P> {
         (Some(state.clone()), pause)
     }
 
-    /// A listing right after a create can miss the container, so only the second one in a row is believed.
+    /// A listing right after a create can miss the container, so only the second one in a row is believed. Only what was
+    /// not seen to end is lost.
     // [impl->swdd~podman-state-getter-returns-lost-state~1]
+    // [impl->swdd~agent-keeps-observed-ends~1]
     fn judge_missing(&mut self) -> (Option<ExecutionState>, Option<Duration>) {
+        if let Some(end) = &self.end.state {
+            self.processes.clear();
+            self.exit_seen = None;
+            return (Some(end.clone()), None);
+        }
         if !std::mem::replace(&mut self.missed, true) {
             return (None, Some(MISSING_RETRY));
         }

@@ -363,7 +363,8 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn adopt(&mut self, id: ContainerId) {
         let _ = self.open_control_interface(true); // What fails is logged.
         self.starts = self.starts.saturating_add(1);
-        self.watch(id, None);
+        let end = self.known_end(&id);
+        self.watch(id, None, end);
         self.lifecycle.adopted = true;
         self.lifecycle_started(false);
     }

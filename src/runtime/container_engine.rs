@@ -6,7 +6,7 @@
 use super::command::{EngineCall, EngineOutput};
 use super::container_config::{config_of, filter_by_agent, filter_by_name};
 use super::container_list::EngineContainer;
-use super::container_records::PREPARED;
+use super::container_records::{ENDED, PREPARED};
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
@@ -298,6 +298,18 @@ impl RuntimeConnector for ContainerConnector {
         self.cli.records().kept(instance, PREPARED)
     }
 
+    fn note_end(&mut self, instance: &InstanceName, record: &str) {
+        self.cli.records().keep(instance, ENDED, record);
+    }
+
+    fn end_record(&self, instance: &InstanceName) -> Option<String> {
+        self.cli.records().kept(instance, ENDED)
+    }
+
+    fn forget_end(&mut self, instance: &InstanceName) {
+        self.cli.records().forget(instance, ENDED);
+    }
+
     // [impl->swdd~podman-list-of-existing-workloads-uses-labels~1]
     // [impl->swdd~podman-implements-runtime-state-getter~1]
     // [impl->swdd~podman-state-getter-uses-podmancli~1]
@@ -320,17 +332,12 @@ impl RuntimeConnector for ContainerConnector {
     }
 }
 
-/// Whether a call failed because its container does not exist.
-pub(super) fn is_gone(error: &RuntimeError) -> bool {
-    matches!(error, RuntimeError::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
-}
-
 fn without_pid_file(new: &NewContainer) -> NewContainer {
     NewContainer { pid_file: None, ..new.clone() }
 }
 
 fn gone_is_fine(result: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
-    result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+    result.or_else(|error| if error.means_gone() { Ok(()) } else { Err(error) })
 }
 
 /// Pulls the image of `config` if it is missing, with those of its options that choose the image. `exists` is the call

@@ -6,7 +6,7 @@
 //! more and harms nobody.
 //!
 //! Thread: `wl:<name>` and `call:<name>` note and read, `scheduler` reads.
-//! Owns: the files `container` and `prepared` in the folder of each instance, and those that a connector keeps beside them.
+//! Owns: the files `container`, `prepared` and `ended` in the folder of each instance, and those that a connector keeps beside them.
 
 use super::{ContainerId, ListedContainer};
 use crate::model::names::InstanceName;
@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "container";
 /// Name of the file beside it about a container that waits to be started.
 pub const PREPARED: &str = "prepared";
+/// Name of the file beside it about a container that has ended.
+pub const ENDED: &str = "ended";
 
 /// Where this agent notes the containers of its workloads.
 #[derive(Debug, Clone)]

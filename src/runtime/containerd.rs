@@ -5,7 +5,7 @@
 //!
 //! Thread: the caller's, see [`super::container_engine`]. Owns: nothing.
 
-use super::container_engine::{Engine, is_gone};
+use super::container_engine::Engine;
 use super::container_list::{self, EngineContainer};
 use super::engine_cli::EngineCli;
 use super::masking::Arguments;
@@ -45,7 +45,7 @@ fn listing(cli: &EngineCli, filter: &str) -> Result<Vec<EngineContainer>, Runtim
     let given = [&["inspect", &format], &ids[..]].concat();
     let call = cli.call(Arguments::shown_as(&given, &shown)).partial();
     let result = cli.read_listing(call, &shown);
-    result.or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
+    result.or_else(|error| if error.means_gone() { Ok(Vec::new()) } else { Err(error) })
 }
 
 /// The Go template by which nerdctl inspects one container.

@@ -130,6 +130,11 @@ impl RuntimeError {
         matches!(self, Self::Unsupported(_) | Self::NotInstalled(_) | Self::NotStarted(_))
     }
 
+    /// Whether the call failed because its container does not exist.
+    pub fn means_gone(&self) -> bool {
+        matches!(self, Self::Failed(text) if text.to_ascii_lowercase().contains("no such container"))
+    }
+
     /// Whether the same call fails each time: it can never work, or has an option that the engine does not know.
     pub fn is_final(&self) -> bool {
         let refusals = ["unknown flag: ", "unknown shorthand flag: "];
@@ -274,6 +279,17 @@ pub trait RuntimeConnector: Send {
     fn prepared_record(&self, _instance: &InstanceName) -> Option<String> {
         None
     }
+
+    /// Keeps how the container of the instance ended, for later agents.
+    fn note_end(&mut self, _instance: &InstanceName, _record: &str) {}
+
+    /// What was kept of its end last.
+    fn end_record(&self, _instance: &InstanceName) -> Option<String> {
+        None
+    }
+
+    /// Removes what is kept of its end: it is started again, or goes.
+    fn forget_end(&mut self, _instance: &InstanceName) {}
 
     /// All containers of this agent, ended ones too. Entries that cannot be read are left out with a warning.
     ///

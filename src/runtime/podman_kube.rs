@@ -13,6 +13,7 @@
 use super::command::EngineOutput;
 use super::container_engine::pull_missing;
 use super::container_list::EngineContainer;
+use super::container_records::ENDED;
 use super::engine_children::EngineChildren;
 use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
@@ -393,6 +394,18 @@ impl RuntimeConnector for PodmanKubeConnector {
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         self.cli.records().has(instance, id)
+    }
+
+    fn note_end(&mut self, instance: &InstanceName, record: &str) {
+        self.cli.records().keep(instance, ENDED, record);
+    }
+
+    fn end_record(&self, instance: &InstanceName) -> Option<String> {
+        self.cli.records().kept(instance, ENDED)
+    }
+
+    fn forget_end(&mut self, instance: &InstanceName) {
+        self.cli.records().forget(instance, ENDED);
     }
 
     // [impl->swdd~podman-kube-implements-runtime-state-getter~1]

@@ -76,6 +76,8 @@ struct World {
     noted: BTreeMap<InstanceName, ContainerId>,
     /// What was kept of its prepared container.
     records: BTreeMap<InstanceName, String>,
+    /// What was kept of how it ended.
+    ends: BTreeMap<InstanceName, String>,
     log_calls: Option<Result<Vec<LogCall>, RuntimeError>>,
 }
 
@@ -429,8 +431,11 @@ impl RuntimeConnector for FakeConnector {
             Some(Fault::IsMissing) => return Err(RuntimeError::NotInstalled(failure())),
             _ => {}
         }
-        let Some(container) = world.containers.get_mut(id).filter(|_| fault.is_none()) else {
+        if fault.is_some() {
             return Err(failed());
+        }
+        let Some(container) = world.containers.get_mut(id) else {
+            return Err(RuntimeError::Failed(format!("no container with ID {} found: no such container", id.0)));
         };
         container.state = ExecutionState::plain(Phase::Running);
         Ok(id.clone())
@@ -485,6 +490,18 @@ impl RuntimeConnector for FakeConnector {
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         self.engine.world().noted.get(instance) == Some(id)
+    }
+
+    fn note_end(&mut self, instance: &InstanceName, record: &str) {
+        self.engine.world().ends.insert(instance.clone(), record.to_owned());
+    }
+
+    fn end_record(&self, instance: &InstanceName) -> Option<String> {
+        self.engine.world().ends.get(instance).cloned()
+    }
+
+    fn forget_end(&mut self, instance: &InstanceName) {
+        self.engine.world().ends.remove(instance);
     }
 
     fn list(&mut self) -> Result<Vec<ListedContainer>, RuntimeError> {

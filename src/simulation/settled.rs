@@ -156,12 +156,17 @@ fn workload(nodes: &[Node], added: &AddedWorkload, effective: &Effective, states
             Phase::PendingWaitingToStart => !may_start(added, states) || config.contains("activation"),
             // It was stopped and removed because its checks failed, and is not to be started again.
             Phase::FailedExecFailed => {
-                config.contains("/never") || (config.contains("alive") && policy == RestartPolicy::Never)
+                let stays = policy == RestartPolicy::Never || config.contains("maxRestarts");
+                config.contains("/never")
+                    || (config.contains("alive") && policy == RestartPolicy::Never)
+                    || (stays && node.engine.is_removed_by_hand(instance))
             }
             Phase::PendingStartingFailed => {
                 workload.runtime_config.starts_with("bad") || !RUNTIMES.contains(&&*workload.runtime)
             }
             Phase::FailedLost => node.engine.is_removed_by_hand(instance) || removes_itself(config),
+            // It was seen to end before somebody removed it.
+            Phase::Succeeded => node.engine.is_removed_by_hand(instance) && policy != RestartPolicy::Always,
             _ => false,
         },
     };

@@ -13,7 +13,7 @@ use crate::agent::events::SchedulerEvent;
 use crate::agent::resources::LoadSampler;
 use crate::agent::runtime_manager::{RuntimeManager, StartLoop};
 use crate::agent::start_slots::StartSlots;
-use crate::agent::state_checker::{GoneReply, ListReply, StateReply, WatchCommand};
+use crate::agent::state_checker::{GoneReply, KnownEnd, ListReply, StateReply, WatchCommand};
 use crate::agent::uplink_outbox::{UplinkReader, uplink_outbox};
 use crate::agent::workload_control_loop::{Connector, EngineSource, Engines, LoopContext, Step, WorkloadControlLoop};
 use crate::limits::{CONTROL_MESSAGE_MAX, SCHEDULER_INBOX, WATCH_INBOX};
@@ -124,6 +124,7 @@ struct SteppedChecker {
 struct Watched {
     id: ContainerId,
     reply: StateReply,
+    end: KnownEnd,
     reported: Option<ExecutionState>,
 }
 
@@ -145,9 +146,9 @@ impl SteppedChecker {
         for command in self.commands.try_iter() {
             worked = true;
             match command {
-                WatchCommand::Watch { instance, id, reply, .. } => {
+                WatchCommand::Watch { instance, id, end, reply, .. } => {
                     self.prepared.remove(&instance);
-                    self.watched.insert(instance, Watched { id, reply, reported: None });
+                    self.watched.insert(instance, Watched { id, reply, end, reported: None });
                 }
                 WatchCommand::WatchPrepared { instance, container: Some(container) } => {
                     self.prepared.insert(instance, container);
@@ -171,8 +172,9 @@ impl SteppedChecker {
             }
         }
         for watched in self.watched.values_mut() {
-            let lost = || ExecutionState::plain(Phase::FailedLost);
-            let state = containers.get(&watched.id).map_or_else(lost, |container| container.state.clone());
+            let lost = ExecutionState::plain(Phase::FailedLost);
+            let listed = containers.get(&watched.id).map_or(&lost, |container| &container.state);
+            let state = watched.end.update(listed, false);
             if watched.reported.as_ref() != Some(&state) {
                 watched.reported = Some(state.clone());
                 (watched.reply)(state);
@@ -393,6 +395,8 @@ pub struct AgentRig {
     pub paths: Arc<Mutex<BTreeSet<String>>>,
     /// How its starts are prepared.
     pub prepare: PrepareOptions,
+    /// Which finished workloads stay as they are.
+    pub keep_ended_since: Option<u64>,
     /// How reports name an instance.
     pub label: fn(&InstanceName) -> String,
 }
@@ -428,9 +432,18 @@ impl AgentRig {
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
         change(&mut options);
-        let prepare = options.prepare.clone();
+        let (prepare, keep_ended_since) = (options.prepare.clone(), options.keep_ended_since);
         let agent = SteppedAgent::start(options, &engine, &clock);
-        Self { agent, engine, clock, folder, paths, prepare, label: |instance| instance.workload.to_string() }
+        Self {
+            agent,
+            engine,
+            clock,
+            folder,
+            paths,
+            prepare,
+            keep_ended_since,
+            label: |instance| instance.workload.to_string(),
+        }
     }
 
     /// Reports name an instance as `web:a`, when its configuration is `a`, `b` or `c`.
@@ -452,7 +465,7 @@ impl AgentRig {
     pub fn restart_agent_with(&mut self, wanted: &[AddedWorkload], first: impl FnOnce(&mut SteppedAgent)) {
         let answers = self.agent.answers.clone();
         let mut options = node_options(self.folder.path(), &self.paths);
-        options.prepare = self.prepare.clone();
+        (options.prepare, options.keep_ended_since) = (self.prepare.clone(), self.keep_ended_since);
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
         first(&mut self.agent);

@@ -3,12 +3,14 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::support::control_client::{folder, tree};
 use crate::support::manifest::Workload;
 use crate::support::process::exit_code;
-use crate::support::{Cluster, ControlClient, LIMIT, connection, manifest, wait_until, workload};
+use crate::support::{Cluster, ControlClient, LIMIT, Recorder, connection, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{FromServer, RequestContent, ResponseContent, UpdateState};
 use ankaios_lite::model::node::Node;
 use ankaios_lite::wire::client::Service;
@@ -191,6 +193,52 @@ fn the_failure_of_an_essential_workload_leads_to_the_mode_for_failures() {
     cluster.ank(&["mode", "drive", "--no-wait"]).success();
     cluster.wait_until_run(&["radio"]);
     assert_eq!((cluster.ank(&["mode"]).stderr.as_str(), mode(&cluster).as_str()), ("", "drive"));
+}
+
+// [itest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn removed_container_of_a_finished_essential_workload_is_no_failure() {
+    for runtime in ["podman", "containerd"] {
+        let mut cluster = Cluster::prepare();
+        cluster.engine.install_nerdctl();
+        cluster.server_config = format!("{MODES}\nmode_on_failure = 'limp'");
+        cluster.agent_config = format!("runtimes = ['{runtime}']\nrerun_finished = 'boot'\nlisting_interval = 1");
+        cluster.start_all(&["agent_A"]);
+        let once = workload("once", "exit0").runtime(runtime).tagged("essential", "\"true\"");
+        cluster.apply(&in_mode("drive", &[once, of("limp", "lamp").runtime(runtime)]));
+        cluster.wait_for_state("once", "Succeeded(Ok)");
+
+        let recorder = Recorder::start(&cluster);
+        cluster.engine.remove_ended("once");
+        let before = cluster.engine.listings();
+        wait_until("the agent has missed the container", || cluster.engine.listings() >= before + 3);
+        cluster.run(&[workload("later", "run").runtime(runtime).after("once", "ADD_COND_SUCCEEDED")]);
+        assert_eq!(recorder.states_of("once"), [""; 0], "its result stays");
+        assert_eq!(mode(&cluster), "drive");
+
+        cluster.kill_agent("agent_A");
+        cluster.wait_for_state("once", "AgentDisconnected");
+        cluster.start_agent("agent_A");
+        cluster.wait_until_run(&["later"]);
+        cluster.wait_for_state("once", "Succeeded(Ok)");
+        assert_eq!(mode(&cluster), "drive");
+        assert_eq!(cluster.engine.calls_of("run", "").len(), 2, "nothing runs again in the same boot");
+        let ended = || walk(&cluster.run_folder()).iter().filter(|path| path.ends_with("ended")).count();
+        assert_eq!(ended(), 1, "only for what has ended");
+        cluster.remove("later");
+        cluster.remove("once");
+        assert_eq!(ended(), 0);
+    }
+}
+
+/// All files below a folder.
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() { files.extend(walk(&path)) } else { files.push(path) }
+    }
+    files
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use rustix::process::Signal;
@@ -109,6 +109,19 @@ impl FakeEngine {
     /// Pid and id of the only container of `workload`.
     pub fn only_container(&self, workload: &str) -> (u32, String) {
         listing::only_container(self.containers(), workload)
+    }
+
+    /// Removes the ended container of `workload`, as somebody else does who cleans up.
+    pub fn remove_ended(&self, workload: &str) {
+        let (_, id) = self.only_container(workload);
+        let mut command = Command::new(self.bin().join("podman"));
+        let status = command.args(["rm", &id]).env("FAKE_ENGINE_DIR", self.state()).stdout(Stdio::null()).status();
+        assert!(status.expect("the engine starts").success(), "the container of '{workload}' cannot be removed");
+    }
+
+    /// How many listings have ended until now.
+    pub fn listings(&self) -> usize {
+        self.calls_of("ps", "").iter().filter(|call| call.end_ms.is_some()).count()
     }
 
     pub fn kill_container(&self, workload: &str) {

@@ -176,6 +176,33 @@ fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
 }
 
 #[test]
+fn pruned_pod_of_a_finished_workload_changes_no_state() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    cluster.agent_config = format!("rerun_finished = \"boot\"\n{SOON}");
+    cluster.start_with_manifest(&workload("job", "", &pod("job", &[("main", "exit 3")])));
+    cluster.wait_for_state("job", "Failed(ExecFailed)");
+    let recorder = Recorder::start(&cluster);
+    wait_until("its pod can be pruned", || {
+        podman.run(&["pod", "prune", "--force"]);
+        pods(&podman).is_empty()
+    });
+    for name in ["first", "second"] {
+        cluster.apply(&workload(name, "", &pod(name, &[("main", "exit 0")])));
+        cluster.wait_for_state(name, "Succeeded(Ok)");
+    }
+    assert_eq!(recorder.states_of("job"), [""; 0]);
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("job", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    assert_eq!(cluster.wait_for_state("job", "Failed(ExecFailed)").info, "Exit code: '3'");
+    cluster.wait_for_state("second", "Succeeded(Ok)");
+    assert_eq!(recorder.states_of("job"), ["AgentDisconnected", "Failed(ExecFailed)"]);
+    ["job", "first", "second"].iter().for_each(|name| cluster.remove(name));
+    assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
+}
+
+#[test]
 fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);

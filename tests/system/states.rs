@@ -39,7 +39,10 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
     ids("paused").iter().for_each(|(_, id)| podman.pause(id));
     let removed = ids("removed");
     let arguments = ["rm", "--force", "--time=0"].into_iter().chain(removed.iter().map(|(_, id)| id.as_str()));
+    // Between the end of a container and its removal the agent could see its exit code.
+    cluster.agents["agent_A"].signal(Signal::STOP);
     podman.run(&arguments.collect::<Vec<_>>());
+    cluster.agents["agent_A"].signal(Signal::CONT);
     expect("killed", "Failed(ExecFailed)", "Exit code: '137'");
     expect("paused", "Failed(Unknown)", "paused");
     expect("removed", "Failed(Lost)", "");
@@ -222,6 +225,56 @@ fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
     let states = recorder.states_until("web", "Failed(ExecFailed)");
     assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
     assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
+}
+
+/// As `podman container prune` in a cron job does.
+// [stest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn pruned_container_of_a_finished_workload_changes_no_state() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    cluster.server_config = "mode_config = 'mode'\nmode_on_failure = 'limp'".to_owned();
+    cluster.agent_config = format!("rerun_finished = 'boot'\n{SOON}");
+    cluster.start_all(&["agent_A"]);
+    let essential = |name: &str, command: &str, more: &str| {
+        let text = shell(name, command).replacen("    runtime:", &format!("{more}    runtime:"), 1);
+        text.replacen("    runtime:", "    tags: {essential: \"true\"}\n    runtime:", 1)
+    };
+    let policy = "    restartPolicy: ON_FAILURE\n";
+    cluster.apply(&format!("{}configs: {{mode: drive}}\n", essential("once", "true", policy)));
+    cluster.apply(&shell("broken", "exit 3"));
+    let expect = |cluster: &Cluster| {
+        cluster.wait_for_state("once", "Succeeded(Ok)");
+        let row = cluster.wait_for_state("broken", "Failed(ExecFailed)");
+        assert_eq!(row.info, "Exit code: '3'");
+    };
+    expect(&cluster);
+
+    let recorder = Recorder::start(&cluster);
+    podman.run(&["container", "prune", "--force"]);
+    assert_eq!(podman.containers().len(), 0);
+    // The start and the end of each make listings.
+    for number in 0..3 {
+        let needs = "    dependencies: {once: ADD_COND_SUCCEEDED, broken: ADD_COND_FAILED}\n    runtime:";
+        let name = format!("later{number}");
+        cluster.apply(&shell(&name, "true").replacen("    runtime:", needs, 1));
+        cluster.wait_for_state(&name, "Succeeded(Ok)");
+    }
+    expect(&cluster);
+    assert_eq!((recorder.states_of("once"), recorder.states_of("broken")), (vec![], vec![]));
+    podman.run(&["container", "prune", "--force"]);
+
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("once", "AgentDisconnected");
+    cluster.start_agent("agent_A");
+    expect(&cluster);
+    cluster.wait_for_state("later2", "Succeeded(Ok)");
+    assert_eq!(podman.containers().len(), 0, "nothing runs again");
+    let mode = cluster.ank(&["get", "state", "-o", "json", "desiredState.configs.mode"]).success();
+    assert!(mode.contains("\"drive\""), "{mode}");
+    for name in ["later0", "later1", "later2", "broken", "once"] {
+        cluster.remove(name);
+    }
 }
 
 #[test]

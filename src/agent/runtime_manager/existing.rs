@@ -6,6 +6,7 @@
 use super::next::{is_prepared, surplus_of};
 use super::{Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
+use crate::agent::end_record;
 use crate::agent::probes::short_info;
 use crate::agent::wish_slot::Surplus;
 use crate::agent::workload_control_loop::Held;
@@ -39,6 +40,34 @@ impl<C: Clock> RuntimeManager<C> {
             });
             if !is_settled {
                 self.submit(name, new, None);
+            }
+        }
+    }
+
+    /// Adds to what an engine has listed the workloads that ended in an earlier life of the agent, as their records say:
+    /// others may have removed their containers since.
+    // [impl->swdd~agent-keeps-observed-ends~1]
+    pub fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
+        let Some(since) = self.keep_ended_since else { return }; // They run again in any case.
+        let Some(connector) = self.context.connector(runtime) else { return };
+        for record in self.records.values().filter(|record| record.object.is_none()) {
+            let Some(added) = &record.wanted else { continue };
+            if added.workload.runtime != *runtime {
+                continue;
+            }
+            let Some((id, state)) = end_record::kept(&*connector, &added.instance, &self.context.calls.boot) else {
+                continue;
+            };
+            let ended_at = Some(since);
+            let found = listed.iter_mut().find(|found| found.instance == added.instance);
+            let Some(found) = found else {
+                let instance = added.instance.clone();
+                listed.push(ListedContainer { id, instance, state, processes: Vec::new(), ended_at, in_pod: false });
+                continue;
+            };
+            // A pod that others have removed is listed in a state that nobody knows.
+            if found.id == id && found.processes.is_empty() && found.state.phase == Phase::FailedUnknown {
+                (found.state, found.ended_at) = (state, ended_at);
             }
         }
     }

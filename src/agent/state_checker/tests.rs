@@ -117,7 +117,14 @@ impl Bench {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
-        let command = WatchCommand::Watch { instance: instance(name), id, process: None, restarts: 0, reply };
+        let command = WatchCommand::Watch {
+            instance: instance(name),
+            id,
+            process: None,
+            restarts: 0,
+            end: KnownEnd::default(),
+            reply,
+        };
         self.checker.on_command(command);
     }
 
@@ -127,7 +134,8 @@ impl Bench {
         let (reports, prefix) = (self.reports.clone(), name.to_owned());
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let process = Some(MainProcess { container: id.clone(), pid });
-        let command = WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, reply };
+        let command =
+            WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, end: KnownEnd::default(), reply };
         self.command(command);
     }
 
@@ -395,15 +403,67 @@ fn paused_and_removed_behind_our_back_is_seen_by_the_repair_listing() {
     bench.expect_listing();
 }
 
+// [utest->swdd~agent-keeps-observed-ends~1]
 #[test]
-fn what_is_ended_and_removed_at_once_is_soon_lost() {
+fn observed_end_stays_whatever_becomes_of_the_container() {
+    let unknown = ExecutionState::with_info(Phase::FailedUnknown, "unknown container state");
+    let removing = ExecutionState::with_info(Phase::Stopping, "removing");
+    let later: [ListResult; 4] =
+        [Ok(vec![]), Ok(vec![container("web", &unknown, 0)]), Ok(vec![container("web", &removing, 0)]), Err(refusal())];
+    for (code, end) in [(0, "web/1 Succeeded(Ok)"), (137, "web/1 Failed(ExecFailed): 'Exit code: '137''")] {
+        for result in &later {
+            let mut bench = Bench::watching(&["web"]);
+            bench.end(1);
+            bench.answer_listing(vec![exited("web", code)]);
+            assert_eq!(bench.take_reports(), [end]);
+            bench.expect_listing_after(POLL_INTERVAL);
+            for _ in 0..3 {
+                bench.listed(result.clone());
+                bench.advance(REPAIR_INTERVAL);
+                bench.expect_listing();
+            }
+            bench.list(vec![]);
+            assert_eq!(bench.take_reports(), [""; 0], "{code} {result:?}");
+        }
+    }
+}
+
+// [utest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn observed_end_is_forgotten_once_the_container_runs_again() {
     let mut bench = Bench::watching(&["web"]);
     bench.end(1);
-    bench.answer_listing(vec![exited("web", 137)]);
-    bench.answer_listing_after(POLL_INTERVAL, vec![]);
+    bench.answer_listing(vec![exited("web", 3)]);
+    bench.answer_listing_after(POLL_INTERVAL, vec![exited("web", 0)]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '3''", "web/1 Succeeded(Ok)"]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 2)]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
     bench.answer_listing_after(MISSING_RETRY, vec![]);
-    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '137''", "web/1 Failed(Lost)"]);
-    bench.expect_listing_after(REPAIR_INTERVAL);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)", "web/1 Failed(Lost)"]);
+}
+
+/// One container of the pod has failed, the others go on.
+#[test]
+fn failure_beside_running_containers_is_no_end_of_the_pod() {
+    let mut bench = Bench::new();
+    bench.watch("pod", 1);
+    bench.answer_listing(vec![container("pod", &ExecutionState::exited(3), 7)]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![]);
+    bench.answer_listing_after(MISSING_RETRY, vec![]);
+    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''", "pod/1 Failed(Lost)"]);
+}
+
+#[test]
+fn end_of_an_earlier_life_is_reported_without_its_container() {
+    let mut bench = Bench::new();
+    let (reports, id) = (bench.reports.clone(), ContainerId("web".into()));
+    let reply = Box::new(move |state: ExecutionState| reports.lock().unwrap().push(state.to_string()));
+    let end = KnownEnd { state: Some(ExecutionState::exited(3)) };
+    bench.command(WatchCommand::Watch { instance: instance("web"), id, process: None, restarts: 0, end, reply });
+    bench.answer_listing(vec![]);
+    assert_eq!(bench.take_reports(), ["Failed(ExecFailed): 'Exit code: '3''"]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 2)]);
+    assert_eq!(bench.take_reports(), ["Running(Ok)"]);
 }
 
 #[test]
@@ -561,7 +621,14 @@ fn what_is_watched_is_told_without_a_listing() {
     let (reply, watched) = bounded(1);
     let id = ContainerId("web".into());
     let (of_web, ignored) = (instance("web"), Box::new(|_| {}));
-    let command = WatchCommand::Watch { instance: of_web, id, process: None, restarts: 3, reply: ignored };
+    let command = WatchCommand::Watch {
+        instance: of_web,
+        id,
+        process: None,
+        restarts: 3,
+        end: KnownEnd::default(),
+        reply: ignored,
+    };
     bench.checker.on_command(command);
     let told = |bench: &mut Bench| -> Vec<(String, u32, Vec<u32>)> {
         bench.checker.on_command(WatchCommand::ListWatched { reply: reply.clone() });
@@ -594,7 +661,8 @@ fn the_threads_report_and_end_with_their_sender() {
     let instance = instance("web");
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
-    commands.send(WatchCommand::Watch { instance, id: id.clone(), process: None, restarts: 0, reply }).unwrap();
+    let (watched, end) = (id.clone(), KnownEnd::default());
+    commands.send(WatchCommand::Watch { instance, id: watched, process: None, restarts: 0, end, reply }).unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));

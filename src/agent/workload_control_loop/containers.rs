@@ -323,6 +323,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     }
 
     pub(super) fn try_delete(&mut self, after: AfterDelete) {
+        self.forget_end();
         if let Err(error) = self.end_container(&after) {
             return self.on_delete_failed(after, &error);
         }

@@ -8,6 +8,7 @@ use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::{Ended, RestartBackoff};
 use crate::agent::probes::prober::{notify_socket, notify_socket_path};
 use crate::agent::probes::{Outcome, ProbeOrder, ProbeReport, Purpose, short_info};
+use crate::agent::state_checker::KnownEnd;
 use crate::model::execution_state::{ExecutionState, GONE_PREFIX, NO_MORE_RESTARTS, Phase};
 use crate::model::lifecycle::{AliveAction, Check, Lifecycle, OnDeadline, Pace, Ready};
 use crate::platform::clock::Clock;
@@ -361,7 +362,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             && let Some(id) = self.container.clone()
         {
             self.stop_probe();
-            return self.watch(id, None); // The state checker reports how it ended. If it runs after all, it is probed again.
+            return self.watch(id, None, KnownEnd::default()); // The state checker reports how it ended. If it runs after all, it is probed again.
         }
         self.unwatch(); // How it ends now does not count.
         let stopped = match (self.connector(), &self.container) {
@@ -398,6 +399,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     pub(super) fn report_ended(&mut self, mut state: ExecutionState, restart: Option<Ended>) {
         let now = self.now();
         let at = restart.and_then(|ended| Some((ended, self.restarts.next(ended, now, &mut self.random)?)));
+        if at.is_none() {
+            self.note_end(&state);
+        }
         if restart.is_some() && at.is_none() {
             let last = if state.additional_info.is_empty() { "it failed" } else { &state.additional_info };
             state.additional_info = short_info(format!("{NO_MORE_RESTARTS}{last}")).into();

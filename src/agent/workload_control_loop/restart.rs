@@ -6,7 +6,8 @@
 
 use super::{AfterDelete, Stage, WorkloadControlLoop};
 use crate::agent::backoff::Ended;
-use crate::agent::state_checker::WatchCommand;
+use crate::agent::end_record;
+use crate::agent::state_checker::{KnownEnd, WatchCommand};
 use crate::limits::CREATED_MAX;
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::workload::RestartPolicy;
@@ -15,15 +16,15 @@ use crate::runtime::{ContainerId, MainProcess};
 use log::{debug, info};
 
 impl<C: Clock> WorkloadControlLoop<C> {
-    /// `process`: known to run.
-    pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>) {
+    /// `process`: known to run. `end`: how it ended in an earlier life of the agent.
+    pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
         let Some(source) = self.context.engines.get(&self.runtime) else { return };
         (source.connect)().note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
-        let command = WatchCommand::Watch { instance, id, process, restarts, reply };
+        let command = WatchCommand::Watch { instance, id, process, restarts, end, reply };
         let _ = source.watch.send(command); // Gone only when the agent ends.
     }
 
@@ -54,10 +55,38 @@ impl<C: Clock> WorkloadControlLoop<C> {
             // [impl->swdd~workload-control-loop-handles-workload-restarts~2]
             return self.report_ended(state, ended);
         }
+        if ended.is_none() && state.phase.has_ended() {
+            self.note_end(&state);
+        }
         // [impl->swdd~workload-control-loop-sends-workload-states~2]
         self.report(state);
         if runs && matches!(self.stage, Stage::RestartAt(..)) {
             self.stage = Stage::Idle; // It was started again by others.
+        }
+    }
+
+    // ---------------------------------------------------------- kept ends
+
+    /// Keeps how the container ended, since nothing starts it again: others may remove it.
+    // [impl->swdd~agent-keeps-observed-ends~1]
+    pub(super) fn note_end(&self, state: &ExecutionState) {
+        if let (Some(mut connector), Some(id)) = (self.connector(), &self.container) {
+            end_record::keep(&mut *connector, &self.instance, id, &self.context.calls.boot, state);
+        }
+    }
+
+    /// How this container ended in an earlier life of the agent.
+    pub(super) fn known_end(&self, id: &ContainerId) -> KnownEnd {
+        let Some(connector) = self.connector() else { return KnownEnd::default() };
+        let kept = end_record::kept(&*connector, &self.instance, &self.context.calls.boot);
+        let of_this_one = kept.filter(|(container, _)| container == id);
+        KnownEnd { state: of_this_one.map(|(_, state)| state) }
+    }
+
+    /// The workload is about to be started or removed, so its last end does not count any more.
+    pub(super) fn forget_end(&self) {
+        if let Some(mut connector) = self.connector() {
+            connector.forget_end(&self.instance);
         }
     }
 

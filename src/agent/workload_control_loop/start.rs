@@ -13,6 +13,7 @@ use crate::agent::preparation::host_paths;
 use crate::agent::preparation::record::{PreparedContainer, new_container};
 use crate::agent::settings::unsupported_runtime;
 use crate::agent::start_slots::{SlotRequest, Use};
+use crate::agent::state_checker::KnownEnd;
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::platform::clock::Clock;
@@ -84,6 +85,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
             None => self.container.clone().map_or(CallStep::Run, CallStep::StartAgain),
         };
         let now = self.now();
+        self.forget_end();
         let call = checked.and_then(|()| self.make_ready(is_prepared)).and_then(|new| {
             self.restarts.starting(now);
             self.call(step, new)
@@ -186,6 +188,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
                 self.remove_own(if may_run { Role::Surplus } else { Role::Unused });
                 self.begin_start();
             }
+            _ if self.container.is_some() && error.means_gone() => {
+                let name = &self.instance.workload;
+                info!("The container of workload '{name}' was removed by others; it is created anew.");
+                self.container = None;
+                self.begin_start();
+            }
             // The engine was not called, so a container that was to be started again is still there to be removed.
             RuntimeError::Unsupported(cause) => self.fail_for_good(cause),
             // The engine did nothing, so a container that was to be started again is still there to be started.
@@ -210,7 +218,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         self.failed_creates = 0;
         info!("Successfully created workload '{}'.", self.instance.workload);
         self.starts = self.starts.saturating_add(1);
-        self.watch(id, process);
+        self.watch(id, process, KnownEnd::default());
         self.lifecycle_started(true);
     }
 

@@ -930,6 +930,40 @@ fn a_failed_start_of_an_ended_container_is_retried_with_a_new_one_unless_it_coul
 }
 
 #[test]
+fn ended_container_that_others_removed_is_created_anew_at_once() {
+    let mut rig = Rig::new();
+    let id = rig.always("a");
+    rig.engine.remove(&id);
+    rig.clock.advance(RESTART_SPACING);
+    rig.observe(ExecutionState::exited(0));
+    assert_eq!(rig.states(), ["a Succeeded(Ok)".to_owned(), starting("a")]);
+    assert_eq!(rig.engine.take_calls(), ["start web", "create web"]);
+    assert_ne!(rig.engine.only().0, id);
+}
+
+// [utest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn only_an_end_that_nothing_follows_is_kept() {
+    for (policy, code, is_kept) in [
+        (RestartPolicy::Never, 0, true),
+        (RestartPolicy::Never, 3, true),
+        (RestartPolicy::OnFailure, 0, true),
+        (RestartPolicy::OnFailure, 3, false),
+        (RestartPolicy::Always, 0, false),
+    ] {
+        let mut rig = Rig::new();
+        rig.create("a", |workload| workload.restart_policy = policy);
+        rig.observe(ExecutionState::plain(Phase::Running));
+        let record = |rig: &Rig| rig.control_loop.connector().unwrap().end_record(&instance("a"));
+        assert_eq!(record(&rig), None, "nothing has ended");
+        rig.observe(ExecutionState::exited(code));
+        assert_eq!(record(&rig).is_some(), is_kept, "{policy} {code}");
+        rig.end();
+        assert_eq!(record(&rig), None, "{policy} {code}");
+    }
+}
+
+#[test]
 fn an_ended_container_that_can_never_be_started_again_is_still_removed() {
     let mut rig = Rig::new();
     rig.always("a");

@@ -255,6 +255,86 @@ fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_o
     }
 }
 
+// [utest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn observed_end_stays_when_others_remove_the_container() {
+    let needs = |name: &str, on: &str, condition| {
+        wanted_with(name, "a", |w| _ = w.dependencies.insert(on.to_owned(), condition))
+    };
+    for (policy, code) in [(RestartPolicy::Never, 0), (RestartPolicy::Never, 3), (RestartPolicy::OnFailure, 0)] {
+        let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000)).telling_configs();
+        let finished = wanted_with("w", "a", |w| w.restart_policy = policy);
+        rig.add(std::slice::from_ref(&finished));
+        rig.ends("w", code);
+        let condition = if code == 0 { AddCondition::Succeeded } else { AddCondition::Failed };
+        rig.engine.remove(&rig.container_of("w"));
+        rig.agent.run();
+        let later = needs("later", "w", condition);
+        rig.add(std::slice::from_ref(&later));
+        let end = format!("w:a {}", ExecutionState::exited(code));
+        let sent = rig.sent();
+        assert_eq!(sent.iter().rfind(|state| state.starts_with("w:")), Some(&end), "{policy} {code}");
+        assert_eq!(rig.engine.take_calls(), ["create w", "create later"], "{policy} {code}");
+
+        // The next agent knows of it, too.
+        rig.restart_agent(&[finished.clone(), later.clone()]);
+        let sent = rig.sent_sorted();
+        assert!(sent.contains(&end) && !sent.iter().any(|state| state.contains("Lost")), "{sent:?}");
+        assert_eq!(rig.engine.take_calls(), ["list"], "{policy} {code}");
+        rig.add(&[needs("last", "w", condition)]);
+        assert_eq!(rig.engine.take_calls(), ["create last"], "{policy} {code}");
+
+        // In another boot it runs again.
+        rig.prepare.boot = "boot 2".into();
+        rig.restart_agent(&[finished, later]);
+        assert!(rig.engine.take_calls().contains(&"create w".to_owned()), "{policy} {code}");
+    }
+}
+
+#[test]
+fn end_is_forgotten_with_its_instance_and_at_its_next_start() {
+    let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000));
+    let web = wanted("w", "a");
+    for forget in [true, false] {
+        rig.add(std::slice::from_ref(&web));
+        rig.ends("w", 0);
+        if forget {
+            rig.change(&[], &[deleted_after(&web.instance, &[])]);
+            rig.restart_agent(std::slice::from_ref(&web));
+            assert!(rig.engine.take_calls().contains(&"create w".to_owned()));
+        } else {
+            rig.restart_agent(std::slice::from_ref(&web));
+        }
+        rig.change(&[], &[deleted_after(&web.instance, &[])]);
+    }
+    // A setting that runs all again ignores records.
+    rig.keep_ended_since = None;
+    rig.restart_agent(std::slice::from_ref(&web));
+    rig.ends("w", 0);
+    rig.engine.remove(&rig.container_of("w"));
+    rig.agent.run();
+    rig.engine.take_calls();
+    rig.restart_agent(&[web]);
+    assert_eq!(rig.engine.take_calls(), ["list", "create w"]);
+}
+
+#[test]
+fn pod_that_ended_and_was_removed_keeps_its_end() {
+    let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000));
+    let pod = wanted("w", "a");
+    rig.add(std::slice::from_ref(&pod));
+    rig.ends("w", 3);
+    rig.sent();
+    let unknown = ExecutionState::with_info(Phase::FailedUnknown, "unknown container state");
+    rig.engine.set_state(&rig.container_of("w"), unknown);
+    rig.agent.run();
+    assert_eq!(rig.sent(), [""; 0]);
+    rig.restart_agent(&[pod]);
+    let mut sent = rig.sent();
+    sent.dedup();
+    assert_eq!(sent, ["w Failed(ExecFailed): 'Exit code: '3''"]);
+}
+
 #[test]
 fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
     let mut rig = silent();
