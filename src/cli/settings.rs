@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Config file of the whole machine.
 const SYSTEM_FILE: &str = "/etc/ankaios/ank.conf";
@@ -47,6 +47,15 @@ pub struct CliSettings {
     pub ignore_modes: bool,
 }
 
+/// What a wait does about instances of agents that are not connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbsentAgents {
+    /// It does not wait for them: without a limit that could last for ever.
+    Skipped,
+    /// It waits for them until its limit.
+    Awaited,
+}
+
 /// Whether and how long to wait for workloads after an update.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
@@ -56,6 +65,24 @@ pub struct Waiting {
     pub limit: Option<Duration>,
     /// A failed workload is an error of the command.
     pub fail_on_error: bool,
+}
+
+impl Waiting {
+    /// Whether workloads are judged also when the update does not change them: who asks for a result gets it from every
+    /// call, also after one that was interrupted.
+    pub fn judges(&self) -> bool {
+        self.fail_on_error || self.limit.is_some()
+    }
+
+    /// When a wait that begins `now` is given up; `None`: never.
+    pub fn give_up(&self, now: Instant) -> Option<Instant> {
+        self.limit.and_then(|limit| now.checked_add(limit))
+    }
+
+    /// What the wait does about agents that are not connected: one may connect until the limit.
+    pub fn absent(&self) -> AbsentAgents {
+        if self.limit.is_some() { AbsentAgents::Awaited } else { AbsentAgents::Skipped }
+    }
 }
 
 /// Keys of `ank.conf`, at the top, in the table `default` or in one of a context.

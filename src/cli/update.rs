@@ -12,6 +12,7 @@ use super::modes;
 use super::output::{Field, LiveFrames, Output, Table, TooWide, View, WARNING, one_line, shortened, some_of, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::{Accepted, Context, ServerLink, Update};
+use super::settings::AbsentAgents;
 use crate::limits::{MESSAGE_MAX, NAME_MAX};
 use crate::model::complete_state::{Rendering, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -34,7 +35,13 @@ const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 /// A wait that is this long may be one without an end.
 const ADVICE_AFTER: Duration = Duration::from_secs(5);
 
+/// What is printed before the first frame of a wait.
+const WAITING: &str = "Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n";
+
+mod named;
 pub mod trial;
+
+use named::Unchanged;
 
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
@@ -92,45 +99,48 @@ impl Context<'_> {
         }
         let (added, deleted) = (accepted.added.len(), accepted.deleted.len());
         self.output.debug(format_args!("the server accepted: {added} instances start, {deleted} end"));
+        let give_up = self.waiting.give_up(self.link.now());
         if accepted.added.is_empty() && accepted.deleted.is_empty() {
             if is_rollback {
                 self.output.status("Rolled back. Nothing had to be stopped or started.")?;
-                return Ok(ExitCode::Success);
-            }
-            if text.is_empty() {
+            } else if text.is_empty() {
                 self.output.status("Apply successful. No workloads updated.")?;
             }
             if has_restart && !is_restart {
                 self.output.warn("nothing was restarted, since nothing has changed; 'ank restart' restarts workloads");
             }
-            for id in open {
-                self.output.warn(format_args!("update {id} of these workloads was open; see 'ank get updates'"));
+            if self.waiting.judges() || rollback {
+                let unchanged = Unchanged { masks: &masks, changed: &accepted, open, followed: None, rollback };
+                return self.judge_unchanged(unchanged, give_up);
+            }
+            if !is_rollback {
+                for id in open {
+                    self.output.warn(format_args!("update {id} of these workloads was open; see 'ank get updates'"));
+                }
             }
             return Ok(ExitCode::Success);
         }
         if has_manifests {
             self.output.status("Successfully applied the manifest(s).")?;
         }
-        self.output.status("Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n")?;
         let now = self.link.complete_state(&state_masks)?;
-        let mut state = WaitState::new(&accepted, &before, &now);
+        let mut state = WaitState::new(&accepted, &before, &now, self.waiting.absent());
         let guarded = Guarded::of_request(&before, &now, &accepted, self.link.now());
         drop(now); // It may be large, and waiting may be long.
-        if let (None, Some(old)) = (&guarded, &old) {
-            return self.judge(&masks, old, &accepted, &before, state);
-        }
-        drop(before);
-        if let Some(update) = guarded {
-            return self.follow(update, state, is_rollback);
-        }
-        let end = wait(&mut state, settled, self.waiting.limit, self);
-        if end.as_ref().is_err_and(CliError::is_interrupted) {
-            let left = counted(state.outstanding().len(), "workload");
-            self.output.warn(format_args!(
-                "{left} did not reach the desired state yet; the server goes on with it, 'ank get workloads -w' follows it"
-            ));
-        }
-        let code = self.conclude(&state, end?);
+        let mut followed = None;
+        let code = match (guarded, &old) {
+            (Some(mut update), _) => {
+                drop(before);
+                let code = self.follow(&mut update, state, give_up, is_rollback)?;
+                followed = Some(update.id);
+                code
+            }
+            (None, Some(old)) => self.judge(&masks, old, &accepted, &before, state, give_up)?,
+            (None, None) => {
+                drop(before);
+                self.wait_until_settled(&mut state, give_up)?
+            }
+        };
         if !text.is_empty() {
             // A switch by a client clears the cause: one that is there now has come meanwhile.
             let state = self.read(&[modes::PART])?;
@@ -138,7 +148,23 @@ impl Context<'_> {
                 modes::warn_of_cause(modes, self.output);
             }
         }
-        Ok(code)
+        if code != ExitCode::Success || !self.waiting.judges() {
+            return Ok(code);
+        }
+        let unchanged = Unchanged { masks: &masks, changed: &accepted, open, followed, rollback: false };
+        self.judge_unchanged(unchanged, give_up)
+    }
+
+    /// Waits until nothing is outstanding, and reports what did not reach its state.
+    fn wait_until_settled(&mut self, state: &mut WaitState, give_up: Option<Instant>) -> Result<ExitCode> {
+        let end = wait(state, settled, give_up, self);
+        if end.as_ref().is_err_and(CliError::is_interrupted) {
+            let left = counted(state.outstanding().len(), "workload");
+            self.output.warn(format_args!(
+                "{left} did not reach the desired state yet; the server goes on with it, 'ank get workloads -w' follows it"
+            ));
+        }
+        Ok(self.conclude(state, end?))
     }
 
     /// Prints `text`, and names what is restarted, or says that nothing is although an update that `has_restart` ends
@@ -307,12 +333,14 @@ pub fn settled(wait: &mut WaitState, _: &mut dyn ServerLink, _: &[WorkloadState]
 #[derive(Debug)]
 pub struct WaitState {
     watched: BTreeMap<InstanceName, Watched>,
-    /// Agents that were connected after the update was accepted; instances of others are not waited for.
+    /// Agents that were connected after the update was accepted, or have reported states since.
     connected: BTreeSet<Name>,
     /// The states of all instances, and what they wait for.
     reasons: Reasons,
     /// The server refuses to restart what is in the update.
     is_guarded: bool,
+    /// Whether instances of agents that are not connected are waited for.
+    absent: AbsentAgents,
 }
 
 #[derive(Debug, Default)]
@@ -340,10 +368,10 @@ impl Watched {
 
 impl WaitState {
     /// Begins with the complete states before the update and after it was accepted.
-    pub fn new(accepted: &Accepted, before: &Node, now: &Node) -> Self {
+    pub fn new(accepted: &Accepted, before: &Node, now: &Node, absent: AbsentAgents) -> Self {
         let (remembered, mut reasons) = (rows::rows(before), Reasons::new(now));
         reasons.needed_before = rows::needs(before);
-        let connected = now.entries("agents").map(|(name, _)| name.into()).collect();
+        let connected = connected_agents(now);
         let earlier: BTreeMap<_, _> = accepted.earlier.iter().map(|it| (&it.instance, it.state.phase)).collect();
         let waiting = [
             Phase::PendingInitial,
@@ -378,8 +406,38 @@ impl WaitState {
             }
             watched.insert(instance.clone(), Watched { is_added, starts: is_added, ends, ..Watched::default() });
         }
-        let mut state = Self { watched, connected, reasons, is_guarded: false };
+        let mut state = Self { watched, connected, reasons, is_guarded: false, absent };
         state.on_states(&gone);
+        state
+    }
+
+    /// Begins with instances that are there already, as they are in the complete state `now`: of `wanted` ones the start is
+    /// waited for, of `unwanted` ones the end.
+    pub fn of_present(wanted: &[InstanceName], unwanted: &[InstanceName], now: &Node, absent: AbsentAgents) -> Self {
+        let mut state = Self {
+            watched: BTreeMap::new(),
+            connected: connected_agents(now),
+            reasons: Reasons::new(now),
+            is_guarded: false,
+            absent,
+        };
+        let mut present = Vec::new();
+        for instance in wanted.iter().chain(unwanted) {
+            let is_added = wanted.contains(instance);
+            let watched = Watched { is_added, starts: is_added, ends: !is_added, ..Watched::default() };
+            state.watched.insert(instance.clone(), watched);
+            let row = state.reasons.rows.entry(instance.clone()).or_default();
+            if row.runtime.is_empty() {
+                row.runtime = rows::runtime(now, &instance.workload, &instance.agent);
+            }
+            match row.phase {
+                Some(phase) => present
+                    .push(WorkloadState::new(instance.clone(), ExecutionState::with_info(phase, row.info.as_str()))),
+                None if row.state.is_empty() => row.update(&ExecutionState::plain(Phase::PendingInitial)),
+                None => {} // A state of a newer server: what it means is unknown, so it is waited for.
+            }
+        }
+        state.on_states(&present);
         state
     }
 
@@ -399,6 +457,15 @@ impl WaitState {
         self.reasons.on_state(reported);
         let Some(watched) = watched else { return };
         watched.reported = Some(state.clone());
+        let agent = &instance.agent;
+        if state.phase == Phase::AgentDisconnected {
+            if self.absent == AbsentAgents::Awaited {
+                self.connected.remove(agent);
+                return;
+            }
+        } else if !matches!(state.phase, Phase::PendingInitial | Phase::NotScheduled | Phase::Removed) {
+            self.connected.insert(agent.clone()); // These three may be the server's; all others are the agent's own.
+        }
         watched.ends &= !matches!(state.phase, Phase::Removed | Phase::AgentDisconnected);
         // Until the older one of the same name has ended, states are about that.
         watched.starts &= watched.ends || !(ends_start(state.phase) || state.is_inactive());
@@ -409,10 +476,13 @@ impl WaitState {
     fn settle(&mut self) {
         for (instance, watched) in &mut self.watched {
             let waits = watched.phase() == Some(Phase::PendingWaitingToStart);
-            let is_connected = self.connected.contains(&instance.agent);
-            watched.ends &= is_connected;
+            let is_awaited = match self.absent {
+                AbsentAgents::Skipped => self.connected.contains(&instance.agent),
+                AbsentAgents::Awaited => !instance.agent.is_empty(),
+            };
+            watched.ends &= is_awaited;
             watched.starts =
-                watched.starts && is_connected && !(waits && self.reasons.waits_for_inactive(&instance.workload));
+                watched.starts && is_awaited && !(waits && self.reasons.waits_for_inactive(&instance.workload));
         }
     }
 
@@ -557,26 +627,31 @@ impl WaitState {
     }
 }
 
+/// The agents that are connected in a complete state.
+fn connected_agents(state: &Node) -> BTreeSet<Name> {
+    state.entries("agents").map(|(name, _)| name.into()).collect()
+}
+
 /// Whether a phase ends the wait for an instance that should start.
 fn ends_start(phase: Phase) -> bool {
     matches!(phase.state(), "Running" | "Succeeded" | "Failed")
         || matches!(phase, Phase::NotScheduled | Phase::PendingStartingFailed | Phase::AgentDisconnected)
 }
 
-/// Follows the states that `link` broadcasts until `goal` is reached or `limit` has passed, and shows frames. Returns
-/// whether the goal was reached.
+/// Follows the states that `link` broadcasts until `goal` is reached or it is time to `give_up`, and shows frames. Returns
+/// whether the goal was reached. Says that it waits, unless the goal is reached at once.
 pub fn wait(
     state: &mut WaitState,
     mut goal: impl FnMut(&mut WaitState, &mut dyn ServerLink, &[WorkloadState]) -> Result<Progress>,
-    limit: Option<Duration>,
+    give_up: Option<Instant>,
     Context { link, output, .. }: &mut Context<'_>,
 ) -> Result<bool> {
-    let give_up = limit.and_then(|limit| link.now().checked_add(limit));
     let animated = output.redraws && !output.quiet;
     let mut frames = LiveFrames::default();
     let (mut turn, mut next_frame) = (0, link.now());
     let mut states = Vec::new();
     let mut advice_at = Some(next_frame + ADVICE_AFTER);
+    let mut has_waited = false;
     loop {
         let (columns, lines) = output.terminal().unwrap_or((output.width(), usize::MAX));
         let Progress::Continue(again) = goal(state, *link, &states)? else {
@@ -585,6 +660,10 @@ pub fn wait(
             frames.show(state.frame(' ', columns, usize::MAX), output)?;
             return Ok(true);
         };
+        if !has_waited {
+            output.status(WAITING)?;
+            has_waited = true;
+        }
         let due = link.now() >= next_frame;
         if due {
             // The cursor stands below the frame, so one line less than the terminal has can be redrawn.
@@ -835,7 +914,8 @@ impl Guarded {
         }
         // One that is in force for good is done when all that it deletes has gone, too.
         let is_in_force = matches!(phase(&self.update), Some(UpdatePhase::Good | UpdatePhase::Kept));
-        let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || self.absent_agents().is_some();
+        let waits_only_for_absent = wait.absent == AbsentAgents::Skipped && self.absent_agents().is_some();
+        let ended = !self.is_open() && (!is_in_force || wait.has_ended()) || waits_only_for_absent;
         Ok(if ended { Progress::Break(()) } else { Progress::Continue(Some(self.next)) })
     }
 
@@ -852,13 +932,18 @@ impl Guarded {
 
 impl Context<'_> {
     /// Waits until the server has decided about `update`, or waits for nothing but agents that are away.
-    pub fn follow(&mut self, mut update: Guarded, mut state: WaitState, is_rollback: bool) -> Result<ExitCode> {
+    fn follow(
+        &mut self,
+        update: &mut Guarded,
+        mut state: WaitState,
+        give_up: Option<Instant>,
+        is_rollback: bool,
+    ) -> Result<ExitCode> {
         let first = update.id;
         self.output.debug(format_args!("the server judges it as update {first}"));
-        let limit = self.waiting.limit;
         state.is_guarded = true;
         let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, _: &[_]| update.check(wait, link);
-        let reached = wait(&mut state, goal, limit, self).inspect_err(|_| {
+        let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
             self.output.warn(format_args!("the server goes on with update {first}; see 'ank get updates'"));
         })?;
         let id = update.id;
@@ -866,12 +951,16 @@ impl Context<'_> {
             self.output.warn(format_args!("update {first} became a part of update {id}"));
         }
         if !reached {
+            for agent in update.absent_agents().unwrap_or_default() {
+                self.output.warn(one_line(&format!("agent '{agent}' is not connected")));
+            }
             self.warn_of_missed(&state, reached);
-            let text = format!("gave up waiting after '{}': update {id} is open", shown(limit.unwrap_or_default()));
+            let limit = shown(self.waiting.limit.unwrap_or_default());
+            let text = format!("gave up waiting after '{limit}': update {id} is open");
             self.output.error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
-        self.conclude_guarded(&update, is_rollback)
+        self.conclude_guarded(update, is_rollback)
     }
 
     /// Reports how a guarded update ended and decides the exit code.

@@ -41,6 +41,7 @@ mod panics;
 mod persistence;
 mod prepare;
 mod python_client;
+mod repeated;
 mod restarts;
 mod rollback;
 mod service_manager;

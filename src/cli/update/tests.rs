@@ -5,7 +5,7 @@ mod guarded;
 mod waiting;
 
 use super::*;
-use crate::cli::settings::Waiting;
+use crate::cli::settings::{AbsentAgents, Waiting};
 use crate::cli::tests::{Played, Step, accepted, instance, let_need, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
@@ -320,6 +320,37 @@ fn an_agent_that_is_not_connected_leads_to_a_warning() {
     let ran = run(steps, Waiting::default(), |context| context.update_and_wait(update()));
     assert_eq!(ran.result.unwrap(), ExitCode::Success);
     assert_eq!(ran.err, "warn: agent 'B' is not connected; when it connects, it starts 'w'\n");
+    assert!(!ran.out.contains("Waiting"), "nothing is waited for: {}", ran.out);
+}
+
+#[test]
+fn missing_agent_is_waited_for_within_the_limit() {
+    let begun = || {
+        let now = state(&["A"], &[("w", "1", "B", Phase::PendingInitial)]);
+        [Step::State(Node::empty()), Step::Accept(accepted(&["w.1.B"], &["v.1.B"])), Step::State(now)].into_iter()
+    };
+    let waiting = Waiting { limit: Some(Duration::from_secs(10)), ..Waiting::default() };
+    let come = [
+        Step::Broadcast(vec![reported("w.1.B", Phase::AgentDisconnected, "")]),
+        Step::Broadcast(vec![reported("w.1.B", Phase::PendingStarting, "")]),
+        Step::Broadcast(vec![reported("w.1.B", Phase::Running, "")]),
+    ];
+    let ran = run(begun().chain(come).collect(), waiting, |context| context.update_and_wait(update()));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
+    assert!(ran.server.is_done() && ran.out.starts_with(WAITING), "{}", ran.out);
+    let steps = begun().chain([Step::Silence(Duration::from_secs(11))]).collect();
+    let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp);
+    assert!(ran.err.starts_with("warn: agent 'B' is not connected; when it connects, it starts 'w'\n"), "{}", ran.err);
+}
+
+#[test]
+fn workloads_without_an_agent_are_not_waited_for_within_the_limit() {
+    let now = state(&["A"], &[("w", "1", "", Phase::NotScheduled)]);
+    let steps = vec![Step::State(Node::empty()), Step::Accept(accepted(&["w.1."], &["v.1."])), Step::State(now)];
+    let waiting = Waiting { limit: Some(Duration::from_secs(10)), ..Waiting::default() };
+    let ran = run(steps, waiting, |context| context.update_and_wait(update()));
+    assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::Success, ""));
 }
 
 fn named(name: &str) -> RunArguments {

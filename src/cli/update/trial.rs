@@ -7,6 +7,7 @@ use super::{Progress, WaitState, settled, wait};
 use crate::cli::error::{CliError, ExitCode, Result};
 use crate::cli::rows;
 use crate::cli::session::{Accepted, Context, ServerLink};
+use crate::cli::settings::AbsentAgents;
 use crate::limits::UPDATE_LOSSES;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::field_path::parts;
@@ -62,17 +63,7 @@ impl ClientTrial {
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the effective state after it.
     pub fn new(accepted: &Accepted, before: &Node, wait: &mut WaitState, effective: &Node, now: Instant) -> Self {
-        let mut new = Self {
-            trial: Trial::default(),
-            doubtful: BTreeSet::new(),
-            effective: effective.clone(),
-            away: BTreeSet::new(),
-            losses: 0,
-            longest_deadline: Duration::ZERO,
-            failure: None,
-            kept: Vec::new(),
-            gone: BTreeSet::new(),
-        };
+        let mut new = Self::empty(effective);
         let mut ran = rows::rows(before);
         ran.retain(|_, row| row.phase == Some(Phase::Running));
         let names: BTreeSet<Name> = ran.keys().map(|instance| instance.workload.clone()).collect();
@@ -96,6 +87,32 @@ impl ClientTrial {
             wait.watched.entry(instance).or_default(); // It is shown, too.
         }
         new
+    }
+
+    /// Begins at `now` with instances that an earlier update has started, as `wait` has them.
+    pub fn of_present(instances: &[InstanceName], wait: &WaitState, effective: &Node, now: Instant) -> Self {
+        let mut new = Self::empty(effective);
+        for instance in instances {
+            let state = wait.watched.get(instance).and_then(|watched| watched.reported.clone());
+            let is_present = wait.connected.contains(&instance.agent);
+            new.judge(Candidate { state, is_present, ..candidate(instance, effective) }, now);
+        }
+        new
+    }
+
+    /// Judges nothing yet.
+    fn empty(effective: &Node) -> Self {
+        Self {
+            trial: Trial::default(),
+            doubtful: BTreeSet::new(),
+            effective: effective.clone(),
+            away: BTreeSet::new(),
+            losses: 0,
+            longest_deadline: Duration::ZERO,
+            failure: None,
+            kept: Vec::new(),
+            gone: BTreeSet::new(),
+        }
     }
 
     fn judge(&mut self, candidate: Candidate, now: Instant) {
@@ -132,7 +149,11 @@ impl ClientTrial {
                 }
             }
         }
-        if self.failure.is_some() || (self.trial.is_settled() && wait.has_ended()) {
+        let is_settled = match wait.absent {
+            AbsentAgents::Skipped => self.trial.is_settled(),
+            AbsentAgents::Awaited => self.trial.is_over(),
+        };
+        if self.failure.is_some() || (is_settled && wait.has_ended()) {
             return Ok(Progress::Break(()));
         }
         let names = self.trial.waits_for();
@@ -213,12 +234,13 @@ impl Context<'_> {
         accepted: &Accepted,
         before: &Node,
         mut state: WaitState,
+        give_up: Option<Instant>,
     ) -> Result<ExitCode> {
         let effective = ClientTrial::names(accepted, before).into_iter().map(|name| effective_mask(&name));
         let sent = self.read(&masks.iter().cloned().chain(effective).collect::<Vec<_>>())?;
         let mut trial = ClientTrial::new(accepted, before, &mut state, &sent, self.link.now());
         let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
-        let reached = wait(&mut state, goal, self.waiting.limit, self).inspect_err(|_| {
+        let reached = wait(&mut state, goal, give_up, self).inspect_err(|_| {
             self.output.warn("the update is not watched any more: it stays in force, whether it fails or not");
         })?;
         if let Some(why) = &trial.failure {
@@ -245,7 +267,7 @@ impl Context<'_> {
         let now = self.read(masks)?;
         let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
         let (ours, others): (Vec<String>, Vec<String>) = masks.iter().cloned().partition(is_as_sent);
-        self.output.status("Rolling back the update.\n")?;
+        self.output.status("Rolling back the update.")?;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(text)) => {
@@ -255,8 +277,10 @@ impl Context<'_> {
                 }
                 accepted => accepted?,
             };
-            let mut state = WaitState::new(&accepted, &before, &self.link.complete_state(&rows::MASKS)?);
-            let reached = wait(&mut state, settled, Some(limit), self)?;
+            let now = self.link.complete_state(&rows::MASKS)?;
+            let mut state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
+            let give_up = self.link.now().checked_add(limit);
+            let reached = wait(&mut state, settled, give_up, self)?;
             self.warn_of_missed(&state, reached);
         }
         if others.is_empty() {

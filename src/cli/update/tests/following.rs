@@ -155,6 +155,12 @@ fn agents_that_are_away_are_not_waited_for_but_named() {
     let steps = begun().into_iter().chain([read("4", waiting_for(&["agent B", "agent C"]))]);
     let ran = run_with(request(), waiting, steps.collect());
     assert_eq!((ran.result.unwrap(), ran.err.as_str()), (ExitCode::GaveUp, expected));
+    assert!(!ran.out.contains("Waiting"), "nothing is waited for: {}", ran.out);
+    let waiting = Waiting { limit: Some(Duration::from_millis(500)), ..Waiting::default() };
+    let late = [read("4", waiting_for(&["agent B"])), Step::Silence(Duration::from_secs(1))];
+    let ran = run_with(request(), waiting, begun().into_iter().chain(late).collect());
+    assert_eq!(ran.result.unwrap(), ExitCode::GaveUp, "with a limit it is waited for");
+    assert!(ran.err.starts_with("warn: agent 'B' is not connected\n"), "{}", ran.err);
     let ran = run([read("4", waiting_for(&["agent B", "web"])), Step::Silence(Duration::from_secs(1))]);
     assert!(ran.result.is_err(), "a workload is left to wait for");
     assert_eq!(ran.err, "warn: the server goes on with update 4; see 'ank get updates'\n");

@@ -7,7 +7,7 @@ fn wait_state(added: &[&str], deleted: &[&str], connected: &[&str]) -> WaitState
     let all: Vec<InstanceName> = added.iter().chain(deleted).map(|name| instance(name)).collect();
     let listed: Vec<(&str, &str, &str, Phase)> =
         all.iter().map(|name| (&*name.workload, &*name.id, &*name.agent, Phase::PendingInitial)).collect();
-    WaitState::new(&accepted(added, deleted), &Node::empty(), &state(connected, &listed))
+    WaitState::new(&accepted(added, deleted), &Node::empty(), &state(connected, &listed), AbsentAgents::Skipped)
 }
 
 /// The info of an instance in a frame.
@@ -58,7 +58,7 @@ fn the_late_states_of_an_older_instance_ended_the_wait_for_the_new_one() {
         let complete = state(&["A"], &[("w", "1", "A", Phase::Running)]);
         let mut accepted = accepted(&["w.1.A"], &[]);
         accepted.earlier = earlier.iter().map(|phase| reported("w.1.A", *phase, "")).collect();
-        WaitState::new(&accepted, &complete, &complete)
+        WaitState::new(&accepted, &complete, &complete, AbsentAgents::Skipped)
     };
     let mut state = begin(&[]);
     for phase in [Phase::Running, Phase::StoppingRequestedAtRuntime, Phase::Removed] {
@@ -89,7 +89,7 @@ fn no_end_is_awaited_of_what_had_only_waited_to_start_or_to_stop() {
     ] {
         let complete = state(&["A"], &[("w", "1", "A", before)]);
         let names = ["w.1.A"];
-        let mut state = WaitState::new(&accepted(&names, &names), &complete, &complete);
+        let mut state = WaitState::new(&accepted(&names, &names), &complete, &complete, AbsentAgents::Skipped);
         state.on_states(&[reported("w.1.A", Phase::Running, "")]);
         assert_eq!(!state.is_settled(), ends, "{before}");
     }
@@ -108,7 +108,7 @@ fn instances_of_agents_that_are_not_connected_are_not_waited_for() {
 #[test]
 fn what_the_server_does_not_list_any_more_is_removed_already() {
     let before = state(&["A"], &[("w", "1", "A", Phase::Running)]);
-    let state = WaitState::new(&accepted(&[], &["w.1.A"]), &before, &state(&["A"], &[]));
+    let state = WaitState::new(&accepted(&[], &["w.1.A"]), &before, &state(&["A"], &[]), AbsentAgents::Skipped);
     assert!(state.is_settled());
     let frame = state.frame(' ', 200, usize::MAX);
     assert_eq!(frame[1].trim_end(), "w               A       podman      Removed");
@@ -209,7 +209,7 @@ fn dependent() -> WaitState {
     );
     let needs = [("db", "ADD_COND_RUNNING"), ("init", "ADD_COND_SUCCEEDED"), ("nobody", "ADD_COND_FAILED")];
     let_need(&mut now, "effectiveState", "web", &needs);
-    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now)
+    WaitState::new(&accepted(&["web.1.A", "db.1.A"], &[]), &Node::empty(), &now, AbsentAgents::Skipped)
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_workload_that_must_not_stop_yet_shows_what_still_needs_it() {
     let mut before = state(&["A"], &[]);
     let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
     let now = state(&["A"], &["db", "web"].map(|name| (name, "1", "A", Phase::Running)));
-    let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now);
+    let mut state = WaitState::new(&accepted(&[], &["db.1.A", "web.1.A"]), &before, &now, AbsentAgents::Skipped);
     state.on_states(&[
         reported("db.1.A", Phase::StoppingWaitingToStop, ""),
         reported("web.1.A", Phase::StoppingRequestedAtRuntime, ""),
@@ -261,7 +261,7 @@ fn what_keeps_a_workload_from_stopping_is_named_together_and_a_guarded_update_le
     for name in ["a", "b", "c", "d"] {
         let_need(&mut now, "desiredState", name, &[("db", "ADD_COND_RUNNING")]);
     }
-    let mut state = WaitState::new(&accepted(&["db.2.A"], &["db.1.A"]), &now, &now);
+    let mut state = WaitState::new(&accepted(&["db.2.A"], &["db.1.A"]), &now, &now, AbsentAgents::Skipped);
     state.on_states(&[reported("db.1.A", Phase::StoppingWaitingToStop, "")]);
     let waits = "waits for 'a', 'b', 'c' and 1 more to end";
     assert_eq!(info_of(&state, "db.1.A"), waits);
@@ -279,7 +279,7 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
     let (cache, db) = (("cache", "ADD_COND_RUNNING"), ("db", "ADD_COND_RUNNING"));
     let_need(&mut before, "effectiveState", "web", &[cache, db]);
     let_need(&mut now, "effectiveState", "web", &[cache]);
-    let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now);
+    let state = WaitState::new(&accepted(&["web.1.A"], &[]), &before, &now, AbsentAgents::Skipped);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'cache' to run, it does not exist");
 }
 
@@ -288,7 +288,7 @@ fn a_dependency_that_the_update_took_away_is_not_waited_for_any_more() {
 fn what_has_ended_is_not_said_to_be_misspelt() {
     let mut now = state(&["A"], &[("web", "1", "A", Phase::PendingWaitingToStart), ("db", "1", "A", Phase::Running)]);
     let_need(&mut now, "effectiveState", "web", &[("db", "ADD_COND_RUNNING")]);
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &["db.1.A"]), &now, &now);
+    let mut state = WaitState::new(&accepted(&["web.1.A"], &["db.1.A"]), &now, &now, AbsentAgents::Skipped);
     state.on_states(&[reported("db.1.A", Phase::Removed, "")]);
     assert_eq!(info_of(&state, "web.1.A"), "waits for 'db' to run, it has ended");
 }
@@ -300,7 +300,7 @@ fn what_is_not_scheduled_keeps_nothing_from_ending() {
     let_need(&mut before, "desiredState", "web", &[("db", "ADD_COND_RUNNING")]);
     let web = [("web", "1", "", Phase::NotScheduled), ("web", "1", "A", Phase::Running)];
     let now = state(&["A"], &[web[0], web[1], ("db", "1", "A", Phase::StoppingWaitingToStop)]);
-    let state = WaitState::new(&accepted(&[], &["db.1.A"]), &before, &now);
+    let state = WaitState::new(&accepted(&[], &["db.1.A"]), &before, &now, AbsentAgents::Skipped);
     assert_eq!(info_of(&state, "db.1.A"), "waits for 'web' to end, it is Running(Ok)");
 }
 
@@ -355,6 +355,8 @@ fn without_a_terminal_only_changes_are_written_and_the_last_frame_is_final() {
     );
     assert!(end.unwrap());
     let expected = "\
+Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).
+
 WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE    ADDITIONAL INFO
 w               A       podman    | Pending(Initial)                  \n
 WORKLOAD NAME   AGENT   RUNTIME     EXECUTION STATE     ADDITIONAL INFO
@@ -419,7 +421,7 @@ fn what_needs_something_that_is_not_relevant_on_its_node_is_not_waited_for() {
         let_need(&mut complete, "desiredState", name, &[(needed, "ADD_COND_RUNNING")]);
     }
     let added = ["camera.1.A", "view.1.A", "far.1.A", "web.1.A"];
-    let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete);
+    let mut state = WaitState::new(&accepted(&added, &[]), &Node::empty(), &complete, AbsentAgents::Skipped);
     let waits = |name: &str, info: &str| reported(name, Phase::PendingWaitingToStart, info);
     state.on_states(&[waits("view.1.A", ""), waits("far.1.A", ""), waits("web.1.A", "")]);
     assert_eq!(state.outstanding().len(), 4);
@@ -436,7 +438,7 @@ fn what_waits_for_a_workload_outside_of_the_mode_is_done() {
         .iter()
         .fold(&mut now, |place, key| place.as_map_mut().unwrap().get_mut(*key).unwrap());
     place.as_map_mut().unwrap().insert("additionalInfo".to_owned(), Node::text("not in mode 'park'"));
-    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), &Node::empty(), &now);
+    let mut state = WaitState::new(&accepted(&["web.1.A"], &[]), &Node::empty(), &now, AbsentAgents::Skipped);
     assert!(!state.is_settled());
     state.on_states(&[reported("web.1.A", Phase::PendingWaitingToStart, "")]);
     assert!(state.is_settled());

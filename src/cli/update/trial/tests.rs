@@ -47,7 +47,7 @@ impl Rig {
         let agents = state(connected, &[]).get("agents").cloned().unwrap();
         now.as_map_mut().unwrap().insert("agents".to_owned(), agents);
         let begin = SystemClock.now();
-        let mut wait = WaitState::new(changes, before, &now);
+        let mut wait = WaitState::new(changes, before, &now, AbsentAgents::Skipped);
         let trial = ClientTrial::new(changes, before, &mut wait, effective, begin);
         Self { wait, trial, begin, effective: effective.clone() }
     }
