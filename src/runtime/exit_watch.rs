@@ -125,7 +125,11 @@ fn forward(set: &OwnedFd, exits: &Sender<u64>) {
 
 /// The process whose pid an engine wrote to this file, if it is one of the container.
 pub fn main_process(file: &Path, container: &ContainerId) -> Option<MainProcess> {
-    let pid = Pid::from_raw(fs::read_to_string(file).ok()?.trim().parse().ok()?)?;
+    let number: i32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    if number <= 0 {
+        return None; // A negative one would mean a group of processes to the kernel.
+    }
+    let pid = Pid::from_raw(number)?;
     let process = || MainProcess { container: container.clone(), pid: pid.as_raw_nonzero().get().unsigned_abs() };
     belongs_to(pid, &container.0).then(process)
 }
@@ -161,6 +165,17 @@ mod tests {
         let (sender, exits) = bounded(4);
         let (watch, thread) = ExitWatch::start("exits:test".to_owned(), sender).unwrap();
         (watch, thread, exits)
+    }
+
+    #[test]
+    fn pid_file_that_holds_no_process_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        for text in ["", "0", "-1", "-5", "2147483647", "2147483648", "-2147483648", "18446744073709551616", "1.5", "x"]
+        {
+            fs::write(&file, text).unwrap();
+            assert_eq!(main_process(&file, &ContainerId(ID.into())), None, "{text}");
+        }
     }
 
     /// A monitor with the container's id among its arguments, and the pid of its child.

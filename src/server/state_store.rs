@@ -19,6 +19,7 @@ use crate::platform::logging::utc;
 use crate::platform::threads::{self, Thread};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded, never};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -58,6 +59,9 @@ const CHECK_FILE: &str = "desired-state.json.check";
 const CHECK_BYTES: usize = 4096;
 /// Before the checksum in the first line.
 const HEADER: &str = "ankaios-lite desired state 1 sha256:";
+
+/// Highest number of a guarded update. Nobody makes so many; all readers of JSON have it exactly.
+pub const UPDATE_NUMBER_MAX: u64 = 1 << 53;
 
 /// The key of guarded updates in the file; earlier servers ignore it.
 const UPDATES: &str = "updates";
@@ -397,8 +401,40 @@ pub fn parse(text: &str) -> Result<Stored, String> {
     let desired = desired_state_from_node(&node).map_err(|error| error.to_string())?;
     // Those of another version are no reason to lose the state.
     let forgotten = |error: &StateError| log::warn!("Guarded updates of the stored state are forgotten: {error}");
-    let updates = node.get(UPDATES).and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
+    let updates: Option<StoredUpdates> =
+        node.get(UPDATES).and_then(|updates| updates.read(UPDATES).inspect_err(forgotten).ok());
+    if let Some(updates) = &updates {
+        check_numbers(updates)?;
+    }
     Ok(Stored { desired, updates })
+}
+
+/// Checks all numbers of stored updates: the server calculates with them.
+fn check_numbers(updates: &StoredUpdates) -> Result<(), String> {
+    let mut known = BTreeSet::new();
+    for StoredUpdate { number, update } in &updates.list {
+        if !known.insert(*number) {
+            return Err(format!("it has two updates with the number {number}"));
+        }
+        check_counts(*number, update)?;
+    }
+    let highest = known.last().copied().unwrap_or_default().max(updates.newest);
+    if highest > UPDATE_NUMBER_MAX {
+        return Err(format!("it has an update with the number {highest}, the highest one is {UPDATE_NUMBER_MAX}"));
+    }
+    Ok(())
+}
+
+/// Checks the numbers in what is stored of one update, which are counts of 32 bits.
+fn check_counts(number: u64, node: &Node) -> Result<(), String> {
+    match node {
+        Node::Number(count) if u32::try_from(*count).is_err() => {
+            Err(format!("update {number} has the count {count}, the highest one is {}", u32::MAX))
+        }
+        Node::Number(_) | Node::Text(_) => Ok(()),
+        Node::List(items) => items.iter().try_for_each(|item| check_counts(number, item)),
+        Node::Map(entries) => entries.values().try_for_each(|value| check_counts(number, value)),
+    }
 }
 
 /// How deep maps and lists are nested in a text of JSON.
@@ -769,6 +805,46 @@ mod tests {
             let stored = parse(&format!("{HEADER}{}\n{body}", hash_id(&body))).unwrap();
             assert_eq!((stored.desired.api_version.as_str(), stored.updates), ("v1", None), "{updates}");
         }
+    }
+
+    /// The state of version 1.1 with `from` replaced by `to`, and the right checksum.
+    fn version_1_1_with(from: &str, to: &str) -> String {
+        let (_, body) = include_str!("../../tests/stored/version-1.1.json").split_once('\n').unwrap();
+        let changed = body.replacen(from, to, 1);
+        assert_ne!(changed, body);
+        format!("{HEADER}{}\n{changed}", hash_id(&changed))
+    }
+
+    #[test]
+    fn stored_number_beyond_its_bound_makes_the_state_unreadable() {
+        for (from, to, reason) in [
+            (r#""number":2"#, r#""number":18446744073709551615"#, "the number 18446744073709551615"),
+            (r#""newest":2"#, r#""newest":18446744073709551615"#, "the number 18446744073709551615"),
+            (r#""newest":2"#, r#""newest":9007199254740993"#, "the highest one is 9007199254740992"),
+            (r#""number":2"#, r#""number":1"#, "two updates with the number 1"),
+            (r#""losses":0"#, r#""losses":4294967296"#, "update 2 has the count 4294967296"),
+            (r#""losses":0"#, r#""losses":-1"#, "invalid type: integer `-1`"),
+            (r#""newest":2"#, r#""newest":18446744073709551616"#, "invalid type: floating point"),
+        ] {
+            let text = version_1_1_with(from, to);
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+            // So it is a state that cannot be read: the one before it is used.
+            let before = super::text(&state("a")).unwrap();
+            let folder = folder_with(&[(FILE, text.as_bytes()), (PREVIOUS_FILE, before.as_bytes())]);
+            let found = open(folder.path()).unwrap().expect("a state");
+            assert!(found.state == state("a") && found.warning.is_some_and(|warning| warning.contains(reason)));
+        }
+    }
+
+    #[test]
+    fn highest_stored_numbers_are_read_and_stay_readable() {
+        let newest = format!("\"newest\":{UPDATE_NUMBER_MAX}");
+        let text = version_1_1_with("\"newest\":2", &newest);
+        let mut server = crate::server::ServerLoop::new();
+        server.start_again_with(parse(&text).unwrap()).unwrap();
+        assert!(parse(&super::text(&server.stored()).unwrap()).is_ok());
+        parse(&version_1_1_with(r#""losses":0"#, r#""losses":4294967295"#)).unwrap();
     }
 
     #[test]

@@ -14,23 +14,30 @@ use ankaios_lite::cli::output::Output;
 use ankaios_lite::cli::set;
 use ankaios_lite::cli::settings::{CliSettings, known_contexts};
 use ankaios_lite::limits::LOG_MESSAGE_MAX;
-use ankaios_lite::model::complete_state::DesiredState;
+use ankaios_lite::model::complete_state::{DesiredState, Rendering};
 use ankaios_lite::model::lifecycle;
 use ankaios_lite::model::log_entries;
 use ankaios_lite::model::manifest::Manifest;
-use ankaios_lite::model::messages::{AddedWorkload, DeletedWorkload, LogEntry, WorkloadPlan};
+use ankaios_lite::model::messages::{
+    AddedWorkload, AgentHello, DeletedWorkload, FromServer, LogEntry, Request, RequestContent, ToServer, UpdateState,
+    WorkloadPlan,
+};
 use ankaios_lite::model::names::{InstanceName, hash_id};
+use ankaios_lite::model::node::Node;
 use ankaios_lite::model::validation::check_workload_name;
 use ankaios_lite::model::version::check_compatible;
 use ankaios_lite::model::workload::{DeleteCondition, File, FileContent, Workload};
 use ankaios_lite::runtime::container_config::config_of;
 use ankaios_lite::runtime::engine_children::EngineChildren;
+use ankaios_lite::runtime::exit_watch::main_process;
 use ankaios_lite::runtime::log_reader::Lines;
-use ankaios_lite::runtime::{ListedContainer, NewContainer};
+use ankaios_lite::runtime::{ContainerId, ListedContainer, NewContainer};
 use ankaios_lite::runtime::{container_list, containerd, podman_kube};
-use ankaios_lite::server::{self, ServerLoop, state_store};
+use ankaios_lite::server::{self, ServerEvent, ServerLoop, state_store};
 use ankaios_lite::wire::address::ServerUrl;
 use ankaios_lite::wire::hooks::{read_plan, write_plan};
+use ankaios_lite::wire::outbox::{OutboxReader, outbox};
+use ankaios_lite::wire::peer::{PeerEvent, PeerHello, PeerId, Room};
 use clap::Parser;
 
 fn owned(seeds: &[&str]) -> Vec<Vec<u8>> {
@@ -241,14 +248,58 @@ pub fn stored(bytes: &[u8]) {
     let header = &header[..header.len() - hash_id("").len()];
     if let Ok(state) = state_store::parse(&format!("{header}{}\n{body}", hash_id(body))) {
         let written = state_store::text(&state).expect("it can be written");
-        assert_eq!(state_store::parse(&written), Ok(state), "another state is read than was written");
+        assert_eq!(state_store::parse(&written).as_ref(), Ok(&state), "another state is read than was written");
+        start_and_update(state);
     }
 }
 
+fn open_peer(server: &mut ServerLoop, peer: PeerId, hello: PeerHello) -> OutboxReader {
+    let (outbox, reader) = outbox();
+    server.on_event(ServerEvent::Peer(PeerEvent::Opened { peer, hello, source: String::new(), outbox }));
+    reader
+}
+
+/// A server that starts with this state responds to an update that it guards, and its next start can read the result.
+fn start_and_update(state: state_store::Stored) {
+    let mut server = ServerLoop::new();
+    server.set_update_on_failure(lifecycle::OnFailure::Rollback);
+    if server.start_again_with(state).is_err() {
+        return;
+    }
+    // An agent that prepares nothing, so that updates which are staged are carried out.
+    let agent = PeerHello::Agent(AgentHello { agent: "agent_A".to_owned(), ..AgentHello::default() });
+    let _agent = open_peer(&mut server, PeerId(1), agent);
+    let peer = PeerId(2);
+    let reader = open_peer(&mut server, peer, PeerHello::Commander);
+    let manifest = "{apiVersion: v1, workloads: {new: {agent: A, runtime: podman, runtimeConfig: 'image: x'}}}";
+    let desired = Manifest::parse(manifest).expect("it is correct").into_desired_state().expect("it is correct");
+    let update = UpdateState {
+        new_state: Some(Ok(Node::map([("desiredState", desired.node(Rendering::Full))]))),
+        masks: vec!["desiredState.workloads.new".to_owned()],
+        ..UpdateState::default()
+    };
+    let request = Request { id: "q".to_owned(), content: RequestContent::UpdateState(update) };
+    let message = ToServer::Request(request);
+    server.on_event(ServerEvent::Peer(PeerEvent::Message { peer, message, room: Room::default() }));
+    let has_response = std::iter::from_fn(|| reader.try_next()).any(|it| matches!(it, FromServer::Response(_)));
+    assert!(has_response, "an update gets no response");
+    let stored = state_store::text(&server.stored()).expect("it can be written");
+    assert!(state_store::parse(&stored).is_ok(), "the next server cannot read it: {stored}");
+}
+
 pub fn stored_seeds() -> Vec<Vec<u8>> {
+    let (_, guarded) = include_str!("../stored/version-1.1.json").split_once('\n').expect("it has a header");
+    // The update in it is carried out as soon as its agent is there.
+    let unconditional = guarded.replace(r", when: {pathExists: /run/parked}", "");
     owned(&[
         r#"{"apiVersion":"v1","configs":{"c":{"k":["v",{"x":"y"}]}},"workloads":{"w":{"agent":"A","configs":{"a":"c"},"controlInterfaceAccess":{"allowRules":[{"type":"StateRule","operation":"Read","filterMasks":["*"]},{"type":"LogRule","workloadNames":["*"]}]},"dependencies":{"x":"ADD_COND_RUNNING"},"files":[{"mountPoint":"/a","data":"d"},{"mountPoint":"/b","binaryData":"AA=="}],"restartPolicy":"ALWAYS","runtime":"podman","runtimeConfig":"image: x","tags":{"k":"v"}}}}"#,
         r#"{"apiVersion":"v0.1","workloads":{}}"#,
+        r#"{"apiVersion":"v1","updates":{"list":[],"newest":18446744073709551615},"workloads":{}}"#,
+        r#"{"apiVersion":"v1","updates":{"list":[],"newest":9007199254740992},"workloads":{}}"#,
+        &unconditional.replacen("\"number\":2", "\"number\":18446744073709551615", 1),
+        &unconditional,
+        &guarded.replacen("\"losses\":0", "\"losses\":4294967295", 1),
+        guarded,
         &format!("{{\"apiVersion\":\"v1\",\"configs\":{{\"c\":{}\"x\"{}}}}}", "[".repeat(5000), "]".repeat(5000)),
     ])
 }
@@ -402,8 +453,13 @@ pub fn records(bytes: &[u8]) {
         fs::write(&path, record).expect("the folder is writable");
         EngineChildren::open(&scratch.0).map(drop).expect("whatever stands there is no reason not to start");
     }
+    // What stands in place of the pid that an engine writes.
+    fs::write(&path, bytes).expect("the folder is writable");
+    let process = main_process(&path, &ContainerId("no-such-container".into()));
+    assert_eq!(process, None, "this is a process of no container");
+    let _ = fs::remove_file(&path);
 }
 
 pub fn record_seeds() -> Vec<Vec<u8>> {
-    owned(&["podman\n", "podman\n999999999 123\n", "podman\n-5 18446744073709551616\n"])
+    owned(&["podman\n", "podman\n999999999 123\n", "podman\n-5 18446744073709551616\n", "-5\n", "0", "4194304\n"])
 }

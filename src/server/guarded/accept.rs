@@ -20,6 +20,7 @@ use crate::server::modes::Modes;
 use crate::server::plan::{Difference, Version};
 use crate::server::prepare::PreparedUpdate;
 use crate::server::requester::Requester;
+use crate::server::state_store::UPDATE_NUMBER_MAX;
 use crate::server::update::{StateChange, UpdateError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -173,6 +174,13 @@ impl ServerLoop {
     /// others, nor all places.
     fn make_room(&mut self, joined: &[u64], requester: &Requester) -> Result<(), UpdateError> {
         let guarded = &mut self.guarded;
+        if guarded.newest >= UPDATE_NUMBER_MAX {
+            return Err(UpdateError::Other(
+                "no number is left for a further guarded update; remove the key 'updates' from the stored state while the \
+                 server is stopped"
+                    .to_owned(),
+            ));
+        }
         let is_of_workload = requester.agent().is_some();
         let others = |(number, open): &(&u64, &Open)| open.record.is_of_workload && !joined.contains(number);
         if is_of_workload && guarded.open.iter().filter(others).count() >= UPDATES_OPEN_OF_WORKLOADS {
@@ -200,7 +208,7 @@ impl ServerLoop {
 
     /// The update of `requester` that takes the place of these, with all that they judge.
     fn joined(&mut self, joined: &[u64], unit: Unit, requester: &Requester) -> Open {
-        let number = self.guarded.newest + 1;
+        let number = self.guarded.newest + 1; // At most one above the bound, of an update that is not kept.
         let is_withdrawn = unit.is_empty();
         let record = Record {
             number,

@@ -346,9 +346,9 @@ impl ServerLoop {
     /// Goes on with stored updates, each in its phase, after the desired state was taken over as if all were carried out.
     // [impl->swdd~server-keeps-guarded-updates~1]
     pub(in crate::server) fn restore_updates(&mut self, StoredUpdates { newest, list }: StoredUpdates) {
-        // Ours never comes near that; numbers given from now on are new in any case.
+        // Numbers that are given later are new in any case.
         let known = list.iter().map(|stored| stored.number).max().unwrap_or_default();
-        self.guarded.newest = newest.max(known).min(u64::MAX / 2);
+        self.guarded.newest = newest.max(known);
         for StoredUpdate { number, update } in list {
             let record = serde_json::to_value(&*update).and_then(Record::deserialize);
             match record.map(|record| Record { number, ..record }) {
