@@ -64,7 +64,7 @@ impl<C: Clock> AgentManager<C> {
         let checkers = runtime.context.engines.values().map(|engine| engine.watch.clone()).collect();
         Self {
             load_due: runtime.context.clock.now(),
-            logs: LogStreams::new(uplink.clone()),
+            logs: LogStreams::new(uplink.clone(), inbox.clone()),
             usage: UsageRequests::new(uplink.clone(), UsageSampler::new(Path::new("/"), checkers)),
             inbox,
             runtime,
@@ -147,6 +147,7 @@ impl<C: Clock> AgentManager<C> {
         self.report();
         self.runtime.prepare();
         self.report();
+        self.logs.look_again(|instance| self.runtime.log_of(instance));
         if self.connected {
             self.uplink.put_prepared(self.runtime.staging_reports());
         }
@@ -201,6 +202,10 @@ impl<C: Clock> AgentManager<C> {
             SchedulerEvent::Listed { runtime, result } => self.on_listed(&runtime, result),
             SchedulerEvent::LoopDone(name) => self.runtime.loop_done(&name),
             SchedulerEvent::Prepared(report) => self.runtime.prepared(report),
+            SchedulerEvent::NoLog { request_id, instance } => {
+                let (now, why) = (self.runtime.log_of(&instance), self.runtime.why_without_log(&instance));
+                self.logs.found_nothing(&request_id, &instance, now, why);
+            }
             SchedulerEvent::Overview(reply) => _ = reply.try_send(self.overview()), // Nobody waits for it any more.
         }
         self.prepare();
@@ -221,9 +226,7 @@ impl<C: Clock> AgentManager<C> {
             }
             FromServer::Response(_) => {} // `rx:server` has passed it to its workload.
             FromServer::LogsRequest { request_id, request } => {
-                let order = |instance: &InstanceName| (instance.clone(), self.runtime.connector_of(instance));
-                let orders = request.instances.iter().map(order).collect();
-                self.logs.start(&request_id, &request, orders);
+                self.logs.start(&request_id, &request, |instance| self.runtime.log_of(instance));
             }
             FromServer::LogsCancel { request_id } => self.logs.cancel(&request_id),
             FromServer::UsageRequest { number } => self.usage.request(number),

@@ -30,6 +30,13 @@ pub enum SchedulerEvent {
     LoopDone(Name),
     /// How far a control loop has prepared what it is to.
     Prepared(PreparationReport),
+    /// A requested log has nothing to be read from: the engine has no container of the instance.
+    NoLog {
+        /// The full id of the request.
+        request_id: String,
+        /// Whose log is requested.
+        instance: InstanceName,
+    },
     /// The overview for the metrics is wanted there.
     Overview(Sender<Overview>),
 }

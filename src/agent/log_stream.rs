@@ -4,10 +4,15 @@
 //! reads nothing, so a flood waits in the pipe of the engine's program, costs bounded memory and delays no other
 //! stream. Lines that a slow requester does not read in time are dropped and counted by the server.
 //!
+//! A log that is requested before its container was started waits for that, without a thread: its lines are read from the
+//! beginning of the container. It ends with a reason when the container does not come.
+//!
 //! Thread: `log:<number>:<workload>`, one per stream: reads and sends. [`LogStreams`] belongs to `scheduler`.
-//! Owns: the processes of the engine that print the log. Takes: [`LogOrder`], its end when [`LogStreams`] forgets it.
-//! Gives: lines and their end to `uplink` (waits there for room).
+//! Owns: the processes of the engine that print the log. Takes: a request, its end when [`LogStreams`] forgets it.
+//! Gives: lines and their end to `uplink` (waits there for room); to the scheduler, that there is no container (may block
+//! there).
 
+use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkOutbox;
 use crate::limits::{LOG_STOP_MAX, LOG_STREAMS_MAX, LOG_STREAMS_OF_WORKLOAD, STACK_LARGE};
 use crate::model::log_entries;
@@ -18,6 +23,7 @@ use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
 use crate::runtime::log_reader::LogReader;
+use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -28,20 +34,56 @@ use std::time::Duration;
 /// The source of our log lines about requested logs; the requester is not known here.
 const LOG_REQUESTS: &str = "log requests";
 
-/// One instance whose log is wanted, and the engine that has its container; `None` when the workload is not known or has no
-/// engine.
-pub type LogOrder = (InstanceName, Option<Box<dyn RuntimeConnector>>);
+/// Whether the log of an instance can be read.
+pub enum LogAvailability {
+    /// From what this engine has of the instance.
+    Readable {
+        engine: Box<dyn RuntimeConnector>,
+        /// The number of the start that made the container; `None` when this agent has not started it.
+        start: Option<u64>,
+    },
+    /// It is being started for the first time, so its container is about to come.
+    Starting,
+    /// It may be started at any time later; not yet for this reason.
+    Later(String),
+    /// It has no container and will have none, for this reason.
+    Never(String),
+}
 
-/// The streams under way.
+/// The streams under way, and the logs that wait for a container.
 pub struct LogStreams {
     outbox: UplinkOutbox,
+    scheduler: Sender<SchedulerEvent>,
     running: Vec<Running>,
+    waiting: Vec<LogOrder>,
     started: u64,
+}
+
+/// The log of one instance, as it was requested.
+#[derive(Clone)]
+struct LogOrder {
+    /// The full id of the request.
+    request_id: String,
+    instance: InstanceName,
+    wanted: LogsRequest,
+}
+
+impl LogOrder {
+    fn is(&self, request_id: &str, instance: &InstanceName) -> bool {
+        self.request_id == request_id && self.instance == *instance
+    }
+
+    /// Whether it goes on waiting while the instance is started later, if at all.
+    fn waits_for_ever(&self) -> bool {
+        self.wanted.follow == Some(true)
+    }
 }
 
 /// A running stream. It ends when this is dropped.
 struct Running {
-    request_id: String,
+    order: LogOrder,
+    /// As in [`LogAvailability::Readable`].
+    start: Option<u64>,
     stop: EventFd,
     thread: Option<Thread>,
 }
@@ -53,89 +95,129 @@ impl Drop for Running {
 }
 
 impl LogStreams {
-    /// No stream yet. Lines go to `outbox`.
-    pub fn new(outbox: UplinkOutbox) -> Self {
-        Self { outbox, running: Vec::new(), started: 0 }
+    /// No stream yet. Lines go to `outbox`, what has no container to `scheduler`.
+    pub fn new(outbox: UplinkOutbox, scheduler: Sender<SchedulerEvent>) -> Self {
+        Self { outbox, scheduler, running: Vec::new(), waiting: Vec::new(), started: 0 }
     }
 
-    /// Starts to read; a request under the same id is replaced. What cannot be read ends at once, or the requester
-    /// would wait for it for ever.
-    pub fn start(&mut self, request_id: &str, wanted: &LogsRequest, orders: Vec<LogOrder>) {
-        let _source = log_source(LOG_REQUESTS);
-        self.cancel(request_id);
-        self.forget_ended();
-        for (instance, connector) in orders {
-            let Some(connector) = connector else {
-                info!("Could not find workload '{}'", excerpt(&instance.workload));
-                self.refuse(request_id, instance, None);
-                continue;
-            };
-            if let Some(text) = self.too_many(request_id) {
-                self.refuse(request_id, instance, Some(text));
-                continue;
-            }
-            if let Err(error) = self.start_one(request_id, wanted.clone(), instance.clone(), connector) {
-                warn!("Did not get log fetcher for '{}': {error}", instance.workload);
-                self.refuse(request_id, instance, Some(format!("[no log: {error}]")));
-            }
-        }
-    }
-
-    /// Why no further stream of this request can start, if so.
-    fn too_many(&self, request_id: &str) -> Option<String> {
-        if self.running.len() >= LOG_STREAMS_MAX {
-            return Some(format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]"));
-        }
-        let workload = requesting_workload(request_id)?;
-        let own = self.running.iter().filter(|one| requesting_workload(&one.request_id) == Some(workload));
-        let full = own.count() >= LOG_STREAMS_OF_WORKLOAD;
-        full.then(|| {
-            format!("[no log: this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment]")
-        })
-    }
-
-    fn start_one(
+    /// Starts to read, or to wait for containers; a request under the same id is replaced. What cannot be read ends at
+    /// once, or the requester would wait for it for ever.
+    pub fn start(
         &mut self,
         request_id: &str,
-        wanted: LogsRequest,
-        instance: InstanceName,
-        connector: Box<dyn RuntimeConnector>,
-    ) -> io::Result<()> {
+        wanted: &LogsRequest,
+        availability: impl Fn(&InstanceName) -> LogAvailability,
+    ) {
+        self.cancel(request_id);
+        self.forget_ended();
+        for instance in &wanted.instances {
+            let available = availability(instance);
+            let (request_id, instance) = (request_id.to_owned(), instance.clone());
+            // Those of the others are of no use to this one.
+            let wanted = LogsRequest { instances: Vec::new(), ..wanted.clone() };
+            self.take(LogOrder { request_id, instance, wanted }, available);
+        }
+    }
+
+    /// Starts to read what waited for a container that has come, and ends what waits for one that will not come.
+    pub fn look_again(&mut self, availability: impl Fn(&InstanceName) -> LogAvailability) {
+        for order in std::mem::take(&mut self.waiting) {
+            let available = availability(&order.instance);
+            self.take(order, available);
+        }
+    }
+
+    /// A stream has found no container. One that was started since is read, and one that is being started is waited for;
+    /// otherwise the log ends for the reason `why`.
+    pub fn found_nothing(
+        &mut self,
+        request_id: &str,
+        instance: &InstanceName,
+        available: LogAvailability,
+        why: String,
+    ) {
+        let Some(index) = self.running.iter().position(|one| one.order.is(request_id, instance)) else { return };
+        let ended = self.running.remove(index);
+        match &available {
+            LogAvailability::Readable { start, .. } if *start == ended.start => self.refuse(&ended.order, &why),
+            _ => self.take(ended.order.clone(), available),
+        }
+    }
+
+    fn take(&mut self, order: LogOrder, available: LogAvailability) {
+        let _source = log_source(LOG_REQUESTS);
+        let why = match available {
+            LogAvailability::Never(why) => why,
+            LogAvailability::Later(why) if !order.waits_for_ever() => why,
+            LogAvailability::Starting | LogAvailability::Later(_) => match self.too_many(&order.request_id) {
+                Some(why) => why,
+                None => return self.waiting.push(order),
+            },
+            LogAvailability::Readable { engine, start } => match self.too_many(&order.request_id) {
+                Some(why) => why,
+                None => match self.start_one(order.clone(), engine, start) {
+                    Ok(()) => return,
+                    Err(error) => error.to_string(),
+                },
+            },
+        };
+        info!("Did not get log fetcher for '{}': {}", excerpt(&order.instance.workload), excerpt(&why));
+        self.refuse(&order, &why);
+    }
+
+    /// Why no further log of this request can be read or waited for, if so.
+    fn too_many(&self, request_id: &str) -> Option<String> {
+        let running = self.running.iter().map(|one| &one.order);
+        let open: Vec<&LogOrder> = running.chain(&self.waiting).collect();
+        if open.len() >= LOG_STREAMS_MAX {
+            return Some(format!("this agent reads {LOG_STREAMS_MAX} others at the moment"));
+        }
+        let workload = requesting_workload(request_id)?;
+        let own = open.iter().filter(|one| requesting_workload(&one.request_id) == Some(workload));
+        if own.count() < LOG_STREAMS_OF_WORKLOAD {
+            return None;
+        }
+        Some(format!("this agent reads {LOG_STREAMS_OF_WORKLOAD} others for this workload at the moment"))
+    }
+
+    fn start_one(&mut self, order: LogOrder, engine: Box<dyn RuntimeConnector>, start: Option<u64>) -> io::Result<()> {
         self.started += 1;
         let (stop, room) = (EventFd::new()?, EventFd::new()?);
-        let name = format!("log:{}:{}", self.started, instance.workload);
+        let name = format!("log:{}:{}", self.started, order.instance.workload);
         let stream = LogStream {
-            request_id: request_id.to_owned(),
-            instance,
-            wanted,
+            order: order.clone(),
             outbox: self.outbox.clone(),
+            scheduler: self.scheduler.clone(),
             stop: stop.clone(),
             room,
             sending: false,
             waiting: VecDeque::new(),
         };
-        let thread = threads::spawn(name, STACK_LARGE, move || stream.run(connector))?;
-        self.running.push(Running { request_id: request_id.to_owned(), stop, thread: Some(thread) });
+        let thread = threads::spawn(name, STACK_LARGE, move || stream.run(engine))?;
+        self.running.push(Running { order, start, stop, thread: Some(thread) });
         Ok(())
     }
 
-    fn refuse(&self, request_id: &str, instance: InstanceName, why: Option<String>) {
-        let lines = why.map(|message| vec![LogEntry { instance: instance.clone(), message }]);
-        let lines = lines.map(|entries| ToServer::LogEntries { request_id: request_id.to_owned(), entries });
-        let stop = ToServer::LogsStop { request_id: request_id.to_owned(), instance };
-        for message in lines.into_iter().chain([stop]) {
+    /// Ends a log that cannot be read, with the reason.
+    fn refuse(&self, LogOrder { request_id, instance, .. }: &LogOrder, why: &str) {
+        let entries = vec![log_entries::no_log(instance.clone(), why)];
+        let reason = ToServer::LogEntries { request_id: request_id.clone(), entries };
+        let stop = ToServer::LogsStop { request_id: request_id.clone(), instance: instance.clone() };
+        for message in [reason, stop] {
             let _ = self.outbox.put_message(message, None); // Refused only when there is no server that could read it.
         }
     }
 
-    /// Ends the streams of a request; an unknown one is no error.
+    /// Ends what a request has open; an unknown one is no error.
     pub fn cancel(&mut self, request_id: &str) {
-        self.running.retain(|one| one.request_id != request_id);
+        self.running.retain(|one| one.order.request_id != request_id);
+        self.waiting.retain(|one| one.request_id != request_id);
     }
 
-    /// Ends all streams: whoever wanted them is gone.
+    /// Ends everything: whoever wanted it is gone.
     pub fn cancel_all(&mut self) {
         self.running.clear();
+        self.waiting.clear();
     }
 
     /// Forgets the streams that have ended by themselves.
@@ -165,11 +247,9 @@ fn requesting_workload(request_id: &str) -> Option<(&str, &str)> {
 
 /// One log on its way.
 struct LogStream {
-    /// The full id of the request.
-    request_id: String,
-    instance: InstanceName,
-    wanted: LogsRequest,
+    order: LogOrder,
     outbox: UplinkOutbox,
+    scheduler: Sender<SchedulerEvent>,
     /// Readable when the log is not wanted any more.
     stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
@@ -190,7 +270,12 @@ impl LogStream {
     }
 
     fn send_all(&mut self, connector: Box<dyn RuntimeConnector>) -> Result<(), Stopped> {
-        let mut readers = self.open(connector);
+        let Some(mut readers) = self.open(connector) else {
+            let LogOrder { request_id, instance, .. } = self.order.clone();
+            let event = SchedulerEvent::NoLog { request_id, instance };
+            let _ = self.scheduler.send(event); // Gone only when the agent ends.
+            return Ok(());
+        };
         while !readers.is_empty() {
             self.send()?;
             self.until_sent()?;
@@ -198,49 +283,63 @@ impl LogStream {
             self.wait_for(readers.iter().flat_map(|reader| reader.child.descriptors()), limit)?;
             let mut lines = Vec::new();
             readers.retain_mut(|reader| !reader.read(&mut lines));
-            self.queue(lines);
+            self.queue_lines(lines);
         }
-        let (request_id, instance) = (self.request_id.clone(), self.instance.clone());
+        let LogOrder { request_id, instance, .. } = self.order.clone();
         self.waiting.push_back(ToServer::LogsStop { request_id, instance });
         self.send()
     }
 
-    /// Starts the calls that print the log. What goes wrong becomes its lines.
-    fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Vec<LogReader> {
-        let calls = match connector.log_calls(&self.instance, &self.wanted) {
+    /// Starts the calls that print the log; `None` when there is no container. Why something cannot be read is sent in
+    /// place of its lines.
+    fn open(&mut self, mut connector: Box<dyn RuntimeConnector>) -> Option<Vec<LogReader>> {
+        let LogOrder { instance, wanted, .. } = &self.order;
+        let calls = match connector.log_calls(instance, wanted) {
             Ok(calls) => calls,
             Err(error) => {
-                warn!("Did not get log fetcher for '{}': {error}", self.instance.workload);
-                self.queue(vec![format!("[no log: {error}]")]);
-                return Vec::new();
+                self.queue_reason(&error.to_string());
+                return Some(Vec::new());
             }
         };
         if calls.is_empty() {
-            info!("Did not get log fetcher for '{}': it has no container", self.instance.workload);
+            return None;
         }
         let mut readers = Vec::new();
         for call in calls {
             let program = call.program.clone();
             match call.start() {
                 Ok(reader) => readers.push(reader),
-                Err(error) => self.queue(vec![format!("[no log: cannot start '{program}': {error}]")]),
+                Err(error) => self.queue_reason(&format!("cannot start '{program}': {error}")),
             }
         }
-        readers
+        Some(readers)
     }
 
-    /// Puts lines behind what waits, in messages that every peer takes.
-    fn queue(&mut self, lines: Vec<String>) {
-        let mut entries = lines.into_iter().map(|message| LogEntry { instance: self.instance.clone(), message });
+    /// Puts a reason in place of lines behind what waits.
+    fn queue_reason(&mut self, why: &str) {
+        let instance = self.order.instance.clone();
+        warn!("Did not get log fetcher for '{}': {why}", instance.workload);
+        self.queue(vec![log_entries::no_log(instance, why)]);
+    }
+
+    fn queue_lines(&mut self, lines: Vec<String>) {
+        let instance = &self.order.instance;
+        self.queue(lines.into_iter().map(|message| LogEntry::line(instance.clone(), message)).collect());
+    }
+
+    /// Puts entries behind what waits, in messages that every peer takes.
+    fn queue(&mut self, entries: Vec<LogEntry>) {
+        let mut entries = entries.into_iter();
         loop {
             // Lines read before they are sent. Empty lines cost far more in memory and on the wire than in the pipe.
             let some: Vec<LogEntry> = entries.by_ref().take(4096).collect();
             if some.is_empty() {
                 return;
             }
-            let request_id = &self.request_id;
-            let message = |entries| ToServer::LogEntries { request_id: request_id.clone(), entries };
-            self.waiting.extend(log_entries::split(some).into_iter().map(message));
+            for entries in log_entries::split(some) {
+                let request_id = self.order.request_id.clone();
+                self.waiting.push_back(ToServer::LogEntries { request_id, entries });
+            }
         }
     }
 

@@ -8,9 +8,10 @@
 use super::conditions::{Gate, NodeFacts};
 use super::control_interface;
 use super::events::PreparationReport;
+use super::log_stream::LogAvailability;
 use super::probes::short_info;
-use super::wish_slot::{Preparation, Wish, WishSender, wish_slot};
-use super::workload_control_loop::{Connector, Held, LoopContext, WorkloadControlLoop};
+use super::wish_slot::{Preparation, StartProgress, Wish, WishSender, wish_slot};
+use super::workload_control_loop::{Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
@@ -571,15 +572,67 @@ impl<C: Clock> RuntimeManager<C> {
         self.object(&instance.workload)
     }
 
-    /// A connector to the engine that has the containers of a workload; `None` when no such workload was ordered or
-    /// its runtime is not known.
-    pub fn connector_of(&self, instance: &InstanceName) -> Option<Connector> {
-        let object = self.records.get(&instance.workload)?.object.as_ref()?;
-        let is_waiting = self.store.get(instance)?.phase == Phase::PendingWaitingToStart;
-        if is_waiting && object.start_again_for.is_none() {
-            return None; // What it may have was never started.
+    /// Whether the log of an instance can be read, now or when it is started.
+    pub fn log_of(&self, instance: &InstanceName) -> LogAvailability {
+        let InstanceName { workload, agent, .. } = instance;
+        let unknown = || LogAvailability::Never(format!("workload '{workload}' is not on agent '{agent}'"));
+        let Some(record) = self.records.get(workload) else { return unknown() };
+        let object = record.object.as_ref();
+        let progress = object.map(|object| object.wishes.start_of(instance)).unwrap_or_default();
+        if let (StartProgress::Started(number), Some(object)) = (progress, object) {
+            return self.readable(object, Some(number), instance);
         }
-        self.context.connector(&object.runtime)
+        let is_wanted = record.wanted.as_ref().is_some_and(|wanted| wanted.instance == *instance);
+        let state = self.store.get(instance);
+        match state.map(|state| state.phase) {
+            // A container of an earlier agent is taken over, or the start was ordered.
+            None | Some(Phase::PendingInitial | Phase::PendingStarting) if is_wanted => match progress {
+                StartProgress::Failed => LogAvailability::Later(self.why_without_log(instance)),
+                StartProgress::UnderWay | StartProgress::Started(_) => LogAvailability::Starting,
+            },
+            // Its start was cancelled.
+            Some(Phase::PendingInitial | Phase::PendingStarting) => {
+                LogAvailability::Never(format!("workload '{workload}' is deleted or replaced"))
+            }
+            None | Some(Phase::Removed) => unknown(),
+            Some(Phase::PendingWaitingToStart) => match object {
+                Some(object) if object.start_again_for.is_some() => self.readable(object, None, instance),
+                // What it may have was never started.
+                _ => LogAvailability::Later(self.why_without_log(instance)),
+            },
+            Some(
+                Phase::AgentDisconnected
+                | Phase::NotScheduled
+                | Phase::PendingStartingFailed
+                | Phase::Running
+                | Phase::Stopping
+                | Phase::StoppingWaitingToStop
+                | Phase::StoppingRequestedAtRuntime
+                | Phase::StoppingDeleteFailed
+                | Phase::Succeeded
+                | Phase::FailedExecFailed
+                | Phase::FailedUnknown
+                | Phase::FailedLost,
+            ) => match object {
+                Some(object) => self.readable(object, None, instance),
+                None => LogAvailability::Never(self.why_without_log(instance)),
+            },
+        }
+    }
+
+    fn readable(&self, object: &WorkloadObject, start: Option<u64>, instance: &InstanceName) -> LogAvailability {
+        match self.context.connector(&object.runtime) {
+            Some(engine) => LogAvailability::Readable { engine, start },
+            None => LogAvailability::Never(self.why_without_log(instance)),
+        }
+    }
+
+    /// Why an instance without a container has none.
+    pub fn why_without_log(&self, instance: &InstanceName) -> String {
+        match self.store.get(instance) {
+            Some(state) => format!("it has no container, it is {state}"),
+            None => "it has no container".to_owned(),
+        }
     }
 
     // [impl->swdd~agent-uses-specified-runtime~1]

@@ -59,6 +59,24 @@ impl Wish {
     }
 }
 
+/// How far the newest start of an instance is, which decides whether its log can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartProgress {
+    /// No try has ended yet.
+    #[default]
+    UnderWay,
+    /// The last try failed. There may be further ones.
+    Failed,
+    /// The container was started. Starts of one control loop have numbers.
+    Started(u64),
+}
+
+/// The progress of one instance; every other instance has none.
+struct StartNote {
+    instance: InstanceName,
+    progress: StartProgress,
+}
+
 /// What a control loop takes from its slot.
 pub enum SlotEvent {
     /// There is a newer wish, which stays in the slot until [`WishSlot::take`].
@@ -118,6 +136,10 @@ struct Slot {
     abandoned: bool,
     /// Of the start that is under way.
     cancel: Option<EventFd>,
+    /// What the control loop noted last about starts.
+    start: Option<StartNote>,
+    /// Starts until now.
+    starts: u64,
 }
 
 /// Makes a slot without a wish.
@@ -228,6 +250,15 @@ impl WishSender {
         slot.wants(instance) || slot.held.contains(instance)
     }
 
+    /// How far the start of this instance is.
+    pub fn start_of(&self, instance: &InstanceName) -> StartProgress {
+        let slot = self.shared.slot.lock();
+        match &slot.start {
+            Some(note) if note.instance == *instance => note.progress,
+            _ => StartProgress::UnderWay,
+        }
+    }
+
     /// Whether the control loop has nothing and nothing to do, so that this may be dropped.
     pub fn is_done(&self) -> bool {
         self.shared.slot.lock().is_done
@@ -316,6 +347,25 @@ impl WishSlot {
     /// Whether the control loop has to report the end of this instance.
     pub fn holds(&self, instance: &InstanceName) -> bool {
         self.shared.slot.lock().held.contains(instance)
+    }
+
+    /// Notes that the container of this instance was started.
+    pub fn note_started(&self, instance: &InstanceName) {
+        let mut slot = self.shared.slot.lock();
+        slot.starts += 1;
+        let progress = StartProgress::Started(slot.starts);
+        slot.start = Some(StartNote { instance: instance.clone(), progress });
+    }
+
+    /// Notes that a try to start this instance failed.
+    pub fn note_start_failed(&self, instance: &InstanceName) {
+        let note = StartNote { instance: instance.clone(), progress: StartProgress::Failed };
+        self.shared.slot.lock().start = Some(note);
+    }
+
+    /// Notes that no container is started any more: it goes, or another start begins.
+    pub fn note_not_started(&self) {
+        self.shared.slot.lock().start = None;
     }
 
     /// Whether there is a wish that was not taken.

@@ -374,6 +374,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     fn take(&mut self, added: AddedWorkload) {
         // An older container of the same instance may have gone since the wish was taken.
         self.slot.hold(&added.instance);
+        self.slot.note_not_started();
         self.next.iter_mut().for_each(|next| next.is_started = next.added == added);
         self.runtime = added.workload.runtime.clone();
         (self.instance, self.wanted) = (added.instance, Some(added.workload));

@@ -1,17 +1,22 @@
 //! `ank logs`: the output of workloads.
 //!
-//! Thread: `main`. Owns: which instances still send lines. A workload without a container would never end, so there is
-//! a warning with the cause in place of its lines, and another exit code.
+//! Thread: `main`. Owns: which instances still send lines. For a workload that has no container and is not about to get one
+//! there is a warning with the cause in place of its lines, and another exit code.
 
 use super::args::LogsArguments;
 use super::error::{CliError, ExitCode, Result};
-use super::output::Output;
+use super::output::{Output, one_line};
 use super::rows::{self, Row};
 use super::session::{Incoming, ServerLink};
-use crate::model::execution_state::Phase;
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest};
 use crate::model::names::InstanceName;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// After so long without lines of a workload that is being started it is said what it waits for.
+const EXPLAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Prints the logs of the workloads that `arguments` name until all of them ended.
 pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut Output) -> Result<ExitCode> {
@@ -23,75 +28,122 @@ pub fn print(arguments: &LogsArguments, link: &mut dyn ServerLink, output: &mut 
     let rows = rows::rows(&state);
     CliError::check_workloads(&arguments.names, rows.keys().map(|instance| &*instance.workload))?;
     let mut missing = false;
-    let mut instances = Vec::new();
-    for (instance, row) in
-        rows.iter().filter(|(instance, _)| arguments.names.iter().any(|name| **name == *instance.workload))
-    {
-        if !is_without_container(row) {
-            instances.push(instance.clone());
+    let mut open = BTreeMap::new();
+    for (instance, row) in rows {
+        if !arguments.names.iter().any(|name| **name == *instance.workload) {
             continue;
         }
-        missing = true;
-        let InstanceName { workload, agent, .. } = instance;
-        let place = if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") };
-        let info = if row.info.is_empty() { String::new() } else { format!(": {}", row.info) };
-        output.warn(format_args!("no logs of workload '{workload}'{place}: it is {}{info}", row.state));
+        match begin(&row) {
+            Some(progress) => _ = open.insert(instance, progress),
+            None => {
+                missing = true;
+                warn_of_missing(&instance, &format!("it is {}", shown(&row)), output);
+            }
+        }
     }
-    if !instances.is_empty() {
-        missing |= follow(arguments, instances, link, output)?;
+    if !open.is_empty() {
+        missing |= follow(arguments, open, link, output)?;
     }
     Ok(if missing { ExitCode::Failed } else { ExitCode::Success })
 }
 
-/// Whether an instance in this state has no container whose logs could be read.
-fn is_without_container(row: &Row) -> bool {
-    let is_one = |phase: Phase| {
-        phase.is_pending() || matches!(phase, Phase::NotScheduled | Phase::AgentDisconnected | Phase::FailedLost)
-    };
-    row.phase.is_some_and(is_one)
+/// How far the log of an instance is.
+enum Progress {
+    /// The container of the instance is about to come; what its state is meanwhile.
+    Awaited(String),
+    /// There is a container, as far as is known.
+    Begun,
 }
 
-/// Prints lines until all instances ended. Returns whether one ended because its agent was disconnected.
+/// How the log of an instance in this state begins; `None` when it has no container and is not about to get one.
+fn begin(row: &Row) -> Option<Progress> {
+    let Some(phase) = row.phase else { return Some(Progress::Begun) };
+    match phase {
+        Phase::PendingInitial | Phase::PendingStarting => Some(Progress::Awaited(shown(row))),
+        Phase::PendingWaitingToStart
+        | Phase::PendingStartingFailed
+        | Phase::NotScheduled
+        | Phase::AgentDisconnected
+        | Phase::FailedLost
+        | Phase::Removed => None,
+        Phase::Running
+        | Phase::Stopping
+        | Phase::StoppingWaitingToStop
+        | Phase::StoppingRequestedAtRuntime
+        | Phase::StoppingDeleteFailed
+        | Phase::Succeeded
+        | Phase::FailedExecFailed
+        | Phase::FailedUnknown => Some(Progress::Begun),
+    }
+}
+
+fn shown(row: &Row) -> String {
+    if row.info.is_empty() { row.state.clone() } else { format!("{}: {}", row.state, row.info) }
+}
+
+fn place(agent: &str) -> String {
+    if agent.is_empty() { String::new() } else { format!(" on agent '{agent}'") }
+}
+
+fn warn_of_missing(InstanceName { workload, agent, .. }: &InstanceName, why: &str, output: &mut Output) {
+    output.warn(format_args!("no logs of workload '{workload}'{}: {why}", place(agent)));
+}
+
+/// Prints lines until all instances ended. Returns whether one had none for a reason, or its agent was disconnected.
 fn follow(
     arguments: &LogsArguments,
-    instances: Vec<InstanceName>,
+    mut open: BTreeMap<InstanceName, Progress>,
     link: &mut dyn ServerLink,
     output: &mut Output,
 ) -> Result<bool> {
-    let many = instances.len() > 1;
+    let many = open.len() > 1;
     let request = LogsRequest {
-        instances: instances.clone(),
+        instances: open.keys().cloned().collect(),
         follow: arguments.follow.then_some(true),
         tail: (arguments.tail >= 0).then_some(arguments.tail),
         since: arguments.since.clone(),
         until: arguments.until.clone(),
     };
     let accepted = link.request_logs(request)?;
-    if let Some(refused) = instances.iter().find(|instance| !accepted.contains(instance)) {
+    if let Some(refused) = open.keys().find(|instance| !accepted.contains(instance)) {
         link.cancel_logs();
         let text = format!("Workload '{}' is not accepted by the server to receive logs from.", refused.workload);
         return Err(CliError::input(text, "it may have ended in the meantime; see 'ank get workloads'"));
     }
-    let mut open: BTreeSet<InstanceName> = instances.into_iter().collect();
     let mut lost = false;
+    let is_awaited = |progress: &Progress| matches!(progress, Progress::Awaited(_));
+    let mut explain_at = open.values().any(is_awaited).then(|| link.now() + EXPLAIN_AFTER);
     while !open.is_empty() {
-        match link.next(None) {
-            Ok(Some(Incoming::Lines(entries))) => output.lines_of_workloads(&lines(arguments, many, &entries))?,
-            Ok(Some(Incoming::Stopped(instance))) => {
-                open.remove(&instance);
+        match link.next(explain_at) {
+            Ok(Some(Incoming::Lines(entries))) => {
+                let (reasons, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.is_reason);
+                for entry in reasons.iter().filter(|entry| open.contains_key(&entry.instance)) {
+                    lost = true;
+                    warn_of_missing(&entry.instance, log_entries::reason(entry), output);
+                }
+                for entry in &entries {
+                    if let Some(progress) = open.get_mut(&entry.instance) {
+                        *progress = Progress::Begun;
+                    }
+                }
+                output.lines_of_workloads(&lines(arguments, many, &entries))?;
             }
+            Ok(Some(Incoming::Stopped(instance))) => _ = open.remove(&instance),
             Ok(Some(Incoming::States(states))) => {
-                // The server sends no end of these logs.
-                let gone = states.iter().filter(|state| state.state.phase == Phase::AgentDisconnected);
-                for instance in gone.map(|state| &state.instance) {
-                    if open.remove(instance) {
-                        lost = true;
-                        let InstanceName { workload, agent, .. } = instance;
-                        output.warn(format_args!("logs of workload '{workload}' end: agent '{agent}' is disconnected"));
+                for WorkloadState { instance, state } in &states {
+                    lost |= take_state(instance, state, &mut open, output);
+                }
+            }
+            Ok(Some(Incoming::Event(..))) => {}
+            Ok(None) => {
+                explain_at = None;
+                for (InstanceName { workload, agent, .. }, progress) in &open {
+                    if let Progress::Awaited(state) = progress {
+                        let place = place(agent);
+                        output.warn(format_args!("no logs of workload '{workload}'{place} yet: it is {state}"));
                     }
                 }
             }
-            Ok(_) => {}
             Err(error) => {
                 link.cancel_logs();
                 return Err(error);
@@ -101,9 +153,30 @@ fn follow(
     Ok(lost)
 }
 
+/// Notes the state of an instance. Returns whether its log ends: the server sends no end when the agent is gone.
+fn take_state(
+    instance: &InstanceName,
+    state: &ExecutionState,
+    open: &mut BTreeMap<InstanceName, Progress>,
+    output: &mut Output,
+) -> bool {
+    if state.phase != Phase::AgentDisconnected {
+        if let Some(Progress::Awaited(shown)) = open.get_mut(instance) {
+            *shown = one_line(&state.to_string());
+        }
+        return false;
+    }
+    if open.remove(instance).is_none() {
+        return false;
+    }
+    let InstanceName { workload, agent, .. } = instance;
+    output.warn(format_args!("logs of workload '{workload}' end: agent '{agent}' is disconnected"));
+    true
+}
+
 /// The lines, each after what it begins with; of `many` instances the name of the workload.
 fn lines(arguments: &LogsArguments, many: bool, entries: &[LogEntry]) -> String {
-    let line = |LogEntry { instance: InstanceName { workload, agent, .. }, message }: &LogEntry| match arguments {
+    let line = |LogEntry { instance: InstanceName { workload, agent, .. }, message, .. }: &LogEntry| match arguments {
         LogsArguments { agent_names: true, .. } => format!("{agent}/{workload} {message}\n"),
         LogsArguments { names_before_lines, .. } if *names_before_lines || many => format!("{workload} {message}\n"),
         _ => format!("{message}\n"),

@@ -12,7 +12,7 @@ const CUT: &str = " [truncated]";
 const CUT_NOTE: &str = "The previous message was truncated due to exceeding the maximum 2 MB size.";
 
 fn names_bytes(entry: &LogEntry) -> usize {
-    // Bytes of an entry besides its texts; more than the tags and lengths of its six fields take.
+    // Bytes of an entry besides its texts; more than the tags and lengths of its seven fields take.
     entry.instance.bytes() + 48
 }
 
@@ -46,16 +46,30 @@ pub fn split(entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
         entry.message.truncate(entry.message.floor_char_boundary(end));
         entry.message.push_str(CUT);
         put(entry);
-        put(LogEntry { instance, message: CUT_NOTE.to_owned() });
+        put(LogEntry::line(instance, CUT_NOTE));
     }
     messages
+}
+
+/// Begins the reason why there are no lines, for programs that show it as a line.
+const NO_LOG: &str = "[no log: ";
+
+/// The reason why there is no log of `instance`, in place of its lines.
+pub fn no_log(instance: InstanceName, why: &str) -> LogEntry {
+    LogEntry { instance, message: format!("{NO_LOG}{why}]"), is_reason: true }
+}
+
+/// The reason in an entry that holds one, as it was given to [`no_log`].
+pub fn reason(entry: &LogEntry) -> &str {
+    let inner = entry.message.strip_prefix(NO_LOG).and_then(|text| text.strip_suffix(']'));
+    inner.unwrap_or(&entry.message)
 }
 
 /// A line in place of `lines` lines of `instance` that were dropped, because their receiver did not read as fast as they
 /// came.
 pub fn dropped(instance: InstanceName, lines: u64) -> LogEntry {
     let plural = if lines == 1 { "" } else { "s" };
-    LogEntry { instance, message: format!("[{lines} line{plural} not shown: they came faster than they were read]") }
+    LogEntry::line(instance, format!("[{lines} line{plural} not shown: they came faster than they were read]"))
 }
 
 #[cfg(test)]
@@ -63,7 +77,7 @@ mod tests {
     use super::*;
 
     fn entry(message: &str) -> LogEntry {
-        LogEntry { instance: InstanceName::with_id("w", "id", "A"), message: message.to_owned() }
+        LogEntry::line(InstanceName::with_id("w", "id", "A"), message)
     }
 
     #[test]

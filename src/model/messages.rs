@@ -370,4 +370,13 @@ pub struct LogEntry {
     pub instance: InstanceName,
     /// The line without its end.
     pub message: String,
+    /// Nobody wrote it: it says why there are no lines.
+    pub is_reason: bool,
+}
+
+impl LogEntry {
+    /// A line that `instance` wrote.
+    pub fn line(instance: InstanceName, message: impl Into<String>) -> Self {
+        Self { instance, message: message.into(), is_reason: false }
+    }
 }

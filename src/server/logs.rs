@@ -52,7 +52,24 @@ impl ServerLoop {
             self.peers.send_to_agent(&agent, FromServer::LogsRequest { request_id: key.full_id(), request });
         }
         self.peers.respond(key, ResponseContent::LogsAccepted(instances));
-        for instance in away.into_values().flatten() {
+        for (agent, instances) in away {
+            let why = match self.peers.of_agent(&agent) {
+                _ if agent.is_empty() => "it has no agent".to_owned(),
+                None => format!("agent '{agent}' is not connected"),
+                Some(_) => format!("agent '{agent}' has too many messages waiting for it, try again later"),
+            };
+            self.stop_logs(key, instances, &why);
+        }
+    }
+
+    /// Ends the logs of these instances, of which no further lines can come for the reason `why`.
+    fn stop_logs(&mut self, key: &RequestKey, instances: impl IntoIterator<Item = InstanceName>, why: &str) {
+        let instances: Vec<InstanceName> = instances.into_iter().collect();
+        let reasons = instances.iter().map(|instance| log_entries::no_log(instance.clone(), why)).collect();
+        for entries in log_entries::split(reasons) {
+            self.peers.respond(key, ResponseContent::LogEntries(entries));
+        }
+        for instance in instances {
             self.peers.respond(key, ResponseContent::LogsStop(instance));
         }
     }
@@ -114,9 +131,7 @@ impl ServerLoop {
             if providers.is_empty() {
                 self.lasting.remove(Kind::Logs, &key);
             }
-            for instance in missing {
-                self.peers.respond(&key, ResponseContent::LogsStop(instance));
-            }
+            self.stop_logs(&key, missing, &format!("agent '{name}' is not connected any more"));
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Rule {
     times: Option<u64>,
     delay: Duration,
     hang: bool,
+    /// Waits until the test releases this name.
+    hold: Option<String>,
     /// Replaces the image's behaviour of a `run`.
     pub behave: Option<String>,
     pub exit: Option<i32>,
@@ -46,6 +48,7 @@ impl Rule {
             times: value["times"].as_u64(),
             delay: Duration::from_millis(number("delay_ms")),
             hang: yes("hang"),
+            hold: text("hold"),
             behave: text("behave"),
             exit: value["exit"].as_i64().and_then(|code| i32::try_from(code).ok()),
             stdout: text("stdout"),
@@ -112,11 +115,15 @@ impl Script {
     }
 }
 
-/// Waits for the rule's delay, and for ever (at most `LIFETIME_MAX`) when it hangs.
+/// Waits for the rule's delay, until what it holds is released, and for ever (at most `LIFETIME_MAX`) when it hangs.
 pub fn wait_as_told(store: &Store, rule: &Rule) {
     let begin = Instant::now();
-    let limit = if rule.hang { LIFETIME_MAX } else { rule.delay };
-    while begin.elapsed() < limit && !store.is_gone() {
+    let is_held = || rule.hold.as_ref().is_some_and(|name| !store.path("released").join(name).exists());
+    let waits = || match begin.elapsed() {
+        elapsed if elapsed >= LIFETIME_MAX => false,
+        elapsed => rule.hang || elapsed < rule.delay || is_held(),
+    };
+    while waits() && !store.is_gone() {
         pause();
     }
 }

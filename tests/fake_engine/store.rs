@@ -166,7 +166,7 @@ impl Container {
 
 impl Store {
     pub fn new(dir: PathBuf) -> Self {
-        for folder in ["containers", "logs", "finish", "pods", "volumes"] {
+        for folder in ["containers", "logs", "finish", "pods", "volumes", "released"] {
             // Only below an existing folder: a removed one is the sign to end.
             if dir.is_dir() {
                 let _ = fs::create_dir(dir.join(folder));

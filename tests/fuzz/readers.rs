@@ -342,7 +342,7 @@ pub fn logs(bytes: &[u8]) {
     let text = String::from_utf8_lossy(rest);
     let expected: Vec<&str> = text.split_terminator('\n').collect();
     assert_eq!(lines, expected, "other lines than were written");
-    let entries = |message: String| LogEntry { instance: instance(), message };
+    let entries = |message: String| LogEntry::line(instance(), message);
     let messages = log_entries::split(lines.into_iter().map(entries).collect());
     assert!(
         messages

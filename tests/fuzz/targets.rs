@@ -441,7 +441,7 @@ fn message_seeds() -> Vec<Vec<u8>> {
             0,
             ToServer::LogEntries {
                 request_id: "1@l".to_owned(), // Of the stream with this number.
-                entries: vec![LogEntry { instance: instance("web"), message: "line".to_owned() }],
+                entries: vec![LogEntry::line(instance("web"), "line")],
             },
         ),
         (0, ToServer::LogsStop { request_id: "l".to_owned(), instance: instance("web") }),

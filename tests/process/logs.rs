@@ -3,6 +3,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::log_client::everything;
+use crate::support::manifest::Workload;
 use crate::support::process::{has_zombies, is_alive, memory_peak_kib, thread_names};
 use crate::support::{Cluster, LIMIT, LogClient, Recorder, manifest, wait_until, workload};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
@@ -73,6 +74,61 @@ fn a_followed_log_goes_on_until_its_container_ends_and_others_until_they_are_can
     assert!(cluster.engine.hanging_calls_of("logs").is_empty());
 }
 
+/// A cluster whose engine holds the start of the workload `job` until `start` is released. It fails then if it `fails`.
+fn cluster_with_held_start(job: Workload, fails: bool) -> (Cluster, InstanceName) {
+    let cluster = Cluster::start(&["agent_A"]);
+    let mut rule = json!({ "command": "run", "workload": "job", "hold": "start" });
+    if fails {
+        rule["exit"] = json!(125);
+        rule["stderr"] = json!("Error: no disk");
+    }
+    cluster.engine.script(&json!([rule]));
+    let recorder = Recorder::start(&cluster);
+    cluster.apply(&manifest(&[job]));
+    cluster.wait_for_state("job", "Pending(Starting)");
+    let instance = recorder.instance("job");
+    (cluster, instance)
+}
+
+#[test]
+fn a_log_requested_during_the_start_has_all_lines() {
+    let job = workload("job", "exit0").config("commandArgs: ['one\n\n      two']");
+    let (cluster, instance) = cluster_with_held_start(job, false);
+    let mut clients = [LogClient::new(&cluster), LogClient::new(&cluster)];
+    for (client, request) in clients.iter_mut().zip([everything(&instance), follow(&instance)]) {
+        client.request("early", request);
+        assert_eq!(client.accepted("early"), std::slice::from_ref(&instance));
+    }
+    let mut ank = cluster.start_ank(&["logs", "job"]);
+    cluster.engine.release("start");
+    for client in &mut clients {
+        assert_eq!(client.lines_until_stop("early", &instance), ["one", "two"]);
+    }
+    let ended = ank.wait(LIMIT).expect("it ends with the log");
+    assert_eq!((ended.code(), ank.stdout().as_str()), (Some(0), "one\ntwo\n"));
+}
+
+#[test]
+fn a_log_that_waits_for_a_start_ends_with_a_reason() {
+    let removed: fn(&mut Cluster) = |cluster| cluster.delete("job");
+    let fails: fn(&mut Cluster) = |cluster| cluster.engine.release("start");
+    let agent_ends: fn(&mut Cluster) = |cluster| cluster.kill_agent("agent_A");
+    for (end, expected) in [
+        (removed, "workload 'job' is deleted"),
+        (fails, "it has no container, it is Pending(Starting): 'Retry 1: Error: no disk"),
+        (agent_ends, "agent 'agent_A' is not connected any more"),
+    ] {
+        let (mut cluster, instance) = cluster_with_held_start(workload("job", "run"), expected.contains("no disk"));
+        let mut client = LogClient::new(&cluster);
+        client.request("early", everything(&instance));
+        client.accepted("early");
+        end(&mut cluster);
+        let lines = client.lines_until_stop("early", &instance);
+        let is_it = lines.len() == 1 && lines[0].starts_with(&format!("[no log: {expected}"));
+        assert!(is_it, "{expected}: {lines:?}");
+    }
+}
+
 #[test]
 fn what_has_no_log_ends_at_once() {
     let cluster = Cluster::start(&["agent_A"]);
@@ -83,9 +139,41 @@ fn what_has_no_log_ends_at_once() {
     cluster.wait_for_state("pending", "Pending(WaitingToStart)");
     cluster.wait_for_state("odd", "Pending(StartingFailed)");
     let mut client = LogClient::new(&cluster);
-    for name in ["pending", "odd"] {
-        assert_eq!(client.read_all(follow(&recorder.instance(name))), [""; 0], "{name}");
-    }
+    let no_container = |state: &str| [format!("[no log: it has no container, it is {state}]")];
+    let pending = recorder.instance("pending");
+    assert_eq!(client.read_all(everything(&pending)), no_container("Pending(WaitingToStart)"));
+    let odd = client.read_all(follow(&recorder.instance("odd")));
+    let is_reason =
+        odd[0].starts_with("[no log: it has no container, it is Pending(StartingFailed): 'Unsupported Runtime");
+    assert!(odd.len() == 1 && is_reason, "{odd:?}");
+    let refused = ank_logs(&cluster, "pending");
+    assert!(
+        refused.contains("no logs of workload 'pending' on agent 'agent_A': it is Pending(WaitingToStart)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn who_follows_waits_also_for_dependencies() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let recorder = Recorder::start(&cluster);
+    let web = workload("web", "exit0").config("commandArgs: [hello]").after("db", "ADD_COND_SUCCEEDED");
+    cluster.apply(&manifest(&[web, workload("db", "run")]));
+    cluster.wait_for_state("web", "Pending(WaitingToStart)");
+    cluster.wait_for_state("db", "Running(Ok)");
+    let mut client = LogClient::new(&cluster);
+    let web = recorder.instance("web");
+    client.request("early", follow(&web));
+    client.accepted("early");
+    cluster.engine.finish("db", 0);
+    assert_eq!(client.lines_until_stop("early", &web), ["hello"]);
+}
+
+/// What `ank logs` says about a workload without a log.
+fn ank_logs(cluster: &Cluster, workload: &str) -> String {
+    let output = cluster.ank(&["logs", workload]);
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
+    output.stderr
 }
 
 #[test]
@@ -133,7 +221,8 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
             assert!(!is_alive(reading[0]));
             cluster.agents.remove("agent_A");
         }
-        assert_eq!(client.next(), ("logs".to_owned(), ResponseContent::LogsStop(web.clone())));
+        let reason = "[no log: agent 'agent_A' is not connected any more]";
+        assert_eq!(client.lines_until_stop("logs", &web), [reason]);
         cluster.start_agent("agent_A");
         cluster.wait_for_state("web", "Running(Ok)");
         assert!(!is_alive(reading[0]));

@@ -70,6 +70,13 @@ impl FakeEngine {
         fs::rename(&temporary, self.state().join("script.json")).expect("own folder is writable");
     }
 
+    /// Lets the commands go on that a rule holds under this name.
+    pub fn release(&self, name: &str) {
+        let folder = self.state().join("released");
+        fs::create_dir_all(&folder).expect("own folder is writable");
+        fs::write(folder.join(name), "").expect("own folder is writable");
+    }
+
     /// Installs the same engine as containerd's command line.
     pub fn install_nerdctl(&self) {
         symlink(program(), self.bin().join("nerdctl")).expect("nerdctl is not installed");

@@ -1,6 +1,7 @@
 //! The scheduler thread's decisions, driven through `on_event`, with everything behind it in memory.
 
 use super::*;
+use crate::agent::log_stream::LogAvailability;
 use crate::limits::{LOG_SOURCE_LINES, RESTART_SPACING};
 use crate::model::access_rules::{AccessRule, Operation};
 use crate::model::execution_state::ExecutionState;
@@ -229,8 +230,52 @@ fn what_is_to_run_again_has_logs_of_its_last_run_and_what_was_only_prepared_has_
     for (rig, has_logs) in [(&prepared, false), (&again, true)] {
         assert!(rig.sent().last().unwrap().starts_with("w Pending(WaitingToStart)"));
         assert_eq!(rig.engine.containers().len(), 1, "{has_logs}");
-        assert_eq!(rig.agent.manager.runtime.connector_of(&added.instance).is_some(), has_logs);
+        let available = rig.agent.manager.runtime.log_of(&added.instance);
+        assert_eq!(matches!(available, LogAvailability::Readable { .. }), has_logs);
     }
+}
+
+/// How the log of `added` can be read, in short.
+fn log_of(rig: &Rig, added: &AddedWorkload) -> String {
+    match rig.agent.manager.runtime.log_of(&added.instance) {
+        LogAvailability::Readable { start, .. } => format!("readable {start:?}"),
+        LogAvailability::Starting => "starting".to_owned(),
+        LogAvailability::Later(why) => format!("later: {why}"),
+        LogAvailability::Never(why) => format!("never: {why}"),
+    }
+}
+
+#[test]
+fn a_log_can_be_read_as_soon_as_its_container_was_started() {
+    // It is not ready for a long time, so its state is that of a start.
+    let config = "image: x\nlifecycle: {ready: {tcp: {port: 1}}}";
+    let added = wanted_with("w", config, |workload| workload.restart_policy = RestartPolicy::Always);
+    let mut rig = Rig::new();
+    assert_eq!(log_of(&rig, &added), "never: workload 'w' is not on agent 'agent_A'");
+    let plan = WorkloadPlan { added: vec![added.clone()], deleted: vec![] };
+    rig.agent.manager.on_event(SchedulerEvent::Server(FromServer::UpdateWorkload(plan)));
+    assert_eq!(log_of(&rig, &added), "starting");
+    rig.agent.run();
+    assert!(rig.sent().last().unwrap().starts_with("w Pending(Starting): 'ready: "));
+    assert_eq!(log_of(&rig, &added), "readable Some(1)");
+    rig.ends("w", 1);
+    rig.agent.pass(Duration::from_secs(60));
+    let restarted = log_of(&rig, &added);
+    assert!(restarted.starts_with("readable Some(") && restarted != "readable Some(1)", "{restarted}");
+    rig.change(&[], &[deleted_after(&added.instance, &[])]);
+    assert_eq!(log_of(&rig, &added), "never: workload 'w' is not on agent 'agent_A'");
+}
+
+#[test]
+fn a_log_of_a_start_that_failed_may_come_later() {
+    let added = workload("w", |_| {});
+    let mut rig = Rig::new();
+    rig.engine.inject(Call::Create, [Fault::Fails]);
+    rig.add(std::slice::from_ref(&added));
+    let failed = log_of(&rig, &added);
+    assert!(failed.starts_with("later: it has no container, it is Pending(Starting): 'Retry 1: "), "{failed}");
+    rig.agent.pass(Duration::from_secs(60));
+    assert_eq!(log_of(&rig, &added), "readable Some(1)");
 }
 
 #[test]

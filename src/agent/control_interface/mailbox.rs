@@ -387,7 +387,7 @@ mod tests {
 
     fn lines(id: &str, bytes: usize) -> Response {
         let instance = InstanceName::with_id("w", "1", "A");
-        said(id, ResponseContent::LogEntries(vec![LogEntry { instance, message: "x".repeat(bytes) }]))
+        said(id, ResponseContent::LogEntries(vec![LogEntry::line(instance, "x".repeat(bytes))]))
     }
 
     fn event(id: &str) -> Response {

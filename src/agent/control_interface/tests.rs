@@ -31,7 +31,7 @@ fn access() -> ControlInterfaceAccess {
 }
 
 fn lines(id: &str) -> Response {
-    let entry = LogEntry { instance: InstanceName::with_id("w", "1", "A"), message: "line".to_owned() };
+    let entry = LogEntry::line(InstanceName::with_id("w", "1", "A"), "line");
     Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
 }
 

@@ -8,6 +8,8 @@ use crate::runtime::RuntimeError;
 use crate::runtime::engine_children::EngineChildren;
 use crate::runtime::log_reader::LogCall;
 use crate::simulation::fake_connector::FakeEngine;
+use crossbeam_channel::{Receiver, bounded};
+use std::cell::RefCell;
 use std::path::Path;
 
 /// Longest wait for anything a test expects.
@@ -17,9 +19,13 @@ fn instance(name: &str) -> InstanceName {
     InstanceName::with_id(name, "1", "agent_A")
 }
 
+/// An instance and whether its log can be read.
+type Order = (InstanceName, LogAvailability);
+
 struct Fixture {
     streams: LogStreams,
     reader: UplinkReader,
+    scheduler: Receiver<SchedulerEvent>,
     children: EngineChildren,
     _outbox: UplinkOutbox,
     _folder: tempfile::TempDir,
@@ -31,8 +37,9 @@ impl Fixture {
         reader.connected();
         let folder = tempfile::tempdir().unwrap();
         let children = EngineChildren::open(folder.path()).unwrap().0;
-        let streams = LogStreams::new(outbox.clone());
-        Self { streams, reader, children, _outbox: outbox, _folder: folder }
+        let (to_scheduler, scheduler) = bounded(4);
+        let streams = LogStreams::new(outbox.clone(), to_scheduler);
+        Self { streams, reader, scheduler, children, _outbox: outbox, _folder: folder }
     }
 
     fn call(&self, program: &str, script: &str, prefix: &str) -> LogCall {
@@ -40,16 +47,33 @@ impl Fixture {
         LogCall { program: program.to_owned(), arguments, prefix: prefix.to_owned(), children: self.children.clone() }
     }
 
-    fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> LogOrder {
+    fn readable(calls: Result<Vec<LogCall>, RuntimeError>, start: Option<u64>) -> LogAvailability {
         let engine = FakeEngine::new();
         engine.set_log_calls(calls);
-        (instance(name), Some(Box::new(engine.connector("agent_A"))))
+        LogAvailability::Readable { engine: Box::new(engine.connector("agent_A")), start }
+    }
+
+    fn order(&self, name: &str, calls: Result<Vec<LogCall>, RuntimeError>) -> Order {
+        (instance(name), Self::readable(calls, Some(1)))
+    }
+
+    /// Requests these logs under `id`.
+    fn start_all(&mut self, id: &str, follow: bool, orders: Vec<Order>) {
+        let (instances, availabilities): (Vec<_>, VecDeque<_>) = orders.into_iter().unzip();
+        let availabilities = RefCell::new(availabilities);
+        let wanted = LogsRequest { instances, follow: Some(follow), ..LogsRequest::default() };
+        self.streams.start(id, &wanted, |_| availabilities.borrow_mut().pop_front().unwrap());
+    }
+
+    /// A call that prints one line.
+    fn one_line(&self) -> Result<Vec<LogCall>, RuntimeError> {
+        Ok(vec![self.call("sh", "echo line", "")])
     }
 
     /// Starts one stream under the id `logs`.
     fn start(&mut self, name: &str, script: &str) {
         let order = self.order(name, Ok(vec![self.call("sh", script, "")]));
-        self.streams.start("logs", &LogsRequest::default(), vec![order]);
+        self.start_all("logs", false, vec![order]);
     }
 
     /// The next message, which has to come.
@@ -125,7 +149,7 @@ fn containers_of_a_pod_are_told_apart() {
     let mut fixture = Fixture::new();
     let calls = vec![fixture.call("sh", "echo 1; echo 2", "[a] "), fixture.call("sh", "echo 3", "[b] ")];
     let order = fixture.order("web", Ok(calls));
-    fixture.streams.start("logs", &LogsRequest::default(), vec![order]);
+    fixture.start_all("logs", false, vec![order]);
     let mut lines = fixture.lines_until_stop("web");
     lines.sort();
     assert_eq!(lines, ["[a] 1", "[a] 2", "[b] 3"]);
@@ -134,27 +158,102 @@ fn containers_of_a_pod_are_told_apart() {
 #[test]
 fn what_cannot_be_read_ends_at_once_and_says_why() {
     let mut fixture = Fixture::new();
-    let unknown = (instance("web"), None);
+    let unknown = (instance("web"), LogAvailability::Never("it is unknown".to_owned()));
     let failed = Err(RuntimeError::Failed("database is locked".to_owned()));
     let missing = Ok(vec![fixture.call("/no/such/program", "", "")]);
-    let orders =
-        [unknown, fixture.order("web", Ok(vec![])), fixture.order("web", failed), fixture.order("web", missing)];
+    let orders = [unknown, fixture.order("web", failed), fixture.order("web", missing)];
     let expected = [
-        vec![],
-        vec![],
-        vec!["[no log: database is locked]"],
-        vec!["[no log: cannot start '/no/such/program': No such file or directory (os error 2)]"],
+        "[no log: it is unknown]",
+        "[no log: database is locked]",
+        "[no log: cannot start '/no/such/program': No such file or directory (os error 2)]",
     ];
     for (order, expected) in orders.into_iter().zip(expected) {
-        fixture.streams.start("logs", &LogsRequest::default(), vec![order]);
-        assert_eq!(fixture.lines_until_stop("web"), expected);
+        fixture.start_all("logs", false, vec![order]);
+        assert_eq!(fixture.lines_until_stop("web"), [expected]);
+    }
+}
+
+#[test]
+fn a_log_waits_for_its_container_while_the_start_is_under_way() {
+    for follow in [false, true] {
+        let mut fixture = Fixture::new();
+        fixture.start_all("logs", follow, vec![(instance("web"), LogAvailability::Starting)]);
+        fixture.streams.look_again(|_| LogAvailability::Starting);
+        assert!(fixture.streams.running.is_empty() && fixture.reader.next().is_none());
+        let calls = fixture.one_line();
+        let calls = RefCell::new(Some(calls));
+        fixture.streams.look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(1)));
+        assert_eq!(fixture.lines_until_stop("web"), ["line"]);
+        fixture.streams.look_again(|_| panic!("nothing waits any more"));
+    }
+}
+
+#[test]
+fn a_start_that_waits_is_awaited_by_those_who_follow() {
+    let later = || LogAvailability::Later("it waits for 'db'".to_owned());
+    let mut fixture = Fixture::new();
+    fixture.start_all("logs", false, vec![(instance("web"), later())]);
+    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it waits for 'db']"]);
+    // The same when its start was under way first.
+    fixture.start_all("logs", false, vec![(instance("web"), LogAvailability::Starting)]);
+    fixture.streams.look_again(|_| later());
+    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it waits for 'db']"]);
+    fixture.start_all("logs", true, vec![(instance("web"), later())]);
+    fixture.streams.look_again(|_| later());
+    assert!(fixture.reader.next().is_none());
+    fixture.streams.look_again(|_| LogAvailability::Never("it was deleted".to_owned()));
+    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it was deleted]"]);
+}
+
+#[test]
+fn a_log_that_waits_ends_silently_with_its_request() {
+    type End = fn(&mut LogStreams);
+    let ends: [End; 2] = [|streams| streams.cancel("logs"), LogStreams::cancel_all];
+    for end in ends {
+        let mut fixture = Fixture::new();
+        fixture.start_all("logs", true, vec![(instance("web"), LogAvailability::Starting)]);
+        fixture.streams.cancel("another");
+        end(&mut fixture.streams);
+        fixture.streams.look_again(|_| panic!("nothing waits any more"));
+        assert!(fixture.reader.next().is_none());
+    }
+}
+
+/// The containers of a workload that is restarted go at any time, so a stream may find none.
+#[test]
+fn a_log_without_container_waits_for_the_next_start_or_ends() {
+    let mut fixture = Fixture::new();
+    let next_start: fn(&Fixture) -> LogAvailability = |fixture| Fixture::readable(fixture.one_line(), Some(2));
+    let none: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Never("it ended".to_owned());
+    let same_start: fn(&Fixture) -> LogAvailability = |fixture| Fixture::readable(fixture.one_line(), Some(1));
+    let later: fn(&Fixture) -> LogAvailability = |_| LogAvailability::Starting;
+    for (now, expected) in [
+        (next_start, "line"),
+        (none, "[no log: it ended]"),
+        (same_start, "[no log: it has no container]"),
+        (later, "line"),
+    ] {
+        let order = fixture.order("web", Ok(vec![]));
+        fixture.start_all("logs", true, vec![order]);
+        let event = fixture.scheduler.recv_timeout(AMPLE).unwrap();
+        let SchedulerEvent::NoLog { request_id, instance: found } = event else { panic!("{event:?}") };
+        let available = now(&fixture);
+        fixture.streams.found_nothing(&request_id, &found, available, "it has no container".to_owned());
+        let calls = RefCell::new(Some(fixture.one_line()));
+        fixture.streams.look_again(|_| Fixture::readable(calls.borrow_mut().take().unwrap(), Some(2)));
+        assert_eq!(fixture.lines_until_stop("web"), [expected]);
+        // A request that was cancelled meanwhile stays so.
+        fixture.streams.cancel("logs");
+        let late = LogAvailability::Never("late".to_owned());
+        fixture.streams.found_nothing(&request_id, &found, late, String::new());
+        assert!(fixture.reader.next().is_none());
     }
 }
 
 #[test]
 fn a_cancelled_stream_ends_its_process_and_says_nothing_more() {
     type End = fn(&mut LogStreams);
-    let again: End = |streams| streams.start("logs", &LogsRequest::default(), vec![]);
+    let again: End = |streams| streams.start("logs", &LogsRequest::default(), |_| panic!("nothing is requested"));
     let ends: [End; 3] = [|streams| streams.cancel("logs"), LogStreams::cancel_all, again];
     for end in ends {
         let mut fixture = Fixture::new();
@@ -183,12 +282,12 @@ fn a_flood_that_nobody_reads_takes_bounded_room_and_delays_nobody() {
     let mut fixture = Fixture::new();
     let flood = fixture.order("flood", Ok(vec![fixture.call("sh", "yes x", "")]));
     let calm = fixture.order("web", Ok(vec![fixture.call("sh", "echo 1", "")]));
-    fixture.streams.start("flood", &LogsRequest::default(), vec![flood]);
+    fixture.start_all("flood", false, vec![flood]);
     // One message of the flood waits and nothing more is read, so that the other is next whatever the flood does.
     while fixture.reader.log_messages() == 0 {
         fixture.reader.woken().recv_timeout(AMPLE).unwrap();
     }
-    fixture.streams.start("logs", &LogsRequest::default(), vec![calm]);
+    fixture.start_all("logs", false, vec![calm]);
     while fixture.reader.log_messages() < 2 {
         fixture.reader.woken().recv_timeout(AMPLE).unwrap();
     }
@@ -230,26 +329,35 @@ fn a_line_that_is_too_long_is_cut_and_said_to_be_cut() {
 
 #[test]
 fn streams_at_the_same_time_have_a_bound() {
-    let mut fixture = Fixture::new();
-    let orders = (0..=LOG_STREAMS_MAX).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
-    let orders = orders.collect();
-    fixture.streams.start("logs", &LogsRequest::default(), orders);
-    assert_eq!(fixture.streams.running.len(), LOG_STREAMS_MAX);
-    assert_eq!(
-        fixture.lines_until_stop("web"),
-        [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
-    );
+    for waits in [false, true] {
+        let mut fixture = Fixture::new();
+        let order = |fixture: &Fixture| match waits {
+            true => (instance("web"), LogAvailability::Starting),
+            false => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
+        };
+        let orders = (0..=LOG_STREAMS_MAX).map(|_| order(&fixture)).collect();
+        fixture.start_all("logs", true, orders);
+        assert_eq!(fixture.streams.running.len() + fixture.streams.waiting.len(), LOG_STREAMS_MAX);
+        assert_eq!(
+            fixture.lines_until_stop("web"),
+            [format!("[no log: this agent reads {LOG_STREAMS_MAX} others at the moment]")]
+        );
+    }
 }
 
 #[test]
 fn one_workload_has_a_share_of_the_streams_and_commanders_may_have_all() {
     let mut fixture = Fixture::new();
     let mut start = |id: &str, count: usize| {
-        let orders = (0..count).map(|_| fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])));
-        let orders = orders.collect();
-        let before = fixture.streams.running.len();
-        fixture.streams.start(id, &LogsRequest::default(), orders);
-        fixture.streams.running.len() - before
+        // Every second one waits for its container.
+        let order = |number: usize| match number % 2 {
+            0 => fixture.order("web", Ok(vec![fixture.call("sh", "sleep 600", "")])),
+            _ => (instance("web"), LogAvailability::Starting),
+        };
+        let orders = (0..count).map(order).collect();
+        let before = fixture.streams.running.len() + fixture.streams.waiting.len();
+        fixture.start_all(id, true, orders);
+        fixture.streams.running.len() + fixture.streams.waiting.len() - before
     };
     for number in 0..LOG_STREAMS_OF_WORKLOAD {
         assert_eq!(start(&format!("agent_B@greedy@{number}@x"), 1), 1);

@@ -450,6 +450,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The container that did not become ready is removed.
     pub(super) fn retry_not_ready(&mut self, cause: &str) {
         let now = self.now();
+        self.slot.note_start_failed(&self.instance);
         self.restart_control_interface();
         let Some(at) = self.restarts.next_start(now, &mut self.random) else {
             warn!("No more restarts of workload '{}': '{cause}'", self.instance.workload);

@@ -19,6 +19,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// `process`: known to run. `end`: how it ended in an earlier life of the agent.
     pub(super) fn watch(&mut self, id: ContainerId, process: Option<MainProcess>, end: KnownEnd) {
         self.container = Some(id.clone());
+        self.slot.note_started(&self.instance);
         let Some(source) = self.context.engines.get(&self.runtime) else { return };
         (source.connect)().note(&self.instance, &id);
         (self.watching, self.process) = (true, process.clone());
@@ -30,6 +31,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
 
     pub(super) fn unwatch(&mut self) {
         self.lifecycle_ended();
+        self.slot.note_not_started();
         if std::mem::take(&mut self.watching)
             && let Some(source) = self.source()
         {

@@ -227,6 +227,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     // [impl->swdd~agent-workload-control-loop-update-create-failed-allows-retry~1]
     pub(super) fn on_create_failed(&mut self, cause: &str, reason: &str) {
         self.remove_folder(&self.files_folder());
+        self.slot.note_start_failed(&self.instance);
         let now = self.now();
         if self.has_given_up() {
             debug!("Workload '{}' still cannot be created: '{cause}'", self.instance.workload);
@@ -256,6 +257,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// The workload can never run as it is; only an update helps.
     fn fail_for_good(&mut self, cause: &str) {
         error!("Failed to create workload with error: '{cause}'");
+        self.slot.note_start_failed(&self.instance);
         if self.source().is_some() {
             self.remove_folder(&self.files_folder());
         }

@@ -33,7 +33,7 @@ fn web_logs(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
 }
 
 fn lines(entries: &[(&str, &str)]) -> Step {
-    let entry = |(name, message): &(&str, &str)| LogEntry { instance: instance(name), message: (*message).to_owned() };
+    let entry = |(name, message): &(&str, &str)| LogEntry::line(instance(name), *message);
     Step::Log(Incoming::Lines(entries.iter().map(entry).collect()))
 }
 
@@ -102,16 +102,16 @@ fn an_unknown_workload_is_an_error_that_names_the_nearest_one() {
 
 #[test]
 fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
-    for phase in [
-        Phase::PendingInitial,
-        Phase::PendingWaitingToStart,
-        Phase::PendingStarting,
-        Phase::PendingStartingFailed,
-        Phase::NotScheduled,
-        Phase::AgentDisconnected,
-        Phase::FailedLost,
+    for (phase, follow) in [
+        (Phase::PendingWaitingToStart, false),
+        (Phase::PendingWaitingToStart, true),
+        (Phase::PendingStartingFailed, true),
+        (Phase::NotScheduled, true),
+        (Phase::AgentDisconnected, true),
+        (Phase::FailedLost, true),
     ] {
-        let ran = run(&arguments(&["w"]), vec![Step::State(state(&["A"], &[("w", "1", "A", phase)]))]);
+        let arguments = LogsArguments { follow, ..arguments(&["w"]) };
+        let ran = run(&arguments, vec![Step::State(state(&["A"], &[("w", "1", "A", phase)]))]);
         assert_eq!(ran.result.unwrap(), ExitCode::Failed, "{phase}");
         assert_eq!(ran.err, format!("warn: no logs of workload 'w' on agent 'A': it is {phase}\n"));
         assert!(ran.server.logs.is_empty());
@@ -125,6 +125,50 @@ fn a_workload_without_container_leads_to_a_warning_and_no_wait() {
     ];
     let ran = run(&arguments(&["bad", "good"]), steps);
     assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, "x\n"));
+}
+
+#[test]
+fn a_workload_that_is_being_started_is_waited_for() {
+    for (phase, follow) in
+        [(Phase::PendingInitial, false), (Phase::PendingStarting, false), (Phase::PendingStarting, true)]
+    {
+        let arguments = LogsArguments { follow, ..arguments(&["w"]) };
+        let begin = vec![Step::State(state(&["A"], &[("w", "1", "A", phase)])), Step::Logs(vec![instance("w.1.A")])];
+        let quick = [lines(&[("w.1.A", "x")]), Step::Silence(10 * EXPLAIN_AFTER), stopped("w.1.A")];
+        let ran = run(&arguments, begin.into_iter().chain(quick).collect());
+        assert_eq!(ran.result.unwrap(), ExitCode::Success, "{phase}");
+        assert_eq!((ran.out.as_str(), ran.err.as_str()), ("x\n", ""));
+    }
+}
+
+#[test]
+fn what_a_log_waits_for_is_said_after_some_time_once() {
+    let begin = vec![
+        Step::State(state(&["A"], &[("w", "1", "A", Phase::PendingInitial)])),
+        Step::Logs(vec![instance("w.1.A")]),
+        Step::Log(Incoming::States(vec![reported("w.1.A", Phase::PendingStarting, "Triggered at runtime.")])),
+        Step::Silence(10 * EXPLAIN_AFTER),
+    ];
+    let end = [lines(&[("w.1.A", "x")]), stopped("w.1.A")];
+    let ran = run(&arguments(&["w"]), begin.into_iter().chain(end).collect());
+    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Success, "x\n"));
+    let expected = "warn: no logs of workload 'w' on agent 'A' yet: it is Pending(Starting): 'Triggered at runtime.'\n";
+    assert_eq!(ran.err, expected);
+}
+
+#[test]
+fn a_reason_in_place_of_lines_is_an_error_text_and_leads_to_exit_code_1() {
+    let reason = log_entries::no_log(instance("w.1.A"), "its start failed");
+    let of_no_interest = log_entries::no_log(instance("other.1.A"), "nobody asked");
+    let steps = vec![
+        Step::State(state(&["A"], &[("w", "1", "A", Phase::PendingStarting)])),
+        Step::Logs(vec![instance("w.1.A")]),
+        Step::Log(Incoming::Lines(vec![of_no_interest, reason])),
+        stopped("w.1.A"),
+    ];
+    let ran = run(&arguments(&["w"]), steps);
+    assert_eq!((ran.result.unwrap(), ran.out.as_str()), (ExitCode::Failed, ""));
+    assert_eq!(ran.err, "warn: no logs of workload 'w' on agent 'A': its start failed\n");
 }
 
 #[test]

@@ -186,10 +186,7 @@ fn messages(number: usize) -> Vec<ToServer> {
         ToServer::Request(request(String::new())),
         ToServer::Request(request("user@x".to_owned())),
         ToServer::Request(Request { id: String::new(), content: RequestContent::Missing }),
-        ToServer::LogEntries {
-            request_id: request_id.clone(),
-            entries: vec![LogEntry { instance: instance("x", "A"), message: "x".to_owned() }],
-        },
+        ToServer::LogEntries { request_id: request_id.clone(), entries: vec![LogEntry::line(instance("x", "A"), "x")] },
         ToServer::LogsStop { request_id, instance: instance("x", "A") },
         ToServer::UsageResponse { number: 7, usage: AgentUsage::default() },
         ToServer::Empty,

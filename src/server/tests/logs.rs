@@ -1,6 +1,7 @@
 //! Log campaigns: fan-out, stop, cancel and every way in which somebody disappears.
 
 use super::*;
+use crate::model::log_entries;
 use crate::model::messages::{LogEntry, LogsRequest};
 
 const MANIFEST: &str = "
@@ -94,10 +95,17 @@ fn each_agent_is_asked_for_its_own_and_the_requester_learns_what_it_gets() {
     let answers: Vec<ResponseContent> = cluster.take(commander).into_iter().map(content).collect();
     // Nobody will send lines of what has no connected agent, so that ends at once.
     let kept = vec![a.clone(), a, away.clone(), b, unscheduled.clone()];
-    assert_eq!(
-        answers,
-        [ResponseContent::LogsAccepted(kept), ResponseContent::LogsStop(unscheduled), ResponseContent::LogsStop(away)]
-    );
+    let reason = |instance: &InstanceName, why: &str| {
+        ResponseContent::LogEntries(vec![log_entries::no_log(instance.clone(), why)])
+    };
+    let expected = [
+        ResponseContent::LogsAccepted(kept),
+        reason(&unscheduled, "it has no agent"),
+        ResponseContent::LogsStop(unscheduled),
+        reason(&away, "agent 'agent_C' is not connected"),
+        ResponseContent::LogsStop(away),
+    ];
+    assert_eq!(answers, expected);
 }
 
 #[test]
@@ -113,7 +121,7 @@ fn nothing_to_collect_is_accepted_with_an_empty_list() {
 fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
     let mut fixture = Fixture::commander();
     let (a, b) = (instance("a", "agent_A"), instance("b", "agent_B"));
-    let entries = vec![LogEntry { instance: a.clone(), message: "line".into() }];
+    let entries = vec![LogEntry::line(a.clone(), "line")];
     let request_id = fixture.full_id.clone();
     fixture
         .cluster
@@ -135,7 +143,7 @@ fn lines_and_stops_reach_the_requester_and_end_the_campaign() {
 #[test]
 fn a_message_with_too_many_lines_is_split() {
     let mut fixture = Fixture::commander();
-    let line = LogEntry { instance: instance("a", "agent_A"), message: "x".repeat(1_500_000) };
+    let line = LogEntry::line(instance("a", "agent_A"), "x".repeat(1_500_000));
     let message = ToServer::LogEntries { request_id: fixture.full_id.clone(), entries: vec![line.clone(), line] };
     fixture.cluster.send(fixture.agent_a, message);
     assert_eq!(fixture.answers().len(), 2);
@@ -176,10 +184,15 @@ fn a_requester_that_disappears_ends_its_campaigns() {
 fn a_provider_that_disappears_is_reported_as_stopped() {
     let mut fixture = Fixture::commander();
     fixture.cluster.close(fixture.agent_b);
-    assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance("b", "agent_B"))]);
+    let ended = |name: &str, agent: &str| {
+        let why = format!("agent '{agent}' is not connected any more");
+        let reason = ResponseContent::LogEntries(vec![log_entries::no_log(instance(name, agent), &why)]);
+        [reason, ResponseContent::LogsStop(instance(name, agent))]
+    };
+    assert_eq!(fixture.answers(), ended("b", "agent_B"));
     // The same when its connection is replaced.
     fixture.cluster.agent("agent_A");
-    assert_eq!(fixture.answers(), [ResponseContent::LogsStop(instance("a", "agent_A"))]);
+    assert_eq!(fixture.answers(), ended("a", "agent_A"));
     assert!(fixture.cluster.server.lasting.has_no(Kind::Logs));
 }
 

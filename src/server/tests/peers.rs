@@ -1,6 +1,7 @@
 //! Peers come, speak and go.
 
 use super::*;
+use crate::model::log_entries;
 use crate::server::workloads::NEVER_WANTED;
 
 const MANIFEST: &str = "
@@ -264,8 +265,10 @@ fn when_an_agent_goes_its_states_are_told_before_its_log_collections_end() {
     let gone = FromServer::WorkloadStates(vec![state(&b(), Phase::AgentDisconnected)]);
     let cancel = FromServer::LogsCancel { request_id: format!("{}@b@logs", agent_b.0) };
     assert_eq!(cluster.take(agent_a), [gone.clone(), cancel]);
+    let why = log_entries::no_log(b(), "agent 'agent_B' is not connected any more");
+    let reason = Response { id: "logs".into(), content: ResponseContent::LogEntries(vec![why]) };
     let stop = Response { id: "logs".into(), content: ResponseContent::LogsStop(b()) };
-    assert_eq!(cluster.take(cli), [gone, FromServer::Response(stop)]);
+    assert_eq!(cluster.take(cli), [gone, FromServer::Response(reason), FromServer::Response(stop)]);
 }
 
 #[test]

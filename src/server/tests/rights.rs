@@ -340,8 +340,7 @@ fn log_lines_and_ends_count_only_from_the_agent_that_was_asked_for_them() {
     let asked = cluster.take(agent_a);
     let [FromServer::LogsRequest { request_id, .. }] = asked.as_slice() else { panic!("{asked:?}") };
     cluster.take_all();
-    let entry =
-        |instance: &InstanceName, message: &str| LogEntry { instance: instance.clone(), message: message.into() };
+    let entry = |instance: &InstanceName, message: &str| LogEntry::line(instance.clone(), message);
     let lines =
         |entries: &[LogEntry]| ToServer::LogEntries { request_id: request_id.clone(), entries: entries.to_vec() };
     let stop =

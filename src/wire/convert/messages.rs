@@ -180,7 +180,7 @@ messages! {
     }
     Response as base::Response { id: requestId, content: ResponseContent }
     AlteredFields as base::AlteredFields { added: addedFields, updated: updatedFields, removed: removedFields }
-    LogEntry as base::LogEntry { instance: workloadName, message: message }
+    LogEntry as base::LogEntry { instance: workloadName, message: message, is_reason: isReason }
 }
 
 only! {

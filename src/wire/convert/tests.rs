@@ -13,6 +13,7 @@ use super::*;
 use crate::limits::{CONDITION_INFO_MAX, READ_MASKS_PARTS_MAX};
 use crate::model::complete_state::{Rendering, desired_state_from_node, workload_node};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::log_entries;
 use crate::model::manifest::tests::workload_with_everything;
 use crate::model::messages::*;
 use crate::model::names::InstanceName;
@@ -146,10 +147,7 @@ fn messages_to_the_server_arrive_unchanged() {
         request(RequestContent::LogsCancel),
         request(RequestContent::EventsCancel),
         request(RequestContent::Missing),
-        ToServer::LogEntries {
-            request_id: "r".into(),
-            entries: vec![LogEntry { instance: instance(), message: "line".into() }],
-        },
+        ToServer::LogEntries { request_id: "r".into(), entries: vec![LogEntry::line(instance(), "line")] },
         ToServer::LogsStop { request_id: "r".into(), instance: instance() },
         ToServer::UsageResponse { number: u64::MAX, usage: usage() },
         ToServer::UsageResponse { number: 0, usage: AgentUsage::missing("x") },
@@ -216,7 +214,8 @@ fn messages_from_the_server_arrive_unchanged() {
             warning: Some("w".into()),
         }),
         response(ResponseContent::LogsAccepted(vec![instance()])),
-        response(ResponseContent::LogEntries(vec![LogEntry { instance: instance(), message: "x".into() }])),
+        response(ResponseContent::LogEntries(vec![LogEntry::line(instance(), "x")])),
+        response(ResponseContent::LogEntries(vec![log_entries::no_log(instance(), "x")])),
         response(ResponseContent::LogsStop(instance())),
         response(ResponseContent::LogsCancelAccepted),
         response(ResponseContent::EventsCancelAccepted),

@@ -94,7 +94,7 @@ fn the_states_that_a_newcomer_begins_with_come_first_and_do_not_count() {
 
 fn line(id: &str, workload: &str, text: &str) -> FromServer {
     let instance = InstanceName::with_id(workload, "id", "A");
-    let entries = vec![LogEntry { instance, message: text.to_owned() }];
+    let entries = vec![LogEntry::line(instance, text.to_owned())];
     FromServer::Response(Response { id: id.to_owned(), content: ResponseContent::LogEntries(entries) })
 }
 

@@ -194,7 +194,7 @@ fn ask(id: &str) -> FromWorkload {
 }
 
 fn lines(id: &str, bytes: usize) -> Response {
-    let entry = LogEntry { instance: InstanceName::with_id("w", "1", "A"), message: "x".repeat(bytes) };
+    let entry = LogEntry::line(InstanceName::with_id("w", "1", "A"), "x".repeat(bytes));
     Response { id: id.to_owned(), content: ResponseContent::LogEntries(vec![entry]) }
 }
 
