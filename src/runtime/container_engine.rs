@@ -21,7 +21,7 @@ use crate::model::workload::Workload;
 use std::time::Duration;
 
 /// Stop timeout of a container that names none itself (podman's default).
-const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
+pub(super) const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -89,13 +89,9 @@ impl ContainerConnector {
         // The container may take its own stop timeout, which only the engine has: it comes from the workload's options or
         // from the engine's configuration, maybe of an earlier agent. Nearly all stops end within the default, so the engine
         // is queried only when one does not.
-        let stop_timeout = || -> Option<Duration> {
-            let printed = self.cli.query(&[self.engine.stop_timeout, &[&id.0]].concat()).ok()?;
-            Some(Duration::from_secs(printed.trim().parse().ok()?))
-        };
-        let more_time = || stop_timeout()?.checked_sub(CONTAINER_STOP_DEFAULT).filter(|extra| !extra.is_zero());
         let stop = || {
             let call = self.change(self.engine.stop, id).limit(self.stop_limit);
+            let more_time = || more_than_default(&self.cli, self.engine.stop_timeout, &[&id.0]);
             gone_is_fine(call.run_extended(None, more_time).map(drop))
         };
         match stop() {
@@ -330,6 +326,15 @@ impl RuntimeConnector for ContainerConnector {
         let call = |id: &ContainerId| self.cli.log_call(log_arguments(wanted, &id.0), String::new());
         Ok(found.iter().map(call).collect())
     }
+}
+
+/// How much more than [`CONTAINER_STOP_DEFAULT`] one of these containers may take to stop, if so. `call` prints the time
+/// that each has.
+pub(super) fn more_than_default(cli: &EngineCli, call: &[&str], ids: &[&str]) -> Option<Duration> {
+    let printed = cli.query(&[call, ids].concat()).ok()?;
+    let seconds = printed.lines().filter_map(|line| line.trim().parse().ok()).max()?;
+    let extra = Duration::from_secs(seconds).checked_sub(CONTAINER_STOP_DEFAULT)?;
+    (!extra.is_zero()).then_some(extra)
 }
 
 fn without_pid_file(new: &NewContainer) -> NewContainer {

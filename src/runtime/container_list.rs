@@ -29,8 +29,10 @@ pub struct EngineContainer(Map<String, Value>);
 pub fn podman_format() -> String {
     let fields = ["State", "ExitCode", "Exited", "ExitedAt", "Pid", "Pod", "AutoRemove", "IsInfra"];
     let fields: String = fields.iter().map(|name| format!(r#""{name}":{{{{json .ListContainer.{name}}}}},"#)).collect();
-    let (name, labels) = (shortened(".Names"), labels_format(".ListContainer.Labels"));
-    format!(r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},{labels}}}"#)
+    let name = shortened(".Names");
+    let pod_name = shortened(".ListContainer.PodName");
+    let labels = labels_format(".ListContainer.Labels");
+    format!(r#"{{"Id":{{{{json .ListContainer.ID}}}},{fields}"Name":{name},"PodName":{pod_name},{labels}}}"#)
 }
 
 /// The part of a template that prints the labels by which workloads are found; `labels` is the map of all.
@@ -70,6 +72,11 @@ impl EngineContainer {
         self.field("Pod").as_str().filter(|pod| !pod.is_empty())
     }
 
+    /// Name of that pod, where the listing was made with `--pod`; otherwise empty.
+    pub fn pod_name(&self) -> &str {
+        self.field("PodName").as_str().unwrap_or_default()
+    }
+
     /// Its name; empty when the entry has none.
     pub fn name(&self) -> &str {
         self.field("Name").as_str().unwrap_or_default()
@@ -78,6 +85,11 @@ impl EngineContainer {
     /// Whether the engine made it itself to hold a pod together.
     pub fn is_infra(&self) -> bool {
         *self.field("IsInfra") == Value::Bool(true)
+    }
+
+    /// Whether its processes are stopped for the time being.
+    pub fn is_paused(&self) -> bool {
+        self.field("State").as_str().is_some_and(|state| state.eq_ignore_ascii_case("paused"))
     }
 
     /// Main process while there is one.

@@ -54,11 +54,10 @@ impl EngineCli {
         RuntimeError::Failed(format!("{why}. Execution of {}", quoted(self.program, arguments)))
     }
 
-    /// All containers of podman, ended ones too, or those that match `filter`.
+    /// All containers of podman, ended ones too, as far as the options of `ps` select them.
     // [impl->swdd~podmancli-container-state-cache-all-containers~1]
-    pub fn containers(&self, filter: Option<&str>) -> Result<Vec<EngineContainer>, RuntimeError> {
-        let mut arguments = vec!["ps", "--all"];
-        arguments.extend(filter.into_iter().flat_map(|filter| ["--filter", filter]));
+    pub fn containers(&self, options: &[&str]) -> Result<Vec<EngineContainer>, RuntimeError> {
+        let mut arguments = [&["ps", "--all"], options].concat();
         let format = format!("--format={}", container_list::podman_format());
         let shown = [&arguments[..], &["--format=..."]].concat();
         arguments.push(&format);

@@ -19,7 +19,7 @@ pub const ENGINE: Engine = Engine {
     remove_unused: &["rm", "--ignore", "--volumes"],
     image_exists: &["image", "exists"],
     stop_timeout: &["container", "inspect", "--format={{.Config.StopTimeout}}"],
-    listing: |cli, filter| cli.containers(Some(filter)),
+    listing: |cli, filter| cli.containers(&["--filter", filter]),
     listed: EngineContainer::of_agent,
 };
 

@@ -7,11 +7,12 @@
 //! Nothing that may have pods is forgotten: both stay until its pods are known to be gone, also when a play failed and
 //! what it left could not be listed or removed.
 //!
-//! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for listings.
+//! Thread: the caller's: `call:<name>` for create, `wl:<name>` for delete, `list:podman-kube` for listings. Pods of one
+//! manifest that may take different times to stop have a thread `stop:<name>` for each further time.
 //! Owns: what a play that failed may have left.
 
 use super::command::EngineOutput;
-use super::container_engine::pull_missing;
+use super::container_engine::{CONTAINER_STOP_DEFAULT, more_than_default, pull_missing};
 use super::container_list::EngineContainer;
 use super::container_records::ENDED;
 use super::engine_children::EngineChildren;
@@ -21,7 +22,7 @@ use super::masking::Arguments;
 use super::{
     Cancel, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
 };
-use crate::limits::LISTING_MAX;
+use crate::limits::{LISTING_MAX, STACK_WORKLOAD, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
 use crate::model::messages::LogsRequest;
 use crate::model::names::{InstanceName, Name};
@@ -29,16 +30,21 @@ use crate::model::runtime_config::{ContainerConfig, EngineConfig, KubeConfig};
 use crate::model::shown_text::without_passwords;
 use crate::model::workload::Workload;
 use crate::model::yaml::{self, Content, Origin, Plain, Yaml, YamlError};
+use crate::platform::logging::log_source;
 use crate::platform::sync::Mutex;
+use crate::platform::threads;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
+use crossbeam_channel::bounded;
 use serde_yaml::{Mapping, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait until all pods of a manifest are stopped and removed. Their containers are stopped one after the other.
+/// Containers that podman stops at the same time, at least: three for each core. More of them take turns.
+const STOPPED_AT_ONCE: u32 = 3;
+/// Longest wait until all pods of a manifest are removed, and killed where they still run. They go one after the other.
 const POD_DOWN_MAX: Duration = Duration::from_secs(120);
 
 /// Name of the runtime in manifests.
@@ -162,7 +168,7 @@ impl PodmanKubeConnector {
 
     /// The containers of these pods but for those that hold them together.
     fn containers_of(&self, pods: &[String]) -> Result<Vec<EngineContainer>, RuntimeError> {
-        let mut containers = self.cli.containers(None)?;
+        let mut containers = self.cli.containers(&[])?;
         containers.retain(|one| is_in(one, pods) && !one.is_infra());
         Ok(containers)
     }
@@ -243,6 +249,85 @@ impl PodmanKubeConnector {
             Err(_) => _ = self.failed_plays.lock().insert(workload.clone(), failed),
         }
         removed
+    }
+
+    /// Stops what runs in the pods of the instance with its stop signal, as long as each pod may take for that: `kube down`
+    /// of podman 4.3 kills it at once. The container that holds a pod together goes on, and with it the network.
+    // [impl->swdd~podman-kube-delete-stops-in-order~1]
+    fn stop_in_order(&self, instance: &InstanceName, manifest: &str) -> Result<(), RuntimeError> {
+        let documents = pod_documents(manifest);
+        // Of a play that was cut short no ids were noted. Its pods are found by their names, as `kube down` finds them.
+        let pods = self.pods_of(instance).ok().flatten();
+        let mut running: BTreeMap<Option<u32>, Vec<ContainerId>> = BTreeMap::new();
+        let mut paused = Vec::new();
+        for container in self.cli.containers(&["--pod"])? {
+            let document = documents.iter().find(|document| document.makes(container.pod_name()));
+            let is_ours = match &pods {
+                Some(pods) => is_in(&container, pods),
+                None => document.is_some(),
+            };
+            if !is_ours || container.is_infra() {
+                continue;
+            }
+            let Some(process) = container.process() else { continue };
+            if container.is_paused() {
+                paused.push(process.container.clone());
+            }
+            let seconds = document.and_then(|document| document.stop_seconds);
+            running.entry(seconds).or_default().push(process.container);
+        }
+        if !paused.is_empty() {
+            // It does not notice a stop, and podman 4 refuses both to stop and to remove it.
+            let call = Arguments::from(["unpause"]).plain(&texts_of(&paused));
+            self.cli.change(call).limit(LISTING_MAX).run(None)?;
+        }
+        self.stop_groups(instance, running)
+    }
+
+    /// Stops each group of containers within its own seconds, all groups at the same time, so that one that hangs does not
+    /// delay the others.
+    fn stop_groups(
+        &self,
+        instance: &InstanceName,
+        mut groups: BTreeMap<Option<u32>, Vec<ContainerId>>,
+    ) -> Result<(), RuntimeError> {
+        let Some((first_seconds, first)) = groups.pop_first() else { return Ok(()) };
+        let (result, results) = bounded(groups.len());
+        for (seconds, group) in groups {
+            let connector = self.clone();
+            let result = result.clone();
+            let source = instance.workload.clone();
+            let stop = move || {
+                let _source = log_source(source);
+                let _ = result.send(connector.stop_group(seconds, &group)); // The receiver may have met an error.
+            };
+            threads::spawn(format!("stop:{}", instance.workload), STACK_WORKLOAD, stop)
+                .map_err(|error| RuntimeError::NotStarted(format!("Error: no thread stops its pods: {error}")))?;
+        }
+        drop(result);
+        let mut outcome = self.stop_group(first_seconds, &first);
+        for other in results {
+            outcome = outcome.and(other);
+        }
+        outcome
+    }
+
+    /// Stops these containers within `seconds`, without them as long as the engine lets them take.
+    fn stop_group(&self, seconds: Option<u32>, containers: &[ContainerId]) -> Result<(), RuntimeError> {
+        let ids = texts_of(containers);
+        let time = seconds.map(|seconds| format!("--time={seconds}"));
+        let call = Arguments::from(["stop", "--ignore"]).plain(time.as_slice()).plain(&ids);
+        let one = seconds.map_or(CONTAINER_STOP_DEFAULT, |seconds| Duration::from_secs(seconds.into()));
+        let turns = u32::try_from(ids.len()).unwrap_or(u32::MAX).div_ceil(STOPPED_AT_ONCE);
+        let more_time = || {
+            if seconds.is_some() {
+                return None;
+            }
+            let inspect = ["container", "inspect", "--format={{.Config.StopTimeout}}"];
+            Some(more_than_default(&self.cli, &inspect, &ids)?.saturating_mul(turns))
+        };
+        let limit = one.saturating_mul(turns).saturating_add(STOP_GRACE);
+        self.cli.change(call).limit(limit).run_extended(None, more_time).map(drop)
     }
 
     /// Takes all pods of the manifest down. Podman refuses as soon as one of them is missing and leaves the others,
@@ -352,6 +437,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let instance = instance_of(id)?;
         self.remove_left_over(&instance.workload, None)?;
         if let Some(config) = self.recall(&instance)? {
+            self.stop_in_order(&instance, &config.manifest)?;
             self.down(&config)?;
             self.forget(&instance);
         }
@@ -360,8 +446,11 @@ impl RuntimeConnector for PodmanKubeConnector {
 
     /// Stops the pods and leaves them, with their logs. When they are not known, taking them down is all that can be done.
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        match instance_of(id).and_then(|instance| self.pods_of(&instance)) {
+        let instance = instance_of(id)?;
+        match self.pods_of(&instance) {
             Ok(Some(pods)) if !pods.is_empty() => {
+                let config = self.recall(&instance)?;
+                self.stop_in_order(&instance, config.as_ref().map_or("", |config| &config.manifest))?;
                 let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
                 self.cli.change(arguments).limit(POD_DOWN_MAX).run(None).map(drop)
             }
@@ -418,7 +507,7 @@ impl RuntimeConnector for PodmanKubeConnector {
         let with_pods: Vec<_> = instances.into_iter().map(|name| (self.pods_of(&name), name)).collect();
         // [impl->swdd~podman-kube-state-getter-uses-container-states~1]
         // [impl->swdd~podman-kube-state-getter-reset-cache~1]
-        let containers = self.cli.containers(None)?;
+        let containers = self.cli.containers(&[])?;
         let listed = with_pods.into_iter().map(|(pods, instance)| {
             if let Err(error) = &pods {
                 log::warn!("The pods of workload '{instance}' are not known: '{error}'");
@@ -533,6 +622,10 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
     }
 }
 
+fn texts_of(ids: &[ContainerId]) -> Vec<&str> {
+    ids.iter().map(|id| &*id.0).collect()
+}
+
 /// Whether the container belongs to one of these pods.
 fn is_in(container: &EngineContainer, pods: &[String]) -> bool {
     container.pod().is_some_and(|pod| pods.iter().any(|ours| ours == pod))
@@ -595,6 +688,9 @@ pub struct PodDocument {
     /// `metadata.name`.
     name: String,
     is_pod: bool,
+    /// `terminationGracePeriodSeconds`: how long its containers may take to stop. `None` where it names none, or something
+    /// that is no number of seconds.
+    pub stop_seconds: Option<u32>,
 }
 
 impl PodDocument {
@@ -616,12 +712,16 @@ impl PodDocument {
 
 /// The documents of `manifest` that become pods; empty when it cannot be read.
 pub fn pod_documents(manifest: &str) -> Vec<PodDocument> {
-    let document = |document: &Value| {
-        let name = document.get("metadata")?.get("name")?.as_str()?.to_owned();
-        let is_pod = document.get("kind")?.as_str() == Some("Pod");
-        Some(PodDocument { text: serde_yaml::to_string(document).ok()?, name, is_pod })
-    };
-    of_pods(manifest).iter().filter_map(document).collect()
+    of_pods(manifest).iter_mut().filter_map(pod_document).collect()
+}
+
+fn pod_document(document: &mut Value) -> Option<PodDocument> {
+    let name = document.get("metadata")?.get("name")?.as_str()?.to_owned();
+    let is_pod = document.get("kind")?.as_str() == Some("Pod");
+    let text = serde_yaml::to_string(document).ok()?;
+    let seconds = pod_spec(document).and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_u64());
+    let stop_seconds = seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+    Some(PodDocument { text, name, is_pod, stop_seconds })
 }
 
 /// The images that a play of `manifest` pulls when they are missing: not those that it always or never pulls. Nothing

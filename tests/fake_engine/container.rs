@@ -184,8 +184,8 @@ pub fn stop(store: &Store, id: &str, seconds: Option<u64>) -> Result<(), (i32, S
         let reason = "is running or paused, refusing to clean up: container state improper";
         return Err((125, format!("container {id} {reason}")));
     }
-    if signal(&container, Signal::TERM) {
-        let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
+    let limit = Duration::from_secs(seconds.unwrap_or(container.stop_seconds));
+    if !limit.is_zero() && signal(&container, Signal::TERM) {
         let begin = Instant::now();
         while begin.elapsed() < limit && runs(store, id) {
             pause();

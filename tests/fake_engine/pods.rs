@@ -64,22 +64,23 @@ pub fn play(store: &Store, manifest: &str, only_create: bool) -> Answer {
     Answer::ok(stdout)
 }
 
-/// Refuses as soon as a pod is missing, as podman 4.3 does.
+/// Refuses as soon as a pod is missing, and kills what runs at once, as podman 4.3 does.
 pub fn down(store: &Store, manifest: &str) -> Answer {
     for Wanted { name, .. } in wanted(manifest) {
         let Some(pod) = store.pods().into_iter().find(|pod| pod.name == name) else {
             return Answer::error(ENGINE_ERROR, format!("no pod with name or ID {name} found: no such pod"));
         };
-        if let Err((code, text)) = remove_pod(store, &pod) {
+        if let Err((code, text)) = remove_pod(store, &pod, Some(0)) {
             return Answer::error(code, text);
         }
     }
     Answer::ok("Pods stopped:\nPods removed:\n")
 }
 
-fn remove_pod(store: &Store, pod: &Pod) -> Result<(), (i32, String)> {
+/// `stop_seconds` as in [`container::stop`].
+fn remove_pod(store: &Store, pod: &Pod, stop_seconds: Option<u64>) -> Result<(), (i32, String)> {
     for one in store.list().into_iter().filter(|one| one.pod == pod.id) {
-        container::stop(store, &one.id, None)?;
+        container::stop(store, &one.id, stop_seconds)?;
         store.remove(&one.id);
     }
     store.remove_pod(&pod.id);
@@ -94,7 +95,7 @@ pub fn list(store: &Store) -> Answer {
 /// `pod rm --force --ignore <id> ...`.
 pub fn remove(store: &Store, invocation: &Invocation) -> Answer {
     for pod in store.pods().into_iter().filter(|pod| invocation.positional.contains(&pod.id)) {
-        if let Err((code, text)) = remove_pod(store, &pod) {
+        if let Err((code, text)) = remove_pod(store, &pod, None) {
             return Answer::error(code, text);
         }
     }

@@ -325,6 +325,11 @@ fn pods_are_taken_down() {
     deletes(
         "podman-kube",
         &[
+            ("stop", Hangs, "Stopping(RequestedAtRuntime)", ""),
+            ("stop", Fails, "Stopping(DeleteFailed)", BROKEN_STOP),
+            ("stop", Slow, "Stopping(RequestedAtRuntime)", ""),
+            ("stop", Mumbles, "Removed", ""),
+            ("stop", Gushes, "Removed", ""),
             ("kube down", Hangs, "Stopping(RequestedAtRuntime)", ""),
             ("kube down", Fails, "Stopping(DeleteFailed)", BROKEN_STOP),
             ("kube down", Slow, "Stopping(RequestedAtRuntime)", ""),

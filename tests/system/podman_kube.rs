@@ -8,6 +8,8 @@ use crate::support::process::{is_alive, send_signal};
 use crate::support::{Cluster, LogClient, Recorder, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::fs;
+use std::path::Path;
 
 /// What no event shows is to be seen soon.
 const SOON: &str = "listing_interval = 2";
@@ -173,6 +175,63 @@ fn pods_that_ended_since_the_boot_stay_as_they_are_when_the_agent_is_told_so() {
         assert_eq!(containers(&podman, "-main") == before, same, "{rerun}");
         cluster.remove("job");
     }
+}
+
+/// A Pod with this time to stop, whose container runs `command` and has `folder` as `/shared`.
+fn pod_that_shares(name: &str, seconds: u32, folder: &Path, command: &str) -> String {
+    let volume = format!("  volumes: [{{name: shared, hostPath: {{path: {}}}}}]\n", folder.display());
+    let mount = "volumeMounts: [{name: shared, mountPath: /shared}], name: main,";
+    let text = pod(name, &[("main", command)]).replace("name: main,", mount);
+    text.replace("Seconds: 1\n", &format!("Seconds: {seconds}\n")) + &volume
+}
+
+// [stest->swdd~podman-kube-delete-stops-in-order~1]
+#[test]
+fn pods_are_stopped_with_their_signal_before_they_are_removed() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    cluster.server_config = "mode_config = \"mode\"\n".to_owned();
+    cluster.start_all(&["agent_A"]);
+    let shared = cluster.folder().join("shared");
+    fs::create_dir(&shared).expect("own folder is writable");
+    // Ending takes a while, so that a kill that follows the signal at once is noticed.
+    let patient = "trap 'sleep 0.5; echo $NAME >>/shared/ended; exit 0' TERM; while true; do sleep 0.1; done";
+    let of = |name: &str, version: u32| {
+        let command = patient.replace("$NAME", &format!("{name}{version}"));
+        pod_that_shares(name, 600, &shared, &command)
+    };
+    let ended = || fs::read_to_string(shared.join("ended")).unwrap_or_default();
+    // Two pods of one workload, of which one ignores the signal: that delays neither the other nor another workload.
+    let stubborn = "trap '' TERM; while true; do sleep 0.1; done";
+    let both = of("web", 1) + "---\n" + &pod_that_shares("deaf", 1, &shared, stubborn);
+    cluster.apply("apiVersion: v1\nconfigs: {mode: drive}\n");
+    cluster.apply_until_run(&workload("web", "    tags: {modes: drive}\n", &both), &["web"]);
+
+    cluster.apply_until_run(&workload("web", "    tags: {modes: drive}\n", &of("web", 2)), &["web"]);
+    wait_until("the update has stopped the first", || ended() == "web1\n");
+    wait_until("the second runs", || {
+        pods(&podman).len() == 1 && cluster.workload("web").is_some_and(|row| row.state == "Running(Ok)")
+    });
+    assert_eq!(cluster.ank(&["restart", "web"]).code, 0);
+    wait_until("the restart has stopped the second", || ended() == "web1\nweb2\n");
+    cluster.wait_for_state("web", "Running(Ok)");
+    assert_eq!(cluster.ank(&["mode", "park", "--new"]).code, 0);
+    wait_until("the switch has stopped it", || ended() == "web1\nweb2\nweb2\n");
+    assert_eq!(cluster.ank(&["mode", "drive"]).code, 0);
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.remove("web");
+    assert_eq!(ended(), "web1\nweb2\nweb2\nweb2\n");
+    assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
+}
+
+#[test]
+fn a_paused_pod_is_stopped_and_removed() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
+    cluster.apply_until_run(&workload("web", "", &pod("web", &[("main", PATIENT)])), &["web"]);
+    podman.pause(&containers(&podman, "-main")[0].0);
+    cluster.remove("web");
+    assert_eq!((pods(&podman).len(), volumes(&podman)), (0, vec![]));
 }
 
 #[test]

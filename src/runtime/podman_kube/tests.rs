@@ -251,21 +251,22 @@ fn calls_before_the_play_could_not_be_cancelled() {
 // [utest->swdd~podman-kube-get-workload-id-uses-volumes~1]
 #[test]
 fn a_later_agent_takes_down_what_the_configuration_volume_says() {
-    let script = ScriptedEngine::answering(&[&volume(CONFIG), "cat >$dir/downed"]);
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", "cat >$dir/downed"]);
     let instance = new().instance;
     assert_eq!(connector(&script).delete(&id(&instance.to_string())), Ok(()));
-    let expected = [format!("volume inspect {instance}.config"), "kube down --d -".to_owned()];
-    assert_eq!(script.calls()[..2], expected);
-    assert_eq!(script.calls()[2..], removal_calls());
+    let inspections = ["config", "pods"].map(|what| format!("volume inspect {instance}.{what}"));
+    assert_eq!(script.calls()[..2], inspections);
+    assert_eq!(script.calls()[2..4], [listing_with_pods(), "kube down --d -".to_owned()]);
+    assert_eq!(script.calls()[4..], removal_calls());
     assert_eq!(fs::read_to_string(script.path().join("downed")).unwrap(), MANIFEST);
 }
 
 #[test]
 fn a_failed_down_keeps_the_volumes_and_is_told() {
-    let script = ScriptedEngine::answering(&[&volume(CONFIG), "echo no >&2; exit 125"]);
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", "echo no >&2; exit 125"]);
     let text = failed(delete(&script));
     assert!(text.starts_with("no. Execution of "), "{text}");
-    assert_eq!(script.calls().len(), 2);
+    assert_eq!(script.calls().len(), 4);
     let script = ScriptedEngine::answering(&["echo '[{}]'"]);
     let text = failed(delete(&script));
     assert!(text.contains("holds no data. Execution of "), "{text}");
@@ -277,9 +278,9 @@ fn what_is_gone_already_counts_as_deleted() {
     let script = ScriptedEngine::answering(&[NO_VOLUME]);
     assert_eq!(delete(&script), Ok(()));
     assert_eq!(script.calls().len(), 1, "nothing says what to take down");
-    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_POD]);
+    let script = ScriptedEngine::answering(&[&volume(CONFIG), NO_VOLUME, "", NO_POD]);
     assert_eq!(delete(&script), Ok(()));
-    assert_eq!(script.calls()[2..], removal_calls());
+    assert_eq!(script.calls()[4..], removal_calls());
 }
 
 #[test]
@@ -287,15 +288,83 @@ fn when_one_of_several_pods_is_gone_the_others_are_taken_down_alone() {
     let two =
         format!("manifest: |\n  {}---\n  kind: Deployment\n  metadata: {{name: db}}\n", MANIFEST.replace('\n', "\n  "));
     for (last, fails) in [("cat >$dir/downed", false), ("exit 125", true)] {
-        let script = ScriptedEngine::answering(&[&volume(&two), NO_POD, NO_POD, last]);
+        let script = ScriptedEngine::answering(&[&volume(&two), NO_VOLUME, "", NO_POD, NO_POD, last]);
         let result = delete(&script);
         assert_eq!(result.is_err(), fails);
-        assert_eq!(script.calls()[1..4], ["kube down -"; 3]);
-        assert_eq!(script.calls().len(), if fails { 4 } else { 6 });
+        assert_eq!(script.calls()[3..6], ["kube down -"; 3]);
+        assert_eq!(script.calls().len(), if fails { 6 } else { 8 });
         if !fails {
             let downed = fs::read_to_string(script.path().join("downed")).unwrap();
             assert!(downed.contains("Deployment") && !downed.contains("web"), "{downed}");
         }
+    }
+}
+
+/// Two pods of which one names the seconds that it may take to stop, and other pods.
+const TWO_PODS: &str = "manifest: |\n  kind: Pod\n  metadata: {name: web}\n  spec: {terminationGracePeriodSeconds: 7, \
+    containers: [{name: main}]}\n  ---\n  kind: Deployment\n  metadata: {name: db}\n  spec: {template: {spec: {containers: \
+    [{name: main}]}}}\n";
+const TWO_PODS_RUN: &str = r#"cat <<'END'
+{"Id":"a","Pod":"p1","PodName":"web","State":"running","Pid":7}
+{"Id":"ended","Pod":"p1","PodName":"web","State":"exited","Pid":0}
+{"Id":"infra","Pod":"p1","PodName":"web","State":"running","Pid":8,"IsInfra":true}
+{"Id":"b","Pod":"p2","PodName":"db-pod","State":"running","Pid":9}
+{"Id":"c","Pod":"p2","PodName":"db-pod","State":"paused","Pid":10}
+{"Id":"strange","Pod":"p3","PodName":"other","State":"running","Pid":11}
+{"Id":"alone","State":"running","Pid":12}
+END"#;
+
+fn listing_with_pods() -> String {
+    format!("ps --all --pod --format={}", podman_format())
+}
+
+/// Neither of two stops ends before the other has begun.
+// [utest->swdd~podman-kube-delete-stops-in-order~1]
+#[test]
+fn delete_stops_all_pods_at_once_each_within_its_own_seconds() {
+    for noted in [volume(r#"["p1","p2"]"#), NO_VOLUME.to_owned()] {
+        let script = ScriptedEngine::answering(&[&volume(TWO_PODS), &noted]);
+        let fifo = script.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, fifo, rustix::fs::Mode::RWXU).unwrap();
+        script.on("ps", TWO_PODS_RUN);
+        script.on("stop", "case \"$*\" in *--time=7*) read line <$dir/fifo;; *) echo go >$dir/fifo;; esac");
+        assert_eq!(delete(&script), Ok(()));
+        let mut calls = script.calls();
+        calls[4..6].sort();
+        let stops = ["stop --ignore --time=7 a", "stop --ignore b c"];
+        assert_eq!(calls[2..7], [&listing_with_pods(), "unpause c", stops[0], stops[1], "kube down -"]);
+    }
+}
+
+#[test]
+fn pods_that_could_not_be_stopped_are_not_killed() {
+    for call in ["ps", "unpause", "stop"] {
+        let script = ScriptedEngine::answering(&[&volume(TWO_PODS), &volume(r#"["p1","p2"]"#)]);
+        script.on("ps", TWO_PODS_RUN);
+        script.on(call, "echo no >&2; exit 125");
+        let text = failed(delete(&script));
+        assert!(text.starts_with("no. Execution of "), "{call}: {text}");
+        assert!(!script.calls().iter().any(|call| call.starts_with("kube down")), "{:?}", script.calls());
+    }
+}
+
+#[test]
+fn the_seconds_of_a_pod_are_bounded_and_no_other_value_counts() {
+    let seconds = |value: &str| {
+        let spec = format!("{{terminationGracePeriodSeconds: {value}, containers: [{{name: main}}]}}");
+        pod_documents(&format!("kind: Pod\nmetadata: {{name: web}}\nspec: {spec}")).remove(0).stop_seconds
+    };
+    for (value, expected) in [
+        ("0", Some(0)),
+        ("30", Some(30)),
+        ("18446744073709551615", Some(u32::MAX)),
+        ("-1", None),
+        ("1.5", None),
+        ("\"30\"", None),
+        ("null", None),
+        ("[]", None),
+    ] {
+        assert_eq!(seconds(value), expected, "{value}");
     }
 }
 
@@ -427,9 +496,13 @@ fn pods_are_read_from_all_sections_of_the_output() {
 #[test]
 fn a_stop_leaves_the_pods_with_their_logs() {
     let instance = new().instance;
-    let script = ScriptedEngine::answering(&[&volume("[\"p1\",\"p2\"]"), "", NO_VOLUME, NO_VOLUME]);
+    let script = ScriptedEngine::answering(&[&volume("[\"p1\",\"p2\"]"), &volume(TWO_PODS)]);
+    script.on("ps", "echo '{\"Id\":\"a\",\"Pod\":\"p1\",\"PodName\":\"web\",\"Pid\":7}'");
     let mut connector = connector(&script);
     let id = ContainerId(instance.to_string().into());
     connector.stop(&id).unwrap();
-    assert_eq!(calls(&script), [format!("volume inspect {instance}.pods"), "pod stop --ignore p1 p2".to_owned()]);
+    let inspections = ["pods", "config"].map(|what| format!("volume inspect {instance}.{what}"));
+    assert_eq!(calls(&script)[..2], inspections);
+    let stops = ["stop --ignore --time=7 a", "pod stop --ignore p1 p2"];
+    assert_eq!(calls(&script)[2..], [&listing_with_pods(), stops[0], stops[1]]);
 }
