@@ -23,6 +23,9 @@ use std::time::Duration;
 /// Stop timeout of a container that names none itself (podman's default).
 pub(super) const CONTAINER_STOP_DEFAULT: Duration = Duration::from_secs(10);
 
+/// Longest wait for a removal of a stopped container.
+const REMOVAL_MAX: Duration = Duration::from_secs(30);
+
 /// Environment variable with the path of the socket that a workload notifies.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Digits of a container id.
@@ -35,9 +38,9 @@ pub struct Engine {
     pub runtime: &'static str,
     pub program: &'static str,
     pub stop: &'static [&'static str],
+    /// With the anonymous volumes of the container: nothing else can ever use them, and each start of an image with `VOLUME`
+    /// makes new ones.
     pub remove: &'static [&'static str],
-    /// As `remove` for one that was never started: with its anonymous volumes, which hold nothing.
-    pub remove_unused: &'static [&'static str],
     /// Prints how long a container may take to stop.
     pub stop_timeout: &'static [&'static str],
     /// Fails when an image is missing.
@@ -104,29 +107,20 @@ impl ContainerConnector {
         }
     }
 
-    /// Removes a container that does not run, with one of the calls for that. Already gone counts as done.
-    fn remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
-        // Longest wait for a removal of a stopped container.
-        gone_is_fine(self.change(call, id).limit(Duration::from_secs(30)).run(None).map(drop))
+    /// Removes a container that does not run, and its anonymous volumes. Already gone counts as done.
+    // [impl->swdd~agent-removes-anonymous-volumes~1]
+    fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        gone_is_fine(self.change(self.engine.remove, id).limit(REMOVAL_MAX).run(None).map(drop))
     }
 
     // [impl->swdd~podman-delete-workload-stops-and-removes-workload~1]
     /// Also what was never started, which an engine may not be able to stop, and what a removal left that was killed: podman
     /// does not stop it, and removes it.
-    fn stop_and_remove(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
+    fn stop_and_remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         match self.stop_within(id) {
-            Err(error @ RuntimeError::Failed(_)) => self.remove(call, id).map_err(|_| error),
-            stopped => stopped.and_then(|()| self.remove(call, id)),
+            Err(error @ RuntimeError::Failed(_)) => self.remove(id).map_err(|_| error),
+            stopped => stopped.and_then(|()| self.remove(id)),
         }
-    }
-
-    /// Removes what was seen not to run. The engine refuses it for a container that was started again meanwhile, which has
-    /// to be stopped then.
-    fn remove_or_stop(&self, call: &[&str], id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove(call, id).or_else(|error| match error {
-            RuntimeError::Failed(_) => self.stop_and_remove(call, id),
-            other => Err(other),
-        })
     }
 
     fn change(&self, call: &[&str], id: &ContainerId) -> EngineCall<'_> {
@@ -164,7 +158,7 @@ impl ContainerConnector {
         let Some(id) = id.filter(|id| id.bytes().all(|digit| digit.is_ascii_hexdigit())) else { return Ok(()) };
         match self.cli.query(&["container", "exists", id]) {
             Err(RuntimeError::Failed(why)) if why.starts_with("Ended with exit status: 1.") => {
-                self.remove(&["rm"], &ContainerId(id.into()))
+                gone_is_fine(self.change(&["rm"], &ContainerId(id.into())).limit(REMOVAL_MAX).run(None).map(drop))
             }
             _ => Ok(()),
         }
@@ -252,7 +246,7 @@ impl RuntimeConnector for ContainerConnector {
     }
 
     fn delete(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.stop_and_remove(self.engine.remove, id)
+        self.stop_and_remove(id)
     }
 
     fn stop(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -266,12 +260,12 @@ impl RuntimeConnector for ContainerConnector {
         Ok(ProbeTarget { program: self.cli.program, container: Some(id.0.to_string()), processes })
     }
 
+    /// The engine refuses to remove a container that was started again meanwhile, which has to be stopped then.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove_or_stop(self.engine.remove, id)
-    }
-
-    fn delete_unused(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.remove_or_stop(self.engine.remove_unused, id)
+        self.remove(id).or_else(|error| match error {
+            RuntimeError::Failed(_) => self.stop_and_remove(id),
+            other => Err(other),
+        })
     }
 
     fn find(&mut self, instance: &InstanceName, wanted: Option<&Workload>) -> Result<Vec<ContainerId>, RuntimeError> {

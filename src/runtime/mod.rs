@@ -222,7 +222,7 @@ pub trait RuntimeConnector: Send {
         cancel: Cancel<'_>,
     ) -> Result<ContainerId, RuntimeError>;
 
-    /// Stops and removes a container. Already gone counts as done. Bounded by the container's own stop timeout
+    /// Stops and removes a container with its anonymous volumes. Already gone counts as done. Bounded by the container's own stop timeout
     /// and [`crate::limits::STOP_GRACE`], then 30 s for the removal.
     ///
     /// # Errors
@@ -241,20 +241,13 @@ pub trait RuntimeConnector: Send {
     /// `Failed` or `TimedOut` when the engine could not be called.
     fn probe_target(&mut self, id: &ContainerId, with_processes: bool) -> Result<ProbeTarget, RuntimeError>;
 
-    /// As [`Self::delete`] for a container that was seen to have ended, which needs fewer calls of the engine.
+    /// As [`Self::delete`] for a container that was seen to have ended or was never started, which needs fewer calls of the
+    /// engine.
     ///
     /// # Errors
     /// See there.
     fn delete_ended(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
         self.delete(id)
-    }
-
-    /// As [`Self::delete_ended`] for a container that was never started, with the volumes that were made for it alone.
-    ///
-    /// # Errors
-    /// See there.
-    fn delete_unused(&mut self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.delete_ended(id)
     }
 
     /// The containers labelled with exactly this instance, normally none or one. Those in pods only when they were

@@ -21,3 +21,4 @@ mod prepare;
 mod states;
 mod store;
 mod usage;
+mod volumes;

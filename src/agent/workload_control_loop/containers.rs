@@ -250,8 +250,7 @@ impl<C: Clock> WorkloadControlLoop<C> {
         let role = owned.role;
         let mut remove = |id: &ContainerId| match role {
             Role::Surplus => connector.delete(id),
-            Role::Unused => connector.delete_unused(id),
-            Role::Old => connector.delete_ended(id),
+            Role::Unused | Role::Old => connector.delete_ended(id),
         };
         if let Some(id) = &owned.id {
             remove(id)?;

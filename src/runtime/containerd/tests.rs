@@ -41,7 +41,10 @@ fn a_container_is_run_started_and_deleted_by_nerdctl() {
     assert_eq!(containerd.create(&new(), None, None), Ok(id(ID)));
     assert_eq!(containerd.start(&id(ID), &new(), None, None), Ok(id(ID)));
     assert_eq!(containerd.delete(&id(ID)), Ok(()));
-    assert_eq!(script.calls(), [run_call(&new()), format!("start {ID}"), format!("stop {ID}"), format!("rm {ID}")]);
+    assert_eq!(
+        script.calls(),
+        [run_call(&new()), format!("start {ID}"), format!("stop {ID}"), format!("rm --volumes {ID}")]
+    );
     assert_eq!(ContainerConnector::new(&ENGINE, "agent_A", script.children()).cli.program, "nerdctl");
 }
 
@@ -55,7 +58,7 @@ fn what_a_failed_create_has_left_is_found_and_removed_even_when_it_cannot_be_sto
     assert_eq!(connector.delete(&id(ID)), Ok(()));
     let find = format!("ps --all --no-trunc --filter label=name={} --format={{{{json .ID}}}}", new().instance);
     let inspect = format!("inspect --format={} {ID} {OTHER}", format());
-    assert_eq!(script.calls(), [find, inspect, format!("stop {ID}"), format!("rm {ID}")]);
+    assert_eq!(script.calls(), [find, inspect, format!("stop {ID}"), format!("rm --volumes {ID}")]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn find_call() -> String {
 }
 
 fn removal_calls() -> Vec<String> {
-    vec![format!("stop --ignore {ID}"), format!("rm --ignore {ID}")]
+    vec![format!("stop --ignore {ID}"), format!("rm --ignore --volumes {ID}")]
 }
 
 fn listing(containers: &[(&str, String)]) -> String {
@@ -181,6 +181,7 @@ fn start_starts_the_same_container() {
 }
 
 // [utest->swdd~podman-delete-workload-stops-and-removes-workload~1]
+// [utest->swdd~agent-removes-anonymous-volumes~1]
 // [utest->swdd~functions-required-by-runtime-connector~1]
 #[test]
 fn delete_stops_and_removes() {
@@ -194,17 +195,20 @@ fn a_container_that_has_ended_is_only_removed_unless_it_was_started_again() {
     let mut engine = Engine::answering(&["", "echo 'container is running' >&2; exit 2"]);
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
     assert_eq!(engine.connector.delete_ended(&id("c")), Ok(()));
-    let removal = "rm --ignore c";
+    let removal = "rm --ignore --volumes c";
     assert_eq!(engine.calls(), [removal, removal, "stop --ignore c", removal]);
 }
 
 #[test]
 fn a_failed_stop_or_removal_is_told() {
     let refused = "echo running >&2; exit 2";
-    for (answers, failing) in [(["echo no >&2; exit 125", refused], "stop"), (["", "echo no >&2; exit 2"], "rm")] {
+    for (answers, failing) in [
+        (["echo no >&2; exit 125", refused], &["stop", "--ignore", ID][..]),
+        (["", "echo no >&2; exit 2"], &["rm", "--ignore", "--volumes", ID]),
+    ] {
         let mut engine = Engine::answering(&answers);
         let text = failed(engine.connector.delete(&id(ID)));
-        assert_eq!(text, format!("no. {}", engine.script.execution(&[failing, "--ignore", ID])));
+        assert_eq!(text, format!("no. {}", engine.script.execution(failing)));
         assert_eq!(engine.calls().len(), answers.len());
     }
 }
@@ -215,7 +219,10 @@ fn what_cannot_be_stopped_is_removed_where_that_is_possible() {
     let stop = "echo 'container is running or paused, refusing to clean up' >&2; exit 125";
     let mut engine = Engine::answering(&[stop, "echo 'not paused' >&2; exit 125", ""]);
     assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
-    assert_eq!(engine.calls(), [format!("stop --ignore {ID}"), format!("unpause {ID}"), format!("rm --ignore {ID}")]);
+    assert_eq!(
+        engine.calls(),
+        [format!("stop --ignore {ID}"), format!("unpause {ID}"), format!("rm --ignore --volumes {ID}")]
+    );
 }
 
 #[test]
@@ -223,7 +230,7 @@ fn a_paused_container_goes_on_to_be_stopped() {
     let mut engine = Engine::answering(&["echo 'container is running or paused, refusing to clean up' >&2; exit 125"]);
     assert_eq!(engine.connector.delete(&id(ID)), Ok(()));
     let stop = format!("stop --ignore {ID}");
-    assert_eq!(engine.calls(), [stop.clone(), format!("unpause {ID}"), stop, format!("rm --ignore {ID}")]);
+    assert_eq!(engine.calls(), [stop.clone(), format!("unpause {ID}"), stop, format!("rm --ignore --volumes {ID}")]);
 }
 
 #[test]
@@ -254,7 +261,7 @@ fn a_stop_has_the_time_that_the_container_asked_for() {
         let calls = engine.calls();
         let inspection = format!("container inspect --format={{{{.Config.StopTimeout}}}} {ID}");
         assert_eq!(calls.iter().filter(|call| **call == inspection).count(), 1, "{answer}: {calls:?}");
-        assert_eq!(calls.last() == Some(&format!("rm --ignore {ID}")), granted, "{answer}: {calls:?}");
+        assert_eq!(calls.last() == Some(&format!("rm --ignore --volumes {ID}")), granted, "{answer}: {calls:?}");
         match result {
             Ok(()) if granted => {}
             Err(RuntimeError::TimedOut(_)) if !granted => {}
