@@ -23,6 +23,20 @@ pub fn acts_on_terminal(character: char) -> bool {
     invisible || character.is_control()
 }
 
+/// `text` and behind it another `sentence`. Texts of others, such as errors of engines, mostly have no full stop; they get
+/// one. Of `text` so much is left that both have at most `bytes_max` bytes.
+pub fn with_sentence(text: &str, sentence: &str, bytes_max: usize) -> String {
+    let between = ". ";
+    let room = bytes_max.saturating_sub(sentence.len() + between.len());
+    let text = text[..text.floor_char_boundary(room)].trim_end();
+    if text.is_empty() {
+        return sentence.to_owned();
+    }
+    let is_ended = text.ends_with(['.', '!', '?', ':', ';']);
+    let between = if is_ended { " " } else { between };
+    format!("{text}{between}{sentence}")
+}
+
 /// `text` with what acts on a terminal written out.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(acts_on_terminal) {
@@ -110,6 +124,23 @@ fn ends_word(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_sentences_were_glued_without_a_full_stop() {
+        let age = "It has run for 10 s.";
+        for (text, expected) in [
+            ("", age.to_owned()),
+            ("Error: no supported kube kind", format!("Error: no supported kube kind. {age}")),
+            ("Error: unknown kind 'x'\n", format!("Error: unknown kind 'x'. {age}")),
+            ("Triggered at runtime.", format!("Triggered at runtime. {age}")),
+            ("Really?", format!("Really? {age}")),
+        ] {
+            assert_eq!(with_sentence(text, age, 100), expected, "{text:?}");
+        }
+        let cut = with_sentence(&"\u{fc}".repeat(100), age, 41);
+        assert_eq!(cut, format!("{}. {age}", "\u{fc}".repeat(9)));
+        assert_eq!(with_sentence("text", age, 5), age);
+    }
 
     #[test]
     fn what_acts_on_a_terminal_is_written_out() {

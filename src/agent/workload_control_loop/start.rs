@@ -16,6 +16,7 @@ use crate::agent::start_slots::{SlotRequest, Use};
 use crate::agent::state_checker::KnownEnd;
 use crate::limits::{ADDITIONAL_INFO_MAX, CREATE_AGE_INTERVAL, REVIVAL_INTERVAL, START_SLOT_MAX};
 use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::shown_text::with_sentence;
 use crate::platform::clock::Clock;
 use crate::platform::sync::EventFd;
 use crate::runtime::{ContainerId, MainProcess, NewContainer, RuntimeError};
@@ -131,10 +132,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             calling.due += CREATE_AGE_INTERVAL;
         }
         if !self.has_given_up() {
-            let age = format!(" The create has been running for {} s.", age.as_secs());
-            let mut info = self.shown.clone();
-            info.truncate(info.floor_char_boundary(ADDITIONAL_INFO_MAX - age.len()));
-            let state = ExecutionState::with_info(Phase::PendingStarting, info + &age);
+            let age = format!("The create has been running for {} s.", age.as_secs());
+            let info = with_sentence(&self.shown, &age, ADDITIONAL_INFO_MAX);
+            let state = ExecutionState::with_info(Phase::PendingStarting, info);
             send_state(&self.context.reports, &self.instance, state);
         }
         self.stage = Stage::Calling(calling);

@@ -359,7 +359,7 @@ fn a_long_create_shows_its_age_behind_the_last_failure_and_gives_its_slot_back()
     rig.until_due();
     assert_eq!(slots.free(), 1);
     let age =
-        |seconds| format!("a Pending(Starting): 'Retry 1: {FAILURE} The create has been running for {seconds} s.'");
+        |seconds| format!("a Pending(Starting): 'Retry 1: {FAILURE}. The create has been running for {seconds} s.'");
     assert_eq!(rig.until_due() + rig.until_due(), START_SLOT_MAX * 2);
     assert_eq!(rig.states(), [starting("a"), retry("a", 1), age(10), age(20)]);
     assert_eq!(slots.free(), 2);
@@ -378,7 +378,7 @@ fn the_age_of_a_create_does_not_hide_why_the_last_attempt_failed() {
     rig.until_due();
     let state = rig.states().remove(0);
     assert!(state.starts_with("a Pending(Starting): 'Retry 3: \u{fc}"), "{state}");
-    assert!(state.ends_with("\u{fc} The create has been running for 10 s.'"), "{state}");
+    assert!(state.ends_with("\u{fc}. The create has been running for 10 s.'"), "{state}");
     assert!(state.len() <= ADDITIONAL_INFO_MAX + 30);
 }
 
