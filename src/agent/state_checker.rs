@@ -61,6 +61,8 @@ pub enum WatchCommand {
         process: Option<MainProcess>,
         /// How often this agent has started the instance after the first time.
         restarts: u32,
+        /// Whether the engine starts the container again by itself when it has ended.
+        engine_restarts: bool,
         /// How it ended in an earlier life of the agent.
         end: KnownEnd,
         /// Receives the state whenever it has changed.
@@ -175,6 +177,9 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
 struct Watched<P> {
     id: ContainerId,
     restarts: u32,
+    engine_restarts: bool,
+    /// When the engine last listed it as ended, in seconds since 1970.
+    ended_at: Option<u64>,
     reply: StateReply,
     valid_from: u64,
     reported: Option<ExecutionState>,
@@ -223,8 +228,23 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
     /// Takes in a command. Call [`Self::list_if_due`] after all that happened together.
     pub fn on_command(&mut self, command: WatchCommand) {
         match command {
-            WatchCommand::Watch { instance, id, process, restarts, end, reply } => {
-                self.watch(instance, id, process, restarts, end, reply);
+            WatchCommand::Watch { instance, id, process, restarts, engine_restarts, end, reply } => {
+                let watched = Watched {
+                    id,
+                    restarts,
+                    engine_restarts,
+                    ended_at: None,
+                    reply,
+                    valid_from: self.next_listing,
+                    reported: None,
+                    end,
+                    missed: false,
+                    processes: Vec::new(),
+                    exit_seen: None,
+                    again: None,
+                    passing_pause: POLL_INTERVAL,
+                };
+                self.watch(instance, watched, process);
             }
             WatchCommand::Unwatch { instance } => _ = self.watched.remove(&instance),
             WatchCommand::WatchPrepared { instance, container: Some((id, reply)) } => {
@@ -266,29 +286,8 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     /// Watches a container. Only a listing that begins after this counts, so an old one cannot hide it.
     // [impl->swdd~podman-state-getter-reset-cache~1]
-    fn watch(
-        &mut self,
-        instance: InstanceName,
-        id: ContainerId,
-        process: Option<MainProcess>,
-        restarts: u32,
-        end: KnownEnd,
-        reply: StateReply,
-    ) {
+    fn watch(&mut self, instance: InstanceName, mut watched: Watched<S::Process>, process: Option<MainProcess>) {
         let now = self.clock.now();
-        let mut watched = Watched {
-            id,
-            restarts,
-            reply,
-            valid_from: self.next_listing,
-            reported: None,
-            end,
-            missed: false,
-            processes: Vec::new(),
-            exit_seen: None,
-            again: None,
-            passing_pause: POLL_INTERVAL,
-        };
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
         if watched.processes.iter().any(|process| process.watch.is_some()) {
             watched.report(Some(ExecutionState::plain(Phase::Running)));
@@ -351,6 +350,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                 Some(found) => {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
+                    watched.note_end(found);
                     let state = watched.end.update(&found.state, !found.processes.is_empty());
                     watched.judge(&state, now)
                 }
@@ -439,6 +439,14 @@ impl<P> Watched<P> {
         }
     }
 
+    /// Another end is that of a start by the engine that no listing has shown, so the next one may come soon.
+    fn note_end(&mut self, found: &ListedContainer) {
+        if self.ended_at != found.ended_at {
+            self.ended_at = found.ended_at;
+            self.passing_pause = POLL_INTERVAL;
+        }
+    }
+
     /// What to report of a listed state, and after which pause to list again at the latest.
     fn judge(&mut self, state: &ExecutionState, now: Instant) -> (Option<ExecutionState>, Option<Duration>) {
         // Podman may not have noticed an end that we have; it gets a little time to report the exit code.
@@ -450,8 +458,10 @@ impl<P> Watched<P> {
         }
         // It may be removed as well (`podman rm --force`, `run --rm`), which no event shows.
         let just_ended = self.exit_seen.take().is_some();
-        // An unknown state may pass as well.
-        let passing = state.phase.is_pending() || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown);
+        // An unknown state may pass as well, and an end that the engine follows up.
+        let passing = state.phase.is_pending()
+            || matches!(state.phase, Phase::Stopping | Phase::FailedUnknown)
+            || (self.engine_restarts && state.phase.has_ended());
         if self.reported.as_ref() != Some(state) || !passing {
             self.passing_pause = POLL_INTERVAL;
         }

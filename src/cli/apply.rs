@@ -18,11 +18,12 @@ use crate::model::manifest::{Manifest, ManifestError};
 use crate::model::names::{RUNTIMES, has_name_characters};
 use crate::model::nearest::{meant, nearest};
 use crate::model::node::Node;
+use crate::model::runtime_config::EngineRestarts;
 use crate::model::validation::{
     check_config_keys, check_config_references, check_mount_points, check_workload, check_workload_name,
 };
 use crate::model::version::API_VERSION_DEPRECATED;
-use crate::model::workload::Workload;
+use crate::model::workload::{RestartPolicy, Workload};
 use crate::model::yaml::{self, Content, Location, Origin, Plain, Yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -240,6 +241,12 @@ fn check_configs(
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
             output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at} cannot be run: {reason}", input.name));
         }
+        if let Some(text) = fights_with_engine(workload)
+            && may_warn()
+        {
+            let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
+            output.warn(format_args!("{}: workload '{name}': 'runtimeConfig'{at}: {text}", input.name));
+        }
         for key in read.unknown.iter().filter(|_| may_warn()) {
             let path = format!("workloads.{name}.runtimeConfig.{}", key.path);
             let key = UnknownKey { path, location: in_file(key.location), ..key.clone() };
@@ -250,6 +257,23 @@ fn check_configs(
         output.warn(format_args!("{}: and {more} more of these", input.name));
     }
     Ok(())
+}
+
+/// What is wrong with restarts by the engine, when there are any. Those of a pod are usual in manifests of Kubernetes and
+/// harmless as long as the agent starts nothing again.
+fn fights_with_engine(workload: &Workload) -> Option<String> {
+    let EngineRestarts { policy, pod } = workload.config().engine_restarts()?;
+    match pod {
+        None => Some(format!(
+            "by '--restart {policy}' the engine starts the container again beside the agent, and after a boot without it; \
+             remove it and use 'restartPolicy' of the workload"
+        )),
+        Some(pod) if workload.restart_policy != RestartPolicy::Never => Some(format!(
+            "podman starts the containers of pod '{pod}' again ('restartPolicy: {policy}'), and so does the agent; write \
+             'restartPolicy: Never' into the pod"
+        )),
+        Some(_) => None,
+    }
 }
 
 /// Whether the server renders a text of a workload.

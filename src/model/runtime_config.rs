@@ -138,6 +138,14 @@ impl ReadConfig {
         self.lifecycle.as_ref().ok()?.as_deref()
     }
 
+    /// How the engine starts by itself again what has ended, when it does: the option or field that says so, with its value.
+    pub fn engine_restarts(&self) -> Option<EngineRestarts> {
+        match self.engine.as_ref().ok()? {
+            EngineConfig::Container(config) => config.restart_option().map(EngineRestarts::of_option),
+            EngineConfig::Kube(config) => config.restarted_pod(),
+        }
+    }
+
     /// Whether the workload is wanted in a pod, which `--pod` says.
     pub fn joins_pod(&self) -> bool {
         let Ok(EngineConfig::Container(config)) = &self.engine else { return false };
@@ -145,7 +153,27 @@ impl ReadConfig {
     }
 }
 
+/// What the engine starts again by itself, beside the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineRestarts {
+    /// The value, such as `on-failure:5` or `Always`.
+    pub policy: String,
+    /// The pod whose `restartPolicy` this is; `None` for the option `--restart` of a container.
+    pub pod: Option<String>,
+}
+
+impl EngineRestarts {
+    fn of_option(policy: &str) -> Self {
+        Self { policy: policy.to_owned(), pod: None }
+    }
+}
+
 impl ContainerConfig {
+    /// The value of `--restart` when the engine starts the container again by it.
+    pub fn restart_option(&self) -> Option<&str> {
+        self.option("--restart").filter(|policy| !["", "no", "never"].contains(policy))
+    }
+
     /// The last value of an option such as `--pull`: in the same word or the next one.
     pub fn option(&self, name: &str) -> Option<&str> {
         let mut words = self.command_options.iter();
@@ -178,6 +206,24 @@ impl KubeConfig {
     pub fn read(text: &str) -> Result<Self, String> {
         let read = yaml::read(text, Origin::Others);
         read_as(text, read.as_ref().map(|document| &document.root), &KUBE, &mut Vec::new())
+    }
+
+    /// The first pod whose containers podman starts again; without `restartPolicy`, that is `Always`.
+    fn restarted_pod(&self) -> Option<EngineRestarts> {
+        for document in yaml::read_all(&self.manifest, Origin::Others).ok()? {
+            let text = |path: &[&str]| document.entry_at(path).and_then(|(_, value)| value.scalar());
+            let spec: &[&str] = match text(&["kind"]) {
+                Some("Pod") => &["spec"],
+                Some("Deployment" | "DaemonSet" | "Job") => &["spec", "template", "spec"],
+                _ => continue,
+            };
+            let policy = text(&[spec, &["restartPolicy"]].concat()).unwrap_or("Always");
+            if policy != "Never" {
+                let pod = text(&["metadata", "name"]).unwrap_or_default().to_owned();
+                return Some(EngineRestarts { policy: policy.to_owned(), pod: Some(pod) });
+            }
+        }
+        None
     }
 
     /// Podman may read another manifest, but without knowing which pods it makes nobody can watch or remove them.
@@ -284,6 +330,44 @@ mod tests {
         for image in ["''", "-v=/:/host", "--label=name=other.1.agent_A"] {
             let result = parse(&format!("image: {image}\ncommandArgs: [alpine]"));
             assert!(result.as_ref().is_err_and(|text| text.starts_with("Unsupported image '")), "{image}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn restarts_by_the_engine_are_found_in_every_form() {
+        let restarts = |runtime: &str, text: &str| {
+            let found = ReadConfig::of(&runtime.into(), text).engine_restarts();
+            found.map(|found| found.pod.map_or_else(|| found.policy.clone(), |pod| format!("{pod}: {}", found.policy)))
+        };
+        for (options, expected) in [
+            ("--restart=on-failure:5", Some("on-failure:5")),
+            ("--restart, unless-stopped", Some("unless-stopped")),
+            ("--restart=no, --restart=always", Some("always")),
+            ("--restart=always, --restart=no", None),
+            ("--restart=never", None),
+            ("--restart, ''", None),
+            ("--restart-x=always", None),
+            ("-e, RESTART=always", None),
+            ("", None),
+        ] {
+            for runtime in ["podman", "containerd"] {
+                let found = restarts(runtime, &format!("image: x\ncommandOptions: [{options}]"));
+                assert_eq!(found.as_deref(), expected, "{options}");
+            }
+        }
+        let pod = |policy: &str| format!("{{kind: Pod, metadata: {{name: p}}, spec: {{{policy}}}}}");
+        let job = "{kind: Job, metadata: {name: j}, spec: {template: {spec: {restartPolicy: OnFailure}}}}";
+        let never = pod("restartPolicy: Never");
+        for (documents, expected) in [
+            (pod("restartPolicy: Always"), Some("p: Always")),
+            (pod(""), Some("p: Always")),
+            (never.clone(), None),
+            (format!("{never}\n  ---\n  {job}"), Some("j: OnFailure")),
+            ("{kind: ConfigMap, metadata: {name: c}}".to_owned(), None),
+            ("[".to_owned(), None),
+        ] {
+            let found = restarts("podman-kube", &format!("manifest: |\n  {documents}\n"));
+            assert_eq!(found.as_deref(), expected, "{documents}");
         }
     }
 

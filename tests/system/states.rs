@@ -8,9 +8,29 @@ use crate::support::process::{children, is_alive, send_signal};
 use crate::support::{Cluster, LogClient, Recorder, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
+use std::fs;
 
 /// What no event shows is to be seen soon.
 const SOON: &str = "listing_interval = 2";
+
+#[test]
+fn what_podman_restarts_itself_is_soon_shown_to_run_again() {
+    let podman = Podman::new();
+    // So rarely that only the ends of the container lead to a listing.
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "listing_interval = 3600");
+    let shared = cluster.folder().join("shared");
+    fs::create_dir(&shared).expect("own folder is writable");
+    let third = format!("if [ $(wc -l </shared/starts) -lt 3 ]; then sleep 0.3; exit 7; fi; {PATIENT}");
+    let options = format!("[\"--restart=on-failure:5\", \"--volume={}:/shared\"", shared.display());
+    let manifest = shell("web", &format!("echo >>/shared/starts; {third}"));
+    let manifest = manifest.replace("[\"--stop-timeout\", \"1\"", &options);
+    let applied = cluster.ank_with_input(&["--no-wait", "apply", "-"], &manifest);
+    assert_eq!((applied.code, applied.stderr.contains("by '--restart on-failure:5' the engine")), (0, true));
+    let starts = || fs::read_to_string(shared.join("starts")).unwrap_or_default().lines().count();
+    wait_until("podman has restarted it twice", || starts() == 3);
+    cluster.wait_for_state("web", "Running(Ok)");
+    cluster.remove("web");
+}
 
 #[test]
 fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {

@@ -76,7 +76,7 @@ fn most(workload: &Workload, old: Old) -> PrepareLevel {
     }
     let shares_with_old = old == Old::Same || old == Old::Instance && options.has("--name");
     // `podman start --all` of a boot would start it.
-    let restarts_itself = !matches!(container.option("--restart"), None | Some("no"));
+    let restarts_itself = container.restart_option().is_some();
     // `create` takes a range of user ids of its own, of which there are few.
     let takes_ids = container.option("--userns").is_some_and(|value| value.starts_with("auto"));
     let only_image = shares_with_old

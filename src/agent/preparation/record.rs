@@ -113,7 +113,7 @@ pub fn new_container(
 /// example, what has its file in a folder that is gone.
 fn keeps_pid(config: &ReadConfig) -> bool {
     let Ok(EngineConfig::Container(container)) = &config.engine else { return false };
-    matches!(container.option("--restart"), None | Some("no"))
+    container.restart_option().is_none()
 }
 
 /// SHA-256 of all that a workload says, and of the arguments that follow from it.

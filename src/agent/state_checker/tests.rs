@@ -114,6 +114,10 @@ impl Bench {
     }
 
     fn watch(&mut self, name: &str, number: u64) {
+        self.watch_with(name, number, false);
+    }
+
+    fn watch_with(&mut self, name: &str, number: u64, engine_restarts: bool) {
         let id = ContainerId(name.into());
         let (reports, prefix) = (self.reports.clone(), format!("{name}/{number}"));
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
@@ -122,6 +126,7 @@ impl Bench {
             id,
             process: None,
             restarts: 0,
+            engine_restarts,
             end: KnownEnd::default(),
             reply,
         };
@@ -134,8 +139,15 @@ impl Bench {
         let (reports, prefix) = (self.reports.clone(), name.to_owned());
         let reply = Box::new(move |state| reports.lock().unwrap().push(format!("{prefix} {state}")));
         let process = Some(MainProcess { container: id.clone(), pid });
-        let command =
-            WatchCommand::Watch { instance: instance(name), id, process, restarts: 0, end: KnownEnd::default(), reply };
+        let command = WatchCommand::Watch {
+            instance: instance(name),
+            id,
+            process,
+            restarts: 0,
+            engine_restarts: false,
+            end: KnownEnd::default(),
+            reply,
+        };
         self.command(command);
     }
 
@@ -459,11 +471,43 @@ fn end_of_an_earlier_life_is_reported_without_its_container() {
     let (reports, id) = (bench.reports.clone(), ContainerId("web".into()));
     let reply = Box::new(move |state: ExecutionState| reports.lock().unwrap().push(state.to_string()));
     let end = KnownEnd { state: Some(ExecutionState::exited(3)) };
-    bench.command(WatchCommand::Watch { instance: instance("web"), id, process: None, restarts: 0, end, reply });
+    bench.command(WatchCommand::Watch {
+        instance: instance("web"),
+        id,
+        process: None,
+        restarts: 0,
+        engine_restarts: false,
+        end,
+        reply,
+    });
     bench.answer_listing(vec![]);
     assert_eq!(bench.take_reports(), ["Failed(ExecFailed): 'Exit code: '3''"]);
     bench.answer_listing_after(REPAIR_INTERVAL, vec![running("web", 2)]);
     assert_eq!(bench.take_reports(), ["Running(Ok)"]);
+}
+
+#[test]
+fn what_the_engine_restarts_itself_is_soon_seen_to_run_again() {
+    let mut bench = Bench::new();
+    bench.watch_with("web", 1, true);
+    bench.answer_listing(vec![running("web", 1)]);
+    bench.take_reports();
+    let ended = |at| ListedContainer { ended_at: Some(at), ..exited("web", 1) };
+    bench.end(1);
+    bench.expect_listing();
+    bench.list(vec![ended(100)]);
+    assert_eq!(bench.take_reports(), ["web/1 Failed(ExecFailed): 'Exit code: '1''"]);
+    // It may have ended for good, so it is listed less and less often, until another end shows that it ran meanwhile.
+    for seconds in [1, 2, 4, 8] {
+        bench.expect_listing_after(seconds * SECOND);
+        bench.list(vec![ended(100)]);
+    }
+    bench.expect_listing_after(16 * SECOND);
+    bench.list(vec![ended(130)]);
+    bench.expect_listing_after(SECOND);
+    bench.list(vec![running("web", 2)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+    bench.expect_listing_after(REPAIR_INTERVAL);
 }
 
 #[test]
@@ -626,6 +670,7 @@ fn what_is_watched_is_told_without_a_listing() {
         id,
         process: None,
         restarts: 3,
+        engine_restarts: false,
         end: KnownEnd::default(),
         reply: ignored,
     };
@@ -662,7 +707,17 @@ fn the_threads_report_and_end_with_their_sender() {
     let id = engine.add(&instance, ExecutionState::plain(Phase::Running));
     let reply: StateReply = Box::new(move |state| reports.send(state).unwrap());
     let (watched, end) = (id.clone(), KnownEnd::default());
-    commands.send(WatchCommand::Watch { instance, id: watched, process: None, restarts: 0, end, reply }).unwrap();
+    commands
+        .send(WatchCommand::Watch {
+            instance,
+            id: watched,
+            process: None,
+            restarts: 0,
+            engine_restarts: false,
+            end,
+            reply,
+        })
+        .unwrap();
     for state in [ExecutionState::plain(Phase::Running), ExecutionState::exited(0)] {
         engine.set_state(&id, state.clone());
         assert_eq!(reported.recv_timeout(ample), Ok(state));

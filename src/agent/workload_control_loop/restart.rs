@@ -25,7 +25,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.watching, self.process) = (true, process.clone());
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
-        let command = WatchCommand::Watch { instance, id, process, restarts, end, reply };
+        let wanted = self.wanted.as_ref();
+        let engine_restarts = wanted.is_some_and(|workload| workload.config().engine_restarts().is_some());
+        let command = WatchCommand::Watch { instance, id, process, restarts, engine_restarts, end, reply };
         let _ = source.watch.send(command); // Gone only when the agent ends.
     }
 

@@ -304,6 +304,32 @@ fn what_an_engine_would_ignore_or_refuse_is_warned_about_with_its_place() {
 }
 
 #[test]
+fn restarts_by_the_engine_beside_the_agent_are_warned_of() {
+    let with = |runtime: &str, policy: &str, config: &str| {
+        let lines: String = config.lines().map(|line| format!("      {line}\n")).collect();
+        let text = format!(
+            "apiVersion: v1\nworkloads:\n  w:\n    agent: A\n    runtime: {runtime}\n    restartPolicy: {policy}\n    \
+             runtimeConfig: |\n{lines}"
+        );
+        let (result, _, err) = merged(&[&text], None, false);
+        assert!(result.is_ok(), "{err}");
+        assert_eq!(merged(&[&text], None, true).2, "", "what is there can be deleted");
+        err
+    };
+    let begin = "warn: a.yaml: workload 'w': 'runtimeConfig' at line 7 column 20: ";
+    for (runtime, policy) in [("podman", "NEVER"), ("containerd", "ALWAYS")] {
+        let err = with(runtime, policy, "image: x\ncommandOptions: [--restart, always]");
+        assert!(err.starts_with(&format!("{begin}by '--restart always' the engine starts")), "{err}");
+        assert_eq!(with(runtime, policy, "image: x\ncommandOptions: [--restart=no]"), "");
+    }
+    let pod = "manifest: |\n  kind: Pod\n  metadata: {name: p}\n  spec: {restartPolicy: OnFailure}";
+    let err = with("podman-kube", "ON_FAILURE", pod);
+    assert!(err.starts_with(&format!("{begin}podman starts the containers of pod 'p' again ")), "{err}");
+    assert_eq!(with("podman-kube", "NEVER", pod), "");
+    assert_eq!(with("podman-kube", "ALWAYS", &pod.replace("OnFailure", "Never")), "");
+}
+
+#[test]
 fn so_many_warnings_are_shown_and_the_rest_is_counted() {
     let workload = |number| {
         format!("  w{number}: {{ agent: A, runtime: podman, runtimeConfig: '{{ image: x, comandArgs: [] }}' }}\n")
