@@ -98,6 +98,9 @@ struct WorkloadObject {
     workload: Option<Arc<Workload>>,
     /// For which wish the container of an earlier life is started again.
     start_again_for: Option<AddedWorkload>,
+    /// The container of an earlier life that is to be replaced, as it was listed. It goes on when it is wanted again before
+    /// anything else was ordered.
+    replaced: Option<ListedContainer>,
     /// Nothing is to run; the object stays until the loop has ended.
     ending: bool,
     /// What is to be prepared beside it, and how far that is.
@@ -246,6 +249,11 @@ impl<C: Clock> RuntimeManager<C> {
             self.listings.want(|runtime| *runtime == *new.workload.runtime);
         }
         let mut named = deleted.as_ref().map(|deleted| deleted.instance.clone());
+        if let Some(object) = &mut record.object
+            && named.as_ref() == Some(&object.instance)
+        {
+            object.replaced = None; // It goes, even if the same instance comes in its place.
+        }
         let knows_of_old = named.is_some();
         match deleted {
             Some(deleted) => record.stop_after = deleted.dependencies,
@@ -296,6 +304,9 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Orders what may be done of a workload. What keeps waiting is reported again only when it was `requested`.
     fn decide(&mut self, name: &Name, requested: bool) {
+        if !self.awaits_listings {
+            self.resume_replaced(name);
+        }
         let Some(record) = self.records.get_mut(name).filter(|_| !self.awaits_listings) else { return };
         let _source = log_source(name.clone());
         self.touched.insert(name.clone());
@@ -656,9 +667,17 @@ impl<C: Clock> RuntimeManager<C> {
         let name = instance.workload.clone();
         let started = (self.run_loop)(&name, Box::new(control_loop));
         let shown = instance.clone();
-        let (workload, preparation, prepared) = (None, None, None);
-        let object =
-            WorkloadObject { wishes, instance, runtime, workload, start_again_for, ending, preparation, prepared };
+        let object = WorkloadObject {
+            wishes,
+            instance,
+            runtime,
+            workload: None,
+            start_again_for,
+            replaced: None,
+            ending,
+            preparation: None,
+            prepared: None,
+        };
         let record = self.records.entry(name.clone()).or_default();
         record.object = Some(object);
         let Err((error, control_loop)) = started else { return };

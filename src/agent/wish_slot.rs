@@ -125,6 +125,8 @@ struct Slot {
     ended: Vec<InstanceName>,
     /// What an earlier agent has prepared.
     found: Option<(AddedWorkload, PreparedContainer)>,
+    /// What the container of an earlier life of the agent goes on as.
+    resumed: Option<AddedWorkload>,
     surplus: Vec<Surplus>,
     /// What else has happened, in order.
     events: VecDeque<SlotEvent>,
@@ -205,6 +207,15 @@ impl WishSender {
             let skipped = replaced.as_ref().and_then(Wish::added).map(|added| added.instance.clone());
             skipped.filter(|instance| !slot.wants(instance) && !slot.held.contains(instance))
         })
+    }
+
+    /// Orders that the container of an earlier life of the agent goes on as this. Nothing was ordered before.
+    pub fn resume(&self, added: AddedWorkload) {
+        self.change(|slot| {
+            slot.resumed = Some(added.clone());
+            slot.wish = Some(Wish::Run(added));
+            slot.is_new = true;
+        });
     }
 
     /// Orders what is to be prepared beside what runs, and gives the control loop what an earlier agent has prepared.
@@ -330,6 +341,11 @@ impl WishSlot {
     /// What an earlier agent has prepared; once.
     pub fn take_found(&self) -> Option<(AddedWorkload, PreparedContainer)> {
         self.shared.slot.lock().found.take()
+    }
+
+    /// What the container of an earlier life of the agent goes on as; once.
+    pub fn take_resumed(&self) -> Option<AddedWorkload> {
+        self.shared.slot.lock().resumed.take()
     }
 
     /// The control loop has something of this instance.

@@ -332,6 +332,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
             return;
         }
+        if let Some(resumed) = self.slot.take_resumed() {
+            self.serves = Some((resumed, true));
+        }
         if let Some((served, goes_on)) = self.serves.take()
             && let Some(added) = self.slot.take_if(Some(&self.instance), |wish| wish.added() == Some(&served))
         {

@@ -195,7 +195,31 @@ impl<C: Clock> RuntimeManager<C> {
         let what = if reuse { "Re-starting workload" } else { "Replacing existing workload" };
         info!("{what} '{name}'{}", if reuse { "" } else { "." });
         let held = held(reuse.then(|| (added.clone(), false)));
-        self.start_loop(container.instance, runtime.clone(), held);
+        self.start_loop(container.instance.clone(), runtime, held);
+        if let Some(object) = self.object(&name) {
+            object.replaced = Some(container);
+        }
+    }
+
+    /// Lets a container of an earlier agent go on that was to be replaced and is what is wanted now, after an update that
+    /// could not be staged was rolled back for example: nothing of it was stopped.
+    // [impl->swdd~agent-existing-workloads-resume-existing~2]
+    pub(super) fn resume_replaced(&mut self, name: &Name) {
+        let Some(record) = self.records.get(name) else { return };
+        let (Some(added), Some(object)) = (&record.wanted, record.live()) else { return };
+        let Some(container) = &object.replaced else { return };
+        let is_ordered = object.workload.is_some() || object.start_again_for.is_some();
+        let is_inactive = record.gate.as_ref().is_some_and(Gate::is_inactive);
+        if is_ordered || is_inactive || !self.stays(added, &object.runtime, container) {
+            return;
+        }
+        info!("Resuming workload '{name}', which is not replaced any more.");
+        let (added, state) = (added.clone(), adopted_state(&added.workload, container.state.clone()));
+        self.reports.push_back(WorkloadState::new(added.instance.clone(), state));
+        let Some(object) = self.object(name) else { return };
+        object.replaced = None;
+        object.workload = Some(added.workload.clone());
+        object.wishes.resume(added);
     }
 
     /// Gives containers of a workload to its control loop to remove, or to one made for that.

@@ -419,6 +419,50 @@ fn what_cannot_be_prepared_by_an_agent_that_was_away_leaves_the_old_one_a_minute
     assert_eq!(stays.engine.take_calls(), ["delete w", "create w"]);
 }
 
+/// The agent was restarted, so it does not know what the old container was made from.
+#[test]
+fn update_that_cannot_be_staged_leaves_the_adopted_container_alone() {
+    for by_hello in [false, true] {
+        let mut rig = rig();
+        let id = rig.engine.only().0;
+        rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+        rig.restart_agent_with(&[new()], |_| {});
+        assert_eq!(rig.engine.take_calls(), ["list", "create-only w"]);
+        rig.sent();
+        if by_hello {
+            rig.agent.hello(&[old()]);
+        } else {
+            rig.change(&[old()], &[deleted_after(&new().instance, &[])]);
+        }
+        rig.agent.pass(2 * MINUTE);
+        let sent = rig.sent();
+        let of_old: Vec<&String> = sent.iter().filter(|state| !state.ends_with("Removed")).collect();
+        assert!(of_old.iter().all(|state| *state == "w Running(Ok)") && !of_old.is_empty(), "{sent:?}");
+        assert_eq!((rig.engine.take_calls(), running(&rig)), (vec![], 1), "{by_hello}");
+        assert_eq!(rig.engine.only().0, id);
+        rig.ends("w", 1);
+        assert_eq!(rig.sent(), ["w Failed(ExecFailed): 'Exit code: '1''"], "it is watched");
+        switch_to(&mut rig, &wanted_with("w", "image: other", |_| {}), &[]);
+        assert_eq!(rig.engine.take_calls(), ["delete w", "create w"], "an update replaces it as any other");
+    }
+}
+
+#[test]
+fn adopted_container_that_an_update_names_as_deleted_is_replaced() {
+    let mut rig = rig();
+    rig.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+    rig.restart_agent_with(&[new()], |_| {});
+    rig.change(&[], &[deleted_after(&new().instance, &[])]);
+    assert_eq!((rig.engine.take_calls().pop(), running(&rig)), (Some("delete w".to_owned()), 0));
+
+    let mut again = self::rig();
+    again.engine.inject(Call::CreateOnly, [Fault::Unsupported]);
+    again.restart_agent_with(&[new()], |_| {});
+    forget(&again);
+    again.change(&[old()], &[deleted_after(&old().instance, &[])]);
+    assert_eq!(again.engine.take_calls(), ["delete w", "create w"]);
+}
+
 #[test]
 fn what_is_staged_for_the_next_update_says_nothing_about_what_the_old_instance_waits_for() {
     for next in [None, Some(Fault::Unsupported)] {
