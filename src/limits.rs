@@ -153,8 +153,11 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Longest wait of a client for its last message to be sent.
 pub const GOODBYE_MAX: Duration = Duration::from_secs(1);
-/// Pause of an agent between two attempts to reach the server.
+/// Pause of an agent before its second attempt to reach the server, which may be about to start. It doubles with each attempt.
+pub const RECONNECT_PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// Longest pause of an agent between two attempts to reach the server.
 pub const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+const _: () = assert!(RECONNECT_PAUSE_FIRST.as_millis() < RECONNECT_PAUSE.as_millis());
 const _: () =
     assert!(KEEPALIVE_INTERVAL.as_secs() + KEEPALIVE_TIMEOUT.as_secs() < 30 && TCP_USER_TIMEOUT.as_secs() < 30);
 

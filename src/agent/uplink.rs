@@ -8,7 +8,7 @@
 use super::control_interface::ControlHub;
 use super::events::SchedulerEvent;
 use super::uplink_outbox::UplinkReader;
-use crate::limits::{RECONNECT_PAUSE, STACK_LARGE};
+use crate::limits::{RECONNECT_PAUSE, RECONNECT_PAUSE_FIRST, STACK_LARGE};
 use crate::model::messages::{AgentCapabilities, AgentHello, FromServer, ToServer};
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::logging::with_causes;
@@ -57,9 +57,11 @@ impl Uplink {
     // [impl->swdd~agent-shall-use-interfaces-to-server~1]
     pub fn run(self, stop: &Receiver<()>, heartbeat: &Heartbeat) -> Option<String> {
         let mut log = InterruptionLog::default();
+        let mut reconnects = Reconnects::default();
         self.status.connection(|| format!("Connecting to '{}'", self.options.url));
         loop {
             heartbeat.turn();
+            let began = SystemClock.now();
             match self.session(stop, heartbeat) {
                 SessionEnd::Stopped => return None,
                 SessionEnd::Refused(text) => return Some(text),
@@ -74,7 +76,8 @@ impl Uplink {
                     } else {
                         debug!("Connection to server interrupted: '{reason}'");
                     }
-                    let pause = SystemClock.alarm(now + RECONNECT_PAUSE);
+                    let lasted = now.saturating_duration_since(began);
+                    let pause = SystemClock.alarm(now + reconnects.next_pause(greeted.then_some(lasted)));
                     loop {
                         select_biased! {
                             recv(stop) -> _ => return None,
@@ -190,6 +193,26 @@ fn read_configs(message: &FromServer) {
         _ => return,
     };
     added.iter().for_each(|added| drop(added.workload.config()));
+}
+
+/// When to connect again: at first soon, since a server that starts or restarts is there within a second, then less often.
+#[derive(Debug, Default)]
+struct Reconnects {
+    /// Attempts in a row that led to no connection that lasted.
+    failures: u32,
+}
+
+impl Reconnects {
+    /// Pause after an attempt. `lasted`: how long there was a connection on which the server has sent something. One that
+    /// ended at once is no success: agents of the same name would end each other's connections as fast as they can.
+    fn next_pause(&mut self, lasted: Option<Duration>) -> Duration {
+        if lasted.is_some_and(|lasted| lasted > RECONNECT_PAUSE) {
+            self.failures = 0;
+        }
+        let doublings = self.failures.min(16); // So that no number of attempts can overflow.
+        self.failures = self.failures.saturating_add(1);
+        RECONNECT_PAUSE_FIRST.saturating_mul(1 << doublings).min(RECONNECT_PAUSE)
+    }
 }
 
 /// Keeps the log readable while the server is away: a reason is repeated only after ever longer intervals.

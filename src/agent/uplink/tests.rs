@@ -171,6 +171,21 @@ fn a_server_that_comes_later_is_found() {
 }
 
 #[test]
+fn first_attempts_to_connect_are_quick_and_later_ones_are_not() {
+    let mut reconnects = Reconnects::default();
+    let pauses: Vec<u128> = (0..7).map(|_| reconnects.next_pause(None).as_millis()).collect();
+    assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000]);
+    for _ in 0..100 {
+        assert_eq!(reconnects.next_pause(Some(RECONNECT_PAUSE)), RECONNECT_PAUSE, "it was ended at once each time");
+    }
+    let lasted = Some(RECONNECT_PAUSE * 2);
+    let pauses = [lasted, None, lasted].map(|lasted| reconnects.next_pause(lasted).as_millis());
+    assert_eq!(pauses, [100, 200, 100]);
+    reconnects.failures = u32::MAX;
+    assert_eq!(reconnects.next_pause(None), RECONNECT_PAUSE);
+}
+
+#[test]
 fn a_day_without_server_fills_no_log_and_a_new_reason_is_told_at_once() {
     let clock = ManualClock::new();
     let mut log = InterruptionLog::default();
