@@ -18,12 +18,13 @@ use crate::platform::sync::EventFd;
 use crate::platform::threads;
 use crate::runtime::exit_watch::main_process;
 use crate::runtime::{Cancel, ContainerId, MainProcess, NewContainer, RuntimeConnector, RuntimeError, containerd};
-use log::error;
+use log::{debug, error};
+use rustix::fs::Mode;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,13 +133,16 @@ impl EngineCall {
         (self.reply)(result);
     }
 
-    /// Makes the folder of the file with the pid, and removes what an earlier start has written there: the file is about
-    /// this one, or is not there.
+    /// Makes the folder of the file with the pid. Each start begins with an empty one: the file is about this start, or is
+    /// not there. A start goes without it where it cannot be written, since it only saves a listing.
     fn ready_pid_file(&mut self) {
         let Some(path) = &self.new.pid_file else { return };
-        let made = path.parent().map(PrivateFolder::open).transpose();
-        let removed = if self.step.begins() { fs::remove_file(path) } else { Ok(()) }; // An `init` has written it.
-        if made.is_err() || removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+        let Some(folder) = path.parent() else { return };
+        // An `init` has written it.
+        let made = if self.step.begins() { empty_folder(folder) } else { PrivateFolder::open(folder).map(drop) };
+        if let Err(error) = made {
+            let name = &self.new.instance.workload;
+            debug!("Workload '{name}' is started without a pid file in '{}': '{error}'", folder.display());
             self.new.pid_file = None;
         }
     }
@@ -195,6 +199,20 @@ impl EngineCall {
         self.connector.note_prepared(&new.instance, &record.text());
         Ok(())
     }
+}
+
+/// Makes `folder` anew, with room for a small file. What a start that failed has left there is gone: runc for example
+/// writes beside the pid file first, and refuses each later start while that file is there.
+fn empty_folder(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let made = PrivateFolder::open(folder)?;
+    let probe = Path::new("room");
+    let written = made.write_anew(probe, Mode::RUSR | Mode::WUSR).and_then(|mut file| file.write_all(b"1234567890\n"));
+    fs::remove_file(folder.join(probe))?;
+    written
 }
 
 /// Writes the files that the container mounts.

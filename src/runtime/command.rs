@@ -135,7 +135,7 @@ pub fn quoted(program: &str, arguments: &[impl AsRef<str>]) -> String {
 
 /// The cause in the text of an error, without the call and without what the engine wrote before, at most
 /// [`ENGINE_REASON_MAX`] bytes: the last line that begins with `Error:`, because podman may write a hint behind it; or else
-/// the last line.
+/// the last line. Want of space is named whatever the engine says last: it is what has to be mended.
 pub fn reason(text: &str) -> String {
     let text = text.rfind(". Execution of '").map_or(text, |call| &text[..call]);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -146,7 +146,16 @@ pub fn reason(text: &str) -> String {
         let half = ENGINE_REASON_MAX / 2 - 2;
         reason.replace_range(reason.floor_char_boundary(half)..reason.ceil_char_boundary(reason.len() - half), "...");
     }
-    reason
+    match want_of_space(text) {
+        Some(want) if want_of_space(&reason).is_none() => format!("{want}: {reason}"),
+        _ => reason,
+    }
+}
+
+/// The words for a full disk or a used up quota in a text of an engine.
+fn want_of_space(text: &str) -> Option<&'static str> {
+    let text = text.to_ascii_lowercase();
+    ["no space left on device", "disk quota exceeded"].into_iter().find(|words| text.contains(words))
 }
 
 fn not_started(error: &io::Error, program: &str, call: &str) -> RuntimeError {

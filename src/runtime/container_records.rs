@@ -60,6 +60,7 @@ impl ContainerRecords {
             folder.write_anew(Path::new(file), Mode::RUSR | Mode::WUSR)?.write_all(text.as_bytes())
         };
         if let Err(error) = write() {
+            self.forget(instance, file); // A part of it must not be taken for all.
             let folder = folder.display();
             log::warn!("Could not note the {file} of workload '{instance}' in '{folder}': '{error}'");
         }
@@ -188,6 +189,9 @@ mod tests {
         records.note(&web, &first);
         assert_eq!(records.kept(&web, PREPARED), None, "what runs does not wait");
         records.note(&web, &second);
+        fs::create_dir(folder.path().join(web.folder()).join("taken")).unwrap();
+        records.keep(&web, "taken", "a text that cannot be written");
+        assert_eq!(records.kept(&web, "taken"), None);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));
     }

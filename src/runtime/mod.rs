@@ -55,7 +55,7 @@ pub struct NewContainer {
     pub files: Vec<(PathBuf, String)>,
     /// Where the workload notifies, when it does.
     pub notify_socket: Option<PathBuf>,
-    /// Where the engine writes the pid of the main process, when it can; its folder is there.
+    /// Where the engine writes the pid of the main process, when it can; its folder is there, and has nothing else.
     pub pid_file: Option<PathBuf>,
 }
 

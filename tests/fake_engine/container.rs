@@ -7,6 +7,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 
@@ -71,10 +72,11 @@ pub fn launch(store: &Store, id: &str) -> Result<(), String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
-    if wait_for_line(monitor.stdout.take()) == "running" {
-        Ok(())
-    } else {
-        Err(format!("the monitor of {} ended early", store.path(id).display()))
+    let line = wait_for_line(monitor.stdout.take());
+    match line.strip_prefix("Error: ") {
+        Some(error) => Err(error.to_owned()),
+        None if line == "running" => Ok(()),
+        None => Err(format!("the monitor of {} ended early", store.path(id).display())),
     }
 }
 
@@ -113,8 +115,9 @@ pub fn monitor(store: &Store, id: &str) {
         container.pid_begin = begin_of(child.id()).unwrap_or(0);
         container.started = now_ms() / 1000;
     });
-    if !container.pid_file.is_empty() && fs::write(&container.pid_file, child.id().to_string()).is_err() {
-        let _ = child.kill(); // As a runtime that cannot write it.
+    if let Err(error) = write_pid(&container.pid_file, child.id()) {
+        let _ = child.kill();
+        say(&format!("Error: runc create failed: {error}"));
         return;
     }
     say("running");
@@ -146,6 +149,20 @@ pub fn monitor(store: &Store, id: &str) {
 }
 
 /// Tells the parent. It may be gone: the command was killed and the container lives on, as with the real engine.
+/// As runc: a file beside it is made first, which must not be there, and stays when it cannot be written.
+fn write_pid(pid_file: &str, pid: u32) -> Result<(), String> {
+    if pid_file.is_empty() {
+        return Ok(());
+    }
+    let path = Path::new(pid_file);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}"));
+    let failed = |error: std::io::Error| format!("open {}: {error}", temporary.display());
+    let mut file = fs::File::create_new(&temporary).map_err(failed)?;
+    file.write_all(pid.to_string().as_bytes()).map_err(failed)?;
+    fs::rename(&temporary, path).map_err(failed)
+}
+
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
     let _ = std::io::stdout().flush();

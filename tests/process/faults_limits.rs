@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::support::process::{cpu_ticks, exit_code, is_alive, open_files};
 use crate::support::{Cluster, GRAIN, LIMIT, SmallDisk, leave_out, manifest, poll, wait_until, workload};
 use rustix::process::Signal;
+use serde_json::json;
 
 fn all_run(cluster: &Cluster, count: usize) {
     cluster.wait_for_all(count, "Running(Ok)");
@@ -129,6 +130,32 @@ fn a_full_run_folder_delays_those_that_need_files_until_there_is_room_and_nobody
     assert_eq!(cluster.workload("before").expect("it is known").state, "Running(Ok)");
     disk.clear();
     all_run(&cluster, 2);
+}
+
+#[test]
+fn full_run_folder_delays_no_workload_that_needs_no_file() {
+    let Some((cluster, disk)) = with_run_folder_on_a_small_disk() else { return };
+    disk.fill();
+    cluster.apply(&manifest(&[workload("later", "run")]));
+    all_run(&cluster, 2);
+    disk.clear();
+    cluster.remove("later");
+}
+
+/// As runc, whose file beside the pid file stays when it cannot be written, and is refused by each later start.
+#[test]
+fn failed_start_leaves_nothing_in_the_way_of_the_next_one() {
+    let cluster = Cluster::start(&["agent_A"]);
+    let no_space = "level=error msg=\"write .pid: no space left on device\"\nError: OCI runtime error";
+    cluster.engine.script(&json!([{ "command": "run", "exit": 125, "stderr": no_space }]));
+    cluster.apply(&manifest(&[workload("web", "run")]));
+    let row = cluster.wait_for_row("web", "is retried", |row| row.info.starts_with("Retry "));
+    assert!(row.info.ends_with(": no space left on device: Error: OCI runtime error"), "{row:?}");
+    let call = cluster.engine.calls_of("run", "web.").remove(0);
+    let pid_file = call.argv.iter().find_map(|word| word.strip_prefix("--pidfile=")).expect("it has one");
+    fs::write(Path::new(pid_file).with_file_name(".pid"), "").expect("own folder is writable");
+    cluster.engine.script(&json!([]));
+    cluster.wait_until_run(&["web"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use crate::store::{PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
 use crate::support::process::{children, is_alive, send_signal};
-use crate::support::{Cluster, LogClient, Recorder, wait_until};
+use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
 use std::fs;
@@ -245,6 +245,24 @@ fn a_pid_that_another_process_has_by_now_says_nothing_about_the_container() {
     let states = recorder.states_until("web", "Failed(ExecFailed)");
     assert_eq!(states, ["Pending(Starting)", "Running(Ok)", "Failed(ExecFailed)"]);
     assert_eq!(cluster.workload("web").map(|row| row.info).as_deref(), Some("Exit code: '137'"));
+}
+
+#[test]
+fn full_run_folder_is_named_and_left_behind_once_there_is_room() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    let Some(disk) = SmallDisk::mount(&cluster.run_folder(), 512) else { return };
+    cluster.start_all(&["agent_A"]);
+    disk.fill();
+    cluster.apply(&shell("plain", PATIENT));
+    let file = format!("    files: [{{mountPoint: /etc/x, data: \"{}\"}}]\n    runtime:", "x".repeat(9_000));
+    cluster.apply(&shell("file", PATIENT).replacen("    runtime:", &file, 1));
+    cluster.wait_for_row("file", "it names the cause", |row| row.info.contains("No space left on device"));
+    cluster.wait_until_run(&["plain"]);
+    disk.clear();
+    cluster.wait_until_run(&["plain", "file"]);
+    ["plain", "file"].iter().for_each(|name| cluster.remove(name));
+    assert_eq!(podman.containers().len(), 0);
 }
 
 /// As `podman container prune` in a cron job does.

@@ -105,7 +105,7 @@ pub fn new_container(
         files: file_paths(&folder.join("files"), &workload.files)
             .map_err(|error| RuntimeError::Unsupported(format!("Failed to create workload file: '{error}'")))?,
         notify_socket: notifies.then(|| notify_socket_path(agent_folder, instance)),
-        pid_file: keeps_pid(&config).then(|| folder.join("pid")),
+        pid_file: keeps_pid(&config).then(|| folder.join("start/pid")),
     })
 }
 

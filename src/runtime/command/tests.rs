@@ -217,6 +217,12 @@ fn the_reason_of_a_failure_is_the_last_error_that_the_engine_wrote() {
         (failed("warning\nError: no such image\n\n. Execution of 'podman \"pull\" \"x\"'"), "Error: no such image"),
         (failed("Error: unknown flag: --x\nSee 'podman create --help'"), "Error: unknown flag: --x"),
         (failed("one line"), "one line"),
+        (
+            failed("level=error msg=\"write .pid: No space left on device\"\nError: EOF"),
+            "no space left on device: Error: EOF",
+        ),
+        (failed("Error: write /x: disk quota exceeded"), "Error: write /x: disk quota exceeded"),
+        (failed("Error: EOF. Execution of 'podman \"run\" \"no space left on device\"'"), "Error: EOF"),
         (failed(&lookup), &cut),
         (failed(&format!("Error: {long}. Execution of 'x'")), &wide),
         (RuntimeError::TimedOut("No answer within 30s. Execution of 'podman'".to_owned()), "No answer within 30s"),
