@@ -178,7 +178,7 @@ impl Reasons {
     /// The row of an instance, with what it waits for in its info.
     pub fn explained(&self, instance: &InstanceName) -> Row {
         let (name, row) = (&*instance.workload, self.rows.get(instance).cloned().unwrap_or_default());
-        let waits = match row.phase {
+        let mut waits = match row.phase {
             Some(Phase::PendingWaitingToStart) => self.unmet(name),
             Some(Phase::StoppingWaitingToStop) => {
                 let dependents = Vec::from_iter(self.dependents(&BTreeSet::from([name])));
@@ -191,6 +191,7 @@ impl Reasons {
             }
             _ => Vec::new(),
         };
+        waits.retain(|text| !says_whom(&row.info, text));
         let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
         Row { info: parts.collect::<Vec<_>>().join("; "), ..row }
     }
@@ -261,6 +262,14 @@ impl Reasons {
     }
 }
 
+/// Whether the info of an agent says already that it waits for the workload that `text` is about.
+fn says_whom(info: &str, text: &str) -> bool {
+    let Some(begin) = text.find("waits for '") else { return false };
+    let name_at = begin + "waits for '".len();
+    let Some(length) = text[name_at..].find('\'') else { return false };
+    info.contains(&text[begin..=name_at + length])
+}
+
 /// What is waited for when these workloads must end.
 fn end_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
     let quoted: Vec<String> = names.map(|name| format!("'{name}'")).collect();
@@ -308,6 +317,35 @@ mod tests {
             let rows = rows(&tree);
             assert_eq!(rows[&InstanceName::with_id("w", "1", "A")].runtime, runtime, "{desired:?} {effective:?}");
         }
+    }
+
+    #[test]
+    fn what_an_agent_says_it_waits_for_is_said_once() {
+        let said = "waits for 'gate', which may not run; prepared: CREATE";
+        for (text, is_said) in [
+            ("waits for 'gate' to run, it is Pending(WaitingToStart)", true),
+            ("waits for 'gat' to run, it does not exist", false),
+            ("waits for 'web' to fail, it is Running(Ok)", false),
+        ] {
+            assert_eq!(says_whom(said, text), is_said, "{text}");
+        }
+        let gate = InstanceName::with_id("gate", "1", "A");
+        let web = InstanceName::with_id("web", "1", "A");
+        let waits = |info: &str| Row {
+            phase: Some(Phase::PendingWaitingToStart),
+            state: "Pending(WaitingToStart)".to_owned(),
+            info: info.to_owned(),
+            ..Row::default()
+        };
+        let condition = "ADD_COND_RUNNING".to_owned();
+        let needed = BTreeMap::from([("gate".to_owned(), condition.clone()), ("other".to_owned(), condition)]);
+        let reasons = Reasons {
+            rows: BTreeMap::from([(gate, waits("precondition: /x is missing")), (web.clone(), waits(said))]),
+            needs: BTreeMap::from([("web".to_owned(), needed)]),
+            needed_before: Needs::new(),
+        };
+        let expected = format!("{said}; waits for 'other' to run, it does not exist");
+        assert_eq!(reasons.explained(&web).info, expected);
     }
 
     #[test]
