@@ -3,6 +3,8 @@
 //! Thread: none; a clock is cloned into whichever thread needs it.
 
 use crossbeam_channel::Receiver;
+#[cfg(debug_assertions)]
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Source of monotonic time.
@@ -17,6 +19,24 @@ pub trait Clock: Clone + Send + 'static {
     fn until(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.now())
     }
+}
+
+/// How long to wait for what answers at once unless it hangs: `limit`. In builds for tests at least for the seconds that
+/// the environment variable `ANKAIOS_TEST_PATIENCE` names: a machine with little time answers late, and hangs nothing.
+#[must_use]
+pub fn patience(limit: Duration) -> Duration {
+    #[cfg(debug_assertions)]
+    let limit = limit.max(least_patience());
+    limit
+}
+
+#[cfg(debug_assertions)]
+fn least_patience() -> Duration {
+    static LEAST: OnceLock<Duration> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        let text = std::env::var("ANKAIOS_TEST_PATIENCE").unwrap_or_default();
+        Duration::from_secs(text.parse().unwrap_or(0))
+    })
 }
 
 /// The operating system's monotonic clock.

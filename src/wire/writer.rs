@@ -11,7 +11,7 @@ use crate::limits::{
     BURST_TRIM_AFTER, BURST_TRIM_FROM, PEER_SLOWEST, PEER_SMALL_MESSAGE, PEER_STUCK, PEER_STUCK_CROWDED, STACK_LARGE,
     STATES_REST,
 };
-use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::clock::{Clock, SystemClock, patience};
 use crate::platform::memory::give_back_after;
 use crate::platform::sync::Mutex;
 use crate::platform::threads;
@@ -296,7 +296,7 @@ impl PeerStream {
     fn blocked(&mut self, now: Instant) -> Next {
         let since = *self.blocked_since.get_or_insert(now);
         let transfer = Duration::from_secs(self.sending.map_or(0, |bytes| bytes as u64 / PEER_SLOWEST));
-        let until = since + PEER_STUCK + transfer;
+        let until = since + patience(PEER_STUCK) + transfer;
         let crowded_at = since + PEER_STUCK_CROWDED;
         if now < until && (now < crowded_at || !self.reader.takes_wanted_room()) {
             let look_at = if now < crowded_at { crowded_at } else { now + PEER_STUCK_CROWDED };

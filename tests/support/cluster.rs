@@ -20,8 +20,13 @@ use super::proxy::Proxy;
 use super::table::{self, Row};
 use super::{LIMIT, poll, scratch};
 
-/// Longest run of one `ank` command that does not wait for workloads.
-const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+/// Longest run of one `ank` command. It may wait for its server, and then for workloads.
+const COMMAND_LIMIT: Duration = Duration::from_secs(2 * LIMIT.as_secs());
+
+/// Lines for each `ank.conf`: what the server does not say within the limit of tests is missing.
+pub fn ank_config() -> String {
+    format!("version = 'v1'\nresponse_timeout = {}\n", LIMIT.as_millis())
+}
 
 /// What a finished `ank` printed.
 #[derive(Debug, Clone)]
@@ -71,9 +76,12 @@ impl Cluster {
     /// Folders and a fake engine; nothing runs yet.
     pub fn prepare() -> Self {
         let folder = scratch::folder("cluster");
-        for name in ["home", "run", "logs"] {
-            fs::create_dir(folder.path().join(name)).expect("own folder is writable");
+        // Of `ank` when it is not told another file.
+        let of_user = folder.path().join("home/.config/ankaios");
+        for path in [&of_user, &folder.path().join("run"), &folder.path().join("logs")] {
+            fs::create_dir_all(path).expect("own folder is writable");
         }
+        fs::write(of_user.join("ank.conf"), ank_config()).expect("own folder is writable");
         Self {
             folder,
             port: 0,
@@ -264,6 +272,7 @@ impl Cluster {
             .arg("--run-folder")
             .arg(self.run_folder())
             .env("FAKE_ENGINE_DIR", self.engine.state())
+            .env("ANKAIOS_TEST_PATIENCE", LIMIT.as_secs().to_string())
             // Only the engine: a test that takes it away must not meet the podman of the machine.
             .env("PATH", self.engine.bin())
             .envs(self.agent_env.iter().cloned());
@@ -307,7 +316,7 @@ impl Cluster {
 
     /// `ank` with the options for this cluster and nothing else.
     pub fn ank_command(&self) -> Command {
-        let config = self.write("ank.conf", "version = \"v1\"\nresponse_timeout = 30000\n");
+        let config = self.write("ank.conf", &ank_config());
         let mut command = self.bare_ank_command();
         command.args(self.security("ank")).args(["--server-url", &self.url(), "--ank-config"]).arg(config);
         command

@@ -8,6 +8,7 @@
 //! Owns: the probes without a result. Takes: probes of its owner. Gives: results, and wakes the owner.
 
 use crate::limits::{PATH_PROBES_MAX, PATH_THREADS, STACK_SMALL};
+use crate::platform::clock::patience;
 use crate::platform::threads;
 use crossbeam_channel::{Receiver, Sender, after, bounded, select_biased};
 use rustix::io::Errno;
@@ -124,7 +125,7 @@ impl PathProbes {
         for path in paths {
             let _ = self.start(&PathProbe::Look(path)); // Then it is not known.
         }
-        let (mut known, timeout) = (BTreeMap::new(), after(limit));
+        let (mut known, timeout) = (BTreeMap::new(), after(patience(limit)));
         // With all threads blocked, no result can come.
         while self.open.values().any(|abandoned| !abandoned) && self.blocked() < PATH_THREADS {
             select_biased! {
