@@ -5,11 +5,11 @@
 //! Thread: the test's. Owns: one scratch folder per test, with all that the scripts write, and the program they start.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::process::{clean_command, is_alive};
+use crate::support::process::{clean_command, is_alive, write_program};
 use crate::support::{leave_out, scratch, wait_until};
 use tempfile::TempDir;
 
@@ -36,9 +36,7 @@ impl Script {
         }
         symlink(daemon, path("bin/start-stop-daemon")).expect("own folder is writable");
         for engine in ["podman", "nerdctl"] {
-            let file = path("bin").join(engine);
-            fs::write(&file, "#!/bin/sh\necho '[]'\n").expect("own folder is writable");
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("own folder is writable");
+            write_program(&path("bin").join(engine), "#!/bin/sh\necho '[]'\n");
         }
         let program =
             if service == "ank-server" { env!("CARGO_BIN_EXE_ank-server") } else { env!("CARGO_BIN_EXE_ank-agent") };
@@ -147,8 +145,7 @@ fn what_a_program_logs_takes_bounded_room_and_the_last_of_it_is_kept() {
             "#!/bin/sh\ntrap 'kill $!; exit' TERM\ni=0\nwhile [ $i -lt {LINES} ]; do i=$((i + 1)); echo $i {line}; done\n\
              sleep 60 &\nwait\n"
         );
-        fs::write(&chatty, program).expect("own folder is writable");
-        fs::set_permissions(&chatty, fs::Permissions::from_mode(0o755)).expect("own folder is writable");
+        write_program(&chatty, &program);
         let text = fs::read_to_string(script.path("script")).expect("it is there");
         let daemon = text.lines().find(|line| line.starts_with("DAEMON=")).expect("it names its program");
         let text = text.replace(daemon, &format!("DAEMON={}", chatty.display()));

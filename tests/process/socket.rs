@@ -8,7 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::process::{clean_command, exit_code};
+use crate::support::cluster::ank_config;
+use crate::support::process::{clean_command, copy_program, exit_code};
 use crate::support::{Cluster, LIMIT, Process, leave_out, wait_until, workload};
 use rustix::process::Signal;
 
@@ -111,7 +112,7 @@ fn open_to_all(cluster: &Cluster) {
 fn of_stranger(cluster: &Cluster, program: &str, name: &str) -> Command {
     let copy = cluster.folder().join(name);
     if !copy.exists() {
-        fs::copy(program, &copy).expect("own folder is writable");
+        copy_program(Path::new(program), &copy);
     }
     let mut command = clean_command(copy.to_str().expect("a plain path"), cluster.folder());
     command.current_dir(cluster.folder()).uid(STRANGER).gid(STRANGER);
@@ -127,9 +128,10 @@ fn other_users_command_if_the_file_lets_them_and_never_become_agents() {
     open_to_all(&cluster);
     cluster.start_server(&[]);
     let url = format!("unix://{}", socket.display());
+    let ank_conf = cluster.write("ank.conf", &ank_config());
     let ask = || {
         let mut command = of_stranger(&cluster, env!("CARGO_BIN_EXE_ank"), "ank");
-        command.args(["--server-url", &url, "get", "agents"]);
+        command.args(["--server-url", &url, "--ank-config"]).arg(&ank_conf).args(["get", "agents"]);
         cluster.finish(command, "")
     };
     let output = ask();
@@ -188,7 +190,10 @@ fn the_environment_leads_all_programs_to_one_server_over_their_files_and_below_t
     assert_eq!(astray.wait(LIMIT).map(exit_code), Some(1), "{}", astray.stderr());
     assert!(astray.stderr().contains("address format: 'unix://relative'. A socket is"), "{}", astray.stderr());
 
-    let tables = format!("[default]\nserver_url = '{other}'\n[contexts.car]\nserver_url = '{url}'");
+    let response_timeout = LIMIT.as_millis();
+    let tables = format!(
+        "[default]\nresponse_timeout = {response_timeout}\nserver_url = '{other}'\n[contexts.car]\nresponse_timeout = {response_timeout}\nserver_url = '{url}'"
+    );
     let ank = |variables: &[(&str, &str)], arguments: &[&str]| {
         let mut command = started_by_environment(&cluster, env!("CARGO_BIN_EXE_ank"), &tables, variables);
         command.args(arguments).args(["get", "agents"]);

@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +25,7 @@ pub struct Process {
 impl Process {
     /// Starts `command` with stdout and stderr in `<folder>/<name>.out` and `.err`; both are appended to.
     pub fn start(command: &mut Command, folder: &Path, name: &str) -> Self {
+        stop_ignoring_signals();
         let stdout = folder.join(format!("{name}.out"));
         let stderr = folder.join(format!("{name}.err"));
         let open = |path: &Path| File::options().create(true).append(true).open(path).expect("test folder is writable");
@@ -70,6 +73,21 @@ impl Process {
     pub fn stderr(&self) -> String {
         read(&self.stderr)
     }
+}
+
+/// Lets the signals of a terminal end the processes that tests start, whoever started the tests: a shell that runs them
+/// in the background ignores some of these, and children ignore what their parent ignores.
+fn stop_ignoring_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // A signal that has a handler here has none in a child, and is not ignored there.
+        let always = Arc::new(AtomicBool::new(true));
+        for signal in [Signal::INT, Signal::QUIT, Signal::HUP] {
+            let code = 128 + signal.as_raw();
+            let handled = signal_hook::flag::register_conditional_shutdown(signal.as_raw(), code, always.clone());
+            handled.expect("this signal can be handled");
+        }
+    });
 }
 
 impl Drop for Process {
@@ -175,6 +193,22 @@ pub fn clean_command(program: impl AsRef<OsStr>, home: &Path) -> Command {
     }
     command.env("HOME", home).stdin(Stdio::null());
     command
+}
+
+/// Puts an executable script at `path`, without the risk of [`copy_program`].
+#[allow(dead_code)] // Not each test program writes one.
+pub fn write_program(path: &Path, text: &str) {
+    let written = path.with_extension("text");
+    fs::write(&written, text).expect("own folder is writable");
+    copy_program(&written, path);
+    fs::remove_file(&written).expect("own file");
+}
+
+/// Copies a program by a process of its own. What a test writes itself cannot be executed ("text file busy") as long as a
+/// process that another test starts in this moment holds it open as well.
+pub fn copy_program(from: &Path, to: &Path) {
+    let output = Command::new("install").args(["-m", "755"]).arg(from).arg(to).output().expect("'install' starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn read(path: &Path) -> String {

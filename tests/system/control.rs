@@ -6,17 +6,17 @@
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::store::Podman;
+use crate::support::process::write_program;
 use crate::support::python::{cache, interpreter, repository, succeeded};
 use crate::support::{Cluster, poll, wait_until};
 
 /// Longest run of a client that makes every call of its SDK.
-const CLIENT_LIMIT: Duration = Duration::from_secs(240);
+const CLIENT_LIMIT: Duration = Duration::from_secs(1800);
 
 const ALL: &str = "{allowRules: [{type: StateRule, operation: ReadWrite, filterMasks: ['*']}, \
                    {type: LogRule, workloadNames: ['*']}]}";
@@ -115,8 +115,7 @@ pub fn rust_program(folder: &str, name: &str) -> PathBuf {
     let script = format!("#!/bin/sh\nexec '{}' -m grpc_tools.protoc \"$@\"\n", python.display());
     // A program that runs cannot be written.
     if std::fs::read_to_string(&compiler).ok().as_ref() != Some(&script) {
-        std::fs::write(&compiler, script).expect("the cache folder is writable");
-        std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+        write_program(&compiler, &script);
     }
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(repository(folder).join("Cargo.toml"));

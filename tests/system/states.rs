@@ -4,7 +4,7 @@
 
 use crate::store::{PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
-use crate::support::process::{children, is_alive, send_signal};
+use crate::support::process::{children, is_alive, send_signal, write_program};
 use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
@@ -133,9 +133,25 @@ fn logs_come_in_the_order_in_which_they_were_written_and_as_they_were_asked_for(
     let podman = Podman::new();
     let mut cluster = Cluster::start_on(&podman, &["agent_A"], SOON);
     let recorder = Recorder::start(&cluster);
-    // The engine's monitor reads both outputs at once, so only what was written apart has an order.
-    let script = "echo 1; sleep 0.3; echo 2 >&2; sleep 0.3; echo 3; sleep 0.3; echo 4 >&2; sleep 0.3; echo 5; exit 7";
-    cluster.apply(&shell("job", script));
+    // The engine's monitor reads both outputs at once, so that a line has an order only if the one before is in the log.
+    let next = cluster.folder().join("next");
+    std::fs::create_dir(&next).expect("own folder is writable");
+    let wait = |line: &str| format!("until [ -e /next/{line} ]; do sleep 0.1; done");
+    let script = format!(
+        "echo 1; {}; echo 2 >&2; {}; echo 3; {}; echo 4 >&2; {}; echo 5; exit 7",
+        wait("2"),
+        wait("3"),
+        wait("4"),
+        wait("5")
+    );
+    let volume = format!("commandOptions: [\"--volume={}:/next\", ", next.display());
+    cluster.apply(&shell("job", &script).replace("commandOptions: [", &volume));
+    cluster.wait_for_state("job", "Running(Ok)");
+    let (_, id) = podman.only_container("job");
+    for line in 1..5 {
+        wait_until("the line is in the log", || podman.logs(&id).lines().count() == line);
+        std::fs::write(next.join((line + 1).to_string()), "").expect("own folder is writable");
+    }
     cluster.apply(&shell("web", &format!("echo begun; {PATIENT}")));
     cluster.wait_for_state("job", "Failed(ExecFailed)");
     cluster.wait_for_state("web", "Running(Ok)");
@@ -200,16 +216,13 @@ exit "$code"
 
 /// A cluster of `agent_A`, which calls podman through the wrapper in the folder that is answered.
 fn behind_a_wrapper(podman: &Podman) -> (Cluster, std::path::PathBuf) {
-    use std::os::unix::fs::PermissionsExt as _;
     let mut cluster = Cluster::prepare_on(podman);
     let folder = cluster.folder().join("wrapper");
     std::fs::create_dir(&folder).expect("own folder is writable");
     let path = std::env::var("PATH").expect("PATH is set");
     let program = path.split(':').map(|one| std::path::Path::new(one).join("podman")).find(|file| file.is_file());
     let program = program.expect("podman is installed");
-    std::fs::write(folder.join("podman"), WRAPPER.replace("podman_path", &program.to_string_lossy()))
-        .expect("own folder");
-    std::fs::set_permissions(folder.join("podman"), std::fs::Permissions::from_mode(0o755)).expect("own file");
+    write_program(&folder.join("podman"), &WRAPPER.replace("podman_path", &program.to_string_lossy()));
     let mut environment = podman.environment();
     environment.push(("PATH".to_owned(), format!("{}:{path}", folder.display())));
     cluster.agent_env = environment;

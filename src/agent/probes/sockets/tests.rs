@@ -53,10 +53,8 @@ struct Execs {
 impl Execs {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("engine");
-        std::fs::write(&program, "#!/bin/sh\nshift 2\nexec \"$@\"\n").unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let program = Box::leak(program.to_str().unwrap().to_owned().into_boxed_str());
+        // A file that is written while another test starts a process cannot be executed until that one runs.
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/agent/probes/sockets/engine.sh");
         let (wake, woken) = bounded(100);
         let io = SocketIo::new(Arc::new(move || wake.send(()).unwrap()), Arc::new(|_| Ok(None)));
         Self { folder, program, io, woken }
