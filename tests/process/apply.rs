@@ -3,7 +3,7 @@
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
 use crate::support::process::clean_command;
-use crate::support::{Cluster, manifest, table, workload};
+use crate::support::{Cluster, manifest, table, with_enough_time, workload};
 
 const WAITING: &str = "Successfully applied the manifest(s).\n\
                        Waiting for workload(s) to reach desired states (press Ctrl+C to interrupt).\n\
@@ -137,7 +137,7 @@ fn an_update_that_keeps_the_id_ends_whether_the_workload_ran_or_waited() {
     cluster.wait_for_state("waits", "Pending(WaitingToStart)");
     cluster.wait_for_state("runs", "Running(Ok)");
     let other = [workload("runs", "run").restart("ALWAYS"), workload("waits", "run").after("runs", "ADD_COND_RUNNING")];
-    let stdout = cluster.ank_with_input(&["--wait-timeout", "60", "apply", "-"], &manifest(&other)).success();
+    let stdout = cluster.ank_with_input(&["--wait-timeout", "600", "apply", "-"], &manifest(&other)).success();
     let rows = table::workloads(&last_frame(&stdout));
     let states: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.state.as_str())).collect();
     assert_eq!(states, [("runs", "Running(Ok)"), ("waits", "Running(Ok)")], "{stdout}");
@@ -164,12 +164,17 @@ fn agent_option_places_all_workloads_and_is_needed_where_none_is_named() {
 fn a_wait_that_takes_too_long_is_given_up_with_what_is_missing_and_why() {
     let cluster = Cluster::start(&["agent_A"]);
     let both = manifest(&[workload("w1", "run").after("w2", "ADD_COND_SUCCEEDED"), workload("w2", "run")]);
-    let output = cluster.ank_with_input(&["apply", "-", "--wait-timeout", "2s"], &both);
+    // Until then 'w2' has to run, and 'ank' to see it.
+    let (wait, output) = with_enough_time("it is Running(Ok)", |wait| {
+        cluster.ank_with_input(&["apply", "-d", "-"], &both).success();
+        cluster.ank_with_input(&["apply", "-", "--wait-timeout", wait], &both)
+    });
     assert_eq!(output.code, 4, "{}{}", output.stdout, output.stderr);
     let row = table::workloads(&output.stderr).into_iter().next().expect("one is missing");
     assert_eq!((row.name.as_str(), row.state.as_str()), ("w1", "Pending(WaitingToStart)"), "{}", output.stderr);
     assert_eq!(row.info, "waits for 'w2' to succeed, it is Running(Ok)");
-    assert!(output.stderr.contains("error: gave up waiting after '2s' for 1 workload\n"), "{}", output.stderr);
+    let end = format!("error: gave up waiting after '{wait}' for 1 workload\n");
+    assert!(output.stderr.contains(&end), "{}", output.stderr);
     assert_eq!(table::workloads(&last_frame(&output.stdout))[0].info, row.info);
 }
 

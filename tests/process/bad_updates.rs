@@ -16,24 +16,40 @@ struct Bad {
     lifecycle: &'static str,
     /// The levels at which staging finds it.
     found_by: &'static [&'static str],
+    /// Of the update, in milliseconds: how long it has to be well, and until when. What is found out before that has ample
+    /// time for it; for the others, this is how it is found out.
+    times: [u32; 2],
 }
 
+const AMPLE: [u32; 2] = [600_000, 1_200_000];
+/// Many times as long as the worst of them live, so that one that is noticed late is not well meanwhile.
+const SHORT: [u32; 2] = [9_000, 10_000];
+
 const BAD: [Bad; 6] = [
-    Bad { what: "no such image", image: "nothing", restart: "NEVER", lifecycle: "", found_by: &["CREATE", "IMAGE"] },
+    Bad {
+        what: "no such image",
+        image: "nothing",
+        restart: "NEVER",
+        lifecycle: "",
+        found_by: &["CREATE", "IMAGE"],
+        times: AMPLE,
+    },
     Bad {
         what: "an option that the engine refuses",
         image: "refused",
         restart: "NEVER",
         lifecycle: "",
         found_by: &["CREATE"],
+        times: AMPLE,
     },
-    Bad { what: "exits at once", image: "exit3", restart: "NEVER", lifecycle: "", found_by: &[] },
+    Bad { what: "exits at once", image: "exit3", restart: "NEVER", lifecycle: "", found_by: &[], times: AMPLE },
     Bad {
         what: "exits at once and is restarted some times",
         image: "exit3",
         restart: "ON_FAILURE",
         lifecycle: "restart: { maxRestarts: 1, backoffMs: 100 },",
         found_by: &[],
+        times: AMPLE,
     },
     Bad {
         what: "never ready",
@@ -41,6 +57,7 @@ const BAD: [Bad; 6] = [
         restart: "NEVER",
         lifecycle: "ready: { file: /nowhere/ready, periodMs: 50, deadlineMs: 0 },",
         found_by: &[],
+        times: SHORT,
     },
     Bad {
         what: "dies again and again before it is healthy",
@@ -48,6 +65,7 @@ const BAD: [Bad; 6] = [
         restart: "ALWAYS",
         lifecycle: "",
         found_by: &[],
+        times: SHORT,
     },
 ];
 
@@ -59,7 +77,8 @@ fn on_runtime(runtime: &str, image: &str) -> Workload {
 }
 
 fn bad(runtime: &str, bad: &Bad, stage: &str) -> Workload {
-    let update = format!("stage: {stage}, healthyMs: 1200, deadlineMs: 4000, onFailure: ROLLBACK");
+    let [healthy, deadline] = bad.times;
+    let update = format!("stage: {stage}, healthyMs: {healthy}, deadlineMs: {deadline}, onFailure: ROLLBACK");
     let block = format!("lifecycle: {{ {} update: {{ {update} }} }}", bad.lifecycle);
     on_runtime(runtime, bad.image).restart(bad.restart).config(&block)
 }
@@ -167,7 +186,7 @@ fn a_dependent_that_breaks_takes_the_update_back_though_it_is_not_touched() {
     let web = workload("web", "run").on("agent_B").restart("NEVER").after("db", "ADD_COND_RUNNING");
     cluster.run(&[workload("db", "run"), web]);
     let before = desired(&cluster);
-    let update = "lifecycle: { update: { stage: NONE, healthyMs: 60000, deadlineMs: 70000, onFailure: ROLLBACK } }";
+    let update = "lifecycle: { update: { stage: NONE, healthyMs: 600000, deadlineMs: 1200000, onFailure: ROLLBACK } }";
     cluster.apply(&manifest(&[workload("db", "run:latest").config(update)]));
     cluster.wait_for("it is on trial", || (updates(&cluster)["1"]["phase"] == "TRIAL").then_some(()));
     cluster.engine.finish("web", 7);

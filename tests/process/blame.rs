@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 /// `db` is ready when the file exists, `web` needs it and `setup`, which ends at once.
 fn chain(ready: &str) -> Vec<Workload> {
-    let condition = format!("lifecycle: {{ready: {{file: {ready}, periodMs: 50}}}}");
+    let condition = format!("lifecycle: {{ready: {{file: {ready}, periodMs: 50, deadlineMs: 0}}}}");
     vec![
         workload("db", "run").config(&condition),
         workload("setup", "exit0"),

@@ -40,13 +40,13 @@ struct Sample {
 
 /// Threads of our own by their names, and files.
 #[derive(Debug, Clone, Default)]
-struct Held {
+pub struct Held {
     threads: BTreeMap<String, usize>,
     files: usize,
 }
 
 impl Held {
-    fn of(pid: u32) -> Self {
+    pub fn of(pid: u32) -> Self {
         let mut threads = BTreeMap::new();
         for name in own_threads(pid) {
             *threads.entry(name).or_default() += 1;
@@ -54,7 +54,7 @@ impl Held {
         Self { threads, files: open_files(pid) }
     }
 
-    fn count(&self, thread: &str) -> usize {
+    pub fn count(&self, thread: &str) -> usize {
         self.threads.get(thread).copied().unwrap_or(0)
     }
 
@@ -68,7 +68,7 @@ impl Held {
     }
 
     /// Nothing here is more than there.
-    fn is_within(&self, other: &Self) -> bool {
+    pub fn is_within(&self, other: &Self) -> bool {
         let threads = self.threads.iter().all(|(name, count)| *count <= other.count(name));
         threads && self.files <= other.files + FILES_MORE
     }

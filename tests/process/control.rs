@@ -179,15 +179,15 @@ fn an_update_that_takes_a_right_away_ends_what_came_of_it() {
     let pipes = folder(&cluster, "agent_A", WEB);
     let before = inode(&pipes.join("input"));
     cluster.apply(&manifest(&[workload(WEB, "run").allow("Read", "agents")]));
+    wait_until("the pipes are others", || pipes.join("input").exists() && inode(&pipes.join("input")) != before);
     // The pipe may be gone before it was written there.
-    match first.receive_within(Duration::from_secs(1)) {
+    match first.receive_within(Duration::ZERO) {
         Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
             assert!(error.ends_with("no rule allows 'desiredState.workloads'; the event subscription ends"), "{error}");
         }
         None => {}
         other => panic!("the end of the events is expected, not {other:?}"),
     }
-    wait_until("the pipes are others", || pipes.join("input").exists() && inode(&pipes.join("input")) != before);
     let mut second = ControlClient::connect(&pipes);
     cluster.apply(&manifest(&[workload("other", "exit0")]));
     cluster.wait_for_state("other", "Succeeded(Ok)");
@@ -574,7 +574,7 @@ fn all_workloads_are_served_by_one_thread() {
     let own = threads.iter().filter(|name| name.starts_with("control")).count();
     assert_eq!(own, 1, "{threads:?}");
     cluster.agent("agent_A").signal(Signal::TERM);
-    let ended = cluster.agent("agent_A").wait(Duration::from_secs(10));
+    let ended = cluster.agent("agent_A").wait(LIMIT);
     assert!(ended.is_some_and(|status| status.success()), "open sessions delay no stop");
 }
 

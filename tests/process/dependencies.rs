@@ -4,7 +4,7 @@
 
 use crate::support::manifest::Workload;
 use crate::support::process::is_alive;
-use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
+use crate::support::{Cluster, Recorder, manifest, wait_until, with_enough_time, workload};
 
 /// The storage example of the design document, with containers that end when the test says so.
 fn storage_example() -> Vec<Workload> {
@@ -137,16 +137,19 @@ fn update_of_a_dependency_waits_for_its_running_dependents() {
 fn ank_says_who_keeps_an_update_waiting_and_what_to_do() {
     let cluster = Cluster::start(&["agent_A"]);
     cluster.run(&[workload("storage", "run"), workload("web", "run").after("storage", "ADD_COND_RUNNING")]);
+    cluster.write("before.yaml", &manifest(&[workload("storage", "run")]));
     cluster.write("storage.yaml", &manifest(&[workload("storage", "run:latest")]));
     let waits = "'storage' waits for 'web' to end: use '";
     let output = cluster.ank(&["diff", "storage.yaml"]);
     assert!(output.stderr.starts_with(&format!("warn: when it is applied, {waits}")), "{}", output.stderr);
-    let output = cluster.ank(&["apply", "--wait-timeout", "7s", "storage.yaml"]);
+    let (_, output) = with_enough_time(&format!("warn: {waits}"), |wait| {
+        cluster.ank(&["apply", "--wait-timeout", "600s", "before.yaml"]).success();
+        cluster.ank(&["apply", "--wait-timeout", wait, "storage.yaml"])
+    });
     assert_eq!(output.code, 4, "{}", output.stderr);
     assert!(output.stderr.starts_with(&format!("warn: {waits}ank restart storage', or ")), "{}", output.stderr);
     assert_eq!(output.stderr.matches("to end: ").count(), 1, "{}", output.stderr);
-    cluster.write("before.yaml", &manifest(&[workload("storage", "run")]));
-    let output = cluster.ank(&["apply", "--wait-timeout", "30s", "before.yaml"]);
+    let output = cluster.ank(&["apply", "--wait-timeout", "600s", "before.yaml"]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""), "what was set back runs on");
     let output = cluster.ank(&["delete", "workload", "web"]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""));

@@ -6,6 +6,7 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
+use super::prepare::NO_REPAIR;
 use crate::support::log_client::everything;
 use crate::support::manifest::Workload;
 use crate::support::process::send_signal;
@@ -36,7 +37,7 @@ const NONSENSE: &str = "}{ no JSON, no id\n";
 const REFUSAL: &str = "Error: the disk is on fire";
 const FLOOD: u64 = 100_000_000;
 
-/// Creates and starts may take this long, as the agents here are told.
+/// Creates and starts may take this long for agents whose engine hangs. Those whose engine is only slow have the default.
 const TIMEOUT: &str = "create_timeout = 3";
 
 /// Which call goes wrong how, and a state that users see of it: text of the state, and what its info begins with.
@@ -125,9 +126,21 @@ fn is_shown(recorder: &Recorder, row: &Row) {
     assert!(seen.is_some(), "'{workload}' never was {state} [{info}...]: {:#?}", shown().collect::<Vec<_>>());
 }
 
+/// The rows whose calls hang, and all others, each with the configuration of their agent.
+fn by_timeout(rows: &[Row]) -> [(&'static str, Vec<Row>); 2] {
+    let (hanging, others) = rows.iter().partition(|row| row.1 == Hangs);
+    [(TIMEOUT, hanging), ("", others)]
+}
+
 /// Applies a workload for each row, and one whose calls work.
 fn creates(runtime: &str, rows: &[Row]) {
-    let cluster = start(runtime, TIMEOUT);
+    for (config, rows) in by_timeout(rows) {
+        creates_with(runtime, config, &rows);
+    }
+}
+
+fn creates_with(runtime: &str, config: &str, rows: &[Row]) {
+    let cluster = start(runtime, config);
     let recorder = Recorder::start(&cluster);
     break_calls(&cluster, rows);
     let workloads: Vec<Workload> = rows.iter().map(|row| workload_of(runtime, &name(row))).collect();
@@ -227,16 +240,22 @@ fn starts(runtime: &str) {
         ("start", Mumbles, STARTING, TRIGGERED),
         ("start", Gushes, STARTING, TRIGGERED),
     ];
-    let cluster = start(runtime, TIMEOUT);
-    let workloads: Vec<Workload> = ROWS.iter().map(|row| workload_of(runtime, &name(row)).restart("ALWAYS")).collect();
+    for (config, rows) in by_timeout(&ROWS) {
+        starts_with(runtime, config, &rows);
+    }
+}
+
+fn starts_with(runtime: &str, config: &str, rows: &[Row]) {
+    let cluster = start(runtime, config);
+    let workloads: Vec<Workload> = rows.iter().map(|row| workload_of(runtime, &name(row)).restart("ALWAYS")).collect();
     cluster.apply(&manifest(&workloads));
-    ROWS.iter().for_each(|row| _ = cluster.wait_for_state(&name(row), "Running(Ok)"));
+    rows.iter().for_each(|row| _ = cluster.wait_for_state(&name(row), "Running(Ok)"));
     let recorder = Recorder::start(&cluster);
-    break_calls(&cluster, &ROWS);
-    ROWS.iter().for_each(|row| cluster.engine.finish(&name(row), 0));
-    ROWS.iter().for_each(|row| is_shown(&recorder, row));
+    break_calls(&cluster, rows);
+    rows.iter().for_each(|row| cluster.engine.finish(&name(row), 0));
+    rows.iter().for_each(|row| is_shown(&recorder, row));
     mend(&cluster);
-    for row in &ROWS {
+    for row in rows {
         cluster.wait_for_state(&name(row), "Running(Ok)");
         assert_eq!(containers_of(&cluster, &name(row)).len(), 1, "{row:?}");
     }
@@ -424,7 +443,9 @@ fn nerdctl_logs() {
 
 /// How many listings there were when the workload ran, beside those of the agent's start.
 fn listings_until_it_runs(prepare: impl FnOnce(&Cluster) -> Workload) -> usize {
-    let cluster = Cluster::start(&["agent_A"]);
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = NO_REPAIR.to_owned();
+    cluster.start_all(&["agent_A"]);
     cluster.run(&[workload("first", "run")]);
     let listings = || cluster.engine.calls_of("ps", "").len();
     let wanted = prepare(&cluster);

@@ -67,9 +67,9 @@ fn an_update_that_waits_for_running_dependents_is_given_up_and_nothing_was_stopp
     let cluster = Cluster::start(&["agent_A", "agent_B"]);
     cluster.run(&[workload("db", "run"), web("run")]);
     let pids = ["db", "web"].map(|name| cluster.engine.only_container(name).0);
-    cluster.apply(&manifest(&[guarded("db", "run:latest", "healthyMs: 100, deadlineMs: 1500")]));
+    cluster.apply(&manifest(&[guarded("db", "run:latest", "healthyMs: 100, deadlineMs: 6000")]));
     wait_for_phase(&cluster, "1", "UNDONE");
-    assert_eq!(updates(&cluster)["1"]["reason"], "db: not healthy within 1.5 s: waits for 'web' to stop");
+    assert_eq!(updates(&cluster)["1"]["reason"], "db: not healthy within 6 s: waits for 'web' to stop");
     cluster.wait_for_all(2, "Running(Ok)");
     assert_eq!(["db", "web"].map(|name| cluster.engine.only_container(name).0), pids);
 }
@@ -134,7 +134,7 @@ fn with_the_setting_every_update_is_judged_and_a_good_one_ends() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = "update_on_failure = 'rollback'".to_owned();
     cluster.start_all(&["agent_A"]);
-    cluster.run(&[workload("db", "run").config("lifecycle: { update: { healthyMs: 100 } }")]);
+    cluster.run(&[workload("db", "run").config("lifecycle: { update: { healthyMs: 100, deadlineMs: 1200000 } }")]);
     wait_for_phase(&cluster, "1", "GOOD");
     cluster.apply(&manifest(&[workload("db", "exit1")]));
     wait_for_phase(&cluster, "2", "UNDONE");

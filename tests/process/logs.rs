@@ -11,17 +11,22 @@ use ankaios_lite::model::names::InstanceName;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// A cluster of one agent with the workload `web`, which writes `hello world` and runs, and `job`, which ended.
+/// A cluster of one agent with both workloads.
 fn cluster() -> (Cluster, InstanceName, InstanceName) {
     let cluster = Cluster::start(&["agent_A"]);
-    let recorder = Recorder::start(&cluster);
+    let (web, job) = run_both(&cluster);
+    (cluster, web, job)
+}
+
+/// Runs the workload `web`, which writes `hello world` and runs, and `job`, which ends.
+fn run_both(cluster: &Cluster) -> (InstanceName, InstanceName) {
+    let recorder = Recorder::start(cluster);
     let web = workload("web", "run").config("commandArgs: [hello, world]");
     let job = workload("job", "exit0").config("commandArgs: ['one\n\n      two']");
     cluster.apply(&manifest(&[web, job]));
     cluster.wait_for_state("web", "Running(Ok)");
     cluster.wait_for_state("job", "Succeeded(Ok)");
-    let (web, job) = (recorder.instance("web"), recorder.instance("job"));
-    (cluster, web, job)
+    (recorder.instance("web"), recorder.instance("job"))
 }
 
 fn follow(instance: &InstanceName) -> LogsRequest {
@@ -231,7 +236,11 @@ fn an_agent_that_ends_and_one_that_follows_a_killed_one_leave_no_process_that_re
 
 #[test]
 fn a_reader_that_does_not_read_is_told_what_it_missed_and_delays_nobody() {
-    let (mut cluster, web, _) = cluster();
+    let mut cluster = Cluster::prepare();
+    // Otherwise the server closes the connection before a slow engine has written all lines.
+    cluster.server_env = vec![("ANKAIOS_TEST_PATIENCE".to_owned(), LIMIT.as_secs().to_string())];
+    cluster.start_all(&["agent_A"]);
+    let (web, _) = run_both(&cluster);
     cluster.engine.script(&json!([{ "command": "logs", "stdout_bytes": 20_000_000, "line_bytes": 256 }]));
     let mut client = LogClient::new(&cluster);
     client.request("flood", everything(&web));

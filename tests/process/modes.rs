@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support::cluster::ank_config;
 use crate::support::control_client::{folder, tree};
 use crate::support::manifest::Workload;
 use crate::support::process::exit_code;
@@ -274,7 +275,7 @@ fn a_server_without_modes_gets_no_workload_that_names_one() {
     let output = cluster.ank_with_input(&["apply", "--ignore-modes", "-"], &text);
     assert_eq!(output.code, 0, "{}", output.stderr);
     cluster.wait_until_run(&["base", "map", "nav"]);
-    let config = cluster.write("ignore.conf", "version = 'v1'\nignore_modes = true\n");
+    let config = cluster.write("ignore.conf", &(ank_config() + "ignore_modes = true\n"));
     let mut command = cluster.bare_ank_command();
     command.args(["-k", "--server-url", &cluster.url(), "--ank-config"]).arg(config).args(["apply", "-"]);
     assert_eq!(cluster.finish(command, &text).code, 0);

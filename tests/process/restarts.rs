@@ -2,16 +2,12 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
-use std::time::Duration;
-
+use super::prepare::NO_REPAIR;
 use crate::support::manifest::Workload;
 use crate::support::process::{exit_code, is_alive, send_signal, thread_names};
-use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
+use crate::support::{Cluster, LIMIT, Recorder, manifest, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::json;
-
-/// A program that was told to end has to be gone within this time; the design says at once.
-const QUICK: Duration = Duration::from_secs(10);
 
 fn with_manifest(workloads: &[Workload]) -> (Cluster, String) {
     let mut cluster = Cluster::prepare();
@@ -118,7 +114,9 @@ fn adopted_workload_is_watched_restarted_and_deleted_like_any_other() {
 /// is in its file, so nothing is listed for it. A listing may come too early for the engine.
 #[test]
 fn a_restart_after_a_crash_takes_a_listing_a_removal_and_a_start() {
-    let cluster = Cluster::start(&["agent_A"]);
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = NO_REPAIR.to_owned();
+    cluster.start_all(&["agent_A"]);
     cluster.run(&[workload("w", "run").restart("ALWAYS")]);
     for restart in 2..5 {
         let before = cluster.engine.calls().len();
@@ -153,7 +151,7 @@ fn server_told_to_end_ends_at_once_and_containers_live_on() {
         cluster.run(&[workload("w1", "run")]);
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.server().signal(signal);
-        let status = cluster.server().wait(QUICK).unwrap_or_else(|| panic!("the server ignores {signal:?}"));
+        let status = cluster.server().wait(LIMIT).unwrap_or_else(|| panic!("the server ignores {signal:?}"));
         let code = exit_code(status);
         assert!(code == 0 || code == 128 + signal.as_raw(), "exit code {code}");
         assert!(is_alive(pid));
@@ -171,7 +169,7 @@ fn agent_told_to_end_ends_at_once_even_with_a_hanging_engine_and_containers_live
         wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
         let (pid, _) = cluster.engine.only_container("w1");
         cluster.agent("agent_A").signal(signal);
-        let status = cluster.agent("agent_A").wait(QUICK).unwrap_or_else(|| panic!("the agent ignores {signal:?}"));
+        let status = cluster.agent("agent_A").wait(LIMIT).unwrap_or_else(|| panic!("the agent ignores {signal:?}"));
         let code = exit_code(status);
         assert!(code == 0 || code == 128 + signal.as_raw(), "exit code {code}");
         assert!(is_alive(pid), "workloads keep running");

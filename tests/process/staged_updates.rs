@@ -3,11 +3,11 @@
 //!
 //! Thread: the test's. Owns: one cluster with the fake engine per test.
 
+use super::prepare::NO_REPAIR;
 use crate::support::manifest::Workload;
 use crate::support::{Cluster, Recorder, manifest, wait_until, workload};
 use serde_json::{Value, json};
 use std::fs;
-use std::time::Duration;
 
 fn update_of(cluster: &Cluster, number: &str) -> Value {
     let output = cluster.ank(&["get", "state", "-o", "json", "updates"]);
@@ -19,7 +19,8 @@ fn wait_for_phase(cluster: &Cluster, phase: &str) {
 }
 
 fn staged(name: &str, update: &str) -> Workload {
-    workload(name, "run:latest").config(&format!("lifecycle: {{ update: {{ healthyMs: 200, {update} }} }}"))
+    workload(name, "run:latest")
+        .config(&format!("lifecycle: {{ update: {{ healthyMs: 200, deadlineMs: 1200000, {update} }} }}"))
 }
 
 /// The calls that make, start, stop or remove something, since there were `from` calls.
@@ -57,6 +58,7 @@ fn a_good_update_is_prepared_beside_what_runs_and_switched_by_a_stop_and_a_start
 fn nothing_stops_before_everything_is_staged_and_permitted_not_over_restarts_either() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = format!("state_dir = '{}'", cluster.folder().join("state").display());
+    cluster.agent_config = NO_REPAIR.to_owned();
     cluster.start_all(&["agent_A", "agent_B"]);
     cluster.run(&[workload("web", "run"), workload("map", "run").on("agent_B")]);
     let lock = cluster.write("lock", "");
@@ -71,9 +73,16 @@ fn nothing_stops_before_everything_is_staged_and_permitted_not_over_restarts_eit
     cluster.apply(&manifest(&[staged("web", ""), staged("map", &when).on("agent_B")]));
     wait_for_info(&cluster, "map", &format!("update: {} exists", lock.display()));
     wait_for_info(&cluster, "web", "update: waits for map");
-    let calls = cluster.engine.calls().len();
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(cluster.engine.calls().len(), calls, "what is staged needs no call: {}", cluster.engine.tail());
+    cluster.engine.wait_until_quiet();
+    let calls =
+        || cluster.engine.calls().into_iter().filter(|call| call.mentions("web.") || call.mentions("map.")).count();
+    let before_others = calls();
+    // Both agents start and end others meanwhile.
+    for agent in ["agent_A", "agent_B"] {
+        cluster.run(&[workload("other", "run").on(agent)]);
+        cluster.remove("other");
+    }
+    assert_eq!(calls(), before_others, "what is staged needs no call: {}", cluster.engine.tail());
     cluster.kill_server();
     cluster.start_server(&[]);
     cluster.wait_for_agents(&["agent_A", "agent_B"]);

@@ -7,7 +7,8 @@ use crate::support::{Cluster, Output, manifest, table, workload};
 
 /// A workload whose updates the server judges.
 fn guarded(name: &str, image: &str, update: &str) -> Workload {
-    workload(name, image).config(&format!("lifecycle: {{ update: {{ healthyMs: 2000, {update} }} }}"))
+    workload(name, image)
+        .config(&format!("lifecycle: {{ update: {{ healthyMs: 2000, deadlineMs: 1200000, {update} }} }}"))
 }
 
 fn apply(cluster: &Cluster, options: &[&str], workloads: &[Workload]) -> Output {
@@ -100,7 +101,8 @@ fn a_failure_that_is_kept_is_a_warning_or_with_the_option_an_error() {
     let kept = "update 1 is kept, though not all of it is healthy: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = apply(&cluster, &[], &[guarded("web", "exit3", "onFailure: KEEP")]);
     assert_ended(&output, 0, &format!("warn: {kept}"));
-    let output = apply(&cluster, &["--fail-on-error"], &[guarded("web", "exit3", "onFailure: KEEP, deadlineMs: 9000")]);
+    let other = guarded("web", "exit3", "onFailure: KEEP").config("commandArgs: [other]");
+    let output = apply(&cluster, &["--fail-on-error"], &[other]);
     let kept = kept.replace("update 1", "update 2");
     assert_ended(&output, 3, &format!("error: {kept}hint: 'ank rollback' rolls it back\n"));
 }
@@ -117,7 +119,10 @@ fn an_open_update_is_listed_with_what_it_waits_for() {
     assert!(output.stderr.ends_with(end), "{}", output.stderr);
     let (rows, _) = updates(&cluster);
     assert_eq!((rows[0][1].as_str(), rows[0][2].as_str()), ("TRIAL", "far, web"));
-    assert!(rows[0][3].starts_with("waits for ") && rows[0][3].contains("agent agent_Z"), "{rows:?}");
+    cluster.wait_for("it is shown for what it waits", || {
+        let (rows, _) = updates(&cluster);
+        (rows[0][3].starts_with("waits for ") && rows[0][3].contains("agent agent_Z")).then_some(())
+    });
     let candidates = cluster.ank(&["rollback", "7"]);
     assert_ended(
         &candidates,
@@ -143,7 +148,7 @@ fn set_state_run_and_delete_wait_for_their_guarded_updates_as_well() {
     let mut cluster = Cluster::prepare();
     cluster.server_config = "update_on_failure = 'rollback'".to_owned();
     cluster.start_all(&["agent_A"]);
-    let config = "image: exit3\nlifecycle: { update: { healthyMs: 200 } }";
+    let config = "image: exit3\nlifecycle: { update: { healthyMs: 200, deadlineMs: 1200000 } }";
     let run = ["run", "workload", "web", "--runtime", "podman", "--agent", "agent_A", "--config", config];
     let undone = "error: update 1 failed and was rolled back: web: Failed(ExecFailed): 'Exit code: '3''\n";
     let output = cluster.ank(&run);

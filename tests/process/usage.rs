@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::process::{open_files, own_threads};
+use crate::busy_cluster::Held;
 use crate::support::{Cluster, LIMIT, SmallDisk, connection, leave_out, manifest, poll, table, wait_until, workload};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -87,16 +87,18 @@ fn an_agent_of_another_implementation_is_named_at_once_and_not_asked() {
 fn nothing_is_left_of_a_sample_and_nothing_is_there_before_the_first() {
     let mut cluster = Cluster::start(&["agent_A"]);
     let pids = [cluster.server().pid(), cluster.agent("agent_A").pid()];
-    let state = || pids.map(|pid| (own_threads(pid), open_files(pid)));
-    cluster.ank(&["get", "agents"]).success(); // The first connection leaves something behind in gRPC.
-    let before = state();
-    for (names, _) in &before {
-        assert!(!names.iter().any(|name| ["usage", "metrics"].contains(&name.as_str())), "{names:?}");
+    for held in pids.map(Held::of) {
+        assert_eq!((held.count("usage"), held.count("metrics")), (0, 0), "{held:?}");
     }
-    for _ in 0..3 {
+    top(&cluster, &["--interval", "500ms"], ""); // The first connections leave something behind in gRPC.
+    cluster.engine.wait_until_quiet();
+    let before = pids.map(Held::of);
+    for _ in 0..4 {
         top(&cluster, &["--interval", "500ms"], "");
     }
-    wait_until("threads and files to be as before", || state() == before);
+    let is_within = |(pid, before)| Held::of(pid).is_within(before);
+    let settled = poll(LIMIT, || pids.into_iter().zip(&before).all(is_within).then_some(()));
+    assert!(settled.is_some(), "held {before:?}, now {:?}", pids.map(Held::of));
 }
 
 /// The values of a metrics file without labels, and whether it ends with a whole line.

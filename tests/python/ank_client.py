@@ -14,7 +14,7 @@ import grpc_api_pb2 as api
 import grpc_api_pb2_grpc as services
 
 # Longest wait for a message that has to come.
-LIMIT = 30
+LIMIT = 180
 VERSION = "1.1.0"
 
 

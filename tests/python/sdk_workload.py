@@ -24,7 +24,7 @@ from ankaios_sdk import (
 )
 
 # Much longer than anything takes; a loaded machine is slow, not wrong.
-LIMIT = 60
+LIMIT = 180
 
 PATIENT = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
 TALKING = "trap 'exit 0' TERM; echo first; i=0; while true; do sleep 0.2; i=$((i+1)); echo line $i; done"

@@ -2,11 +2,13 @@
 //!
 //! Thread: the test's. Owns nothing; the connection ends when what was returned is dropped.
 
-use ankaios_lite::limits::{CONNECT_MAX, MESSAGE_MAX};
+use ankaios_lite::limits::MESSAGE_MAX;
 use ankaios_lite::model::messages::{AgentHello, Request, RequestContent, ToServer};
 use ankaios_lite::model::version::VERSION;
 use ankaios_lite::wire::address::{Security, ServerUrl};
 use ankaios_lite::wire::client::{ClientOptions, ClientReceiver, ClientSender, Hangup, Service, connect};
+
+use super::LIMIT;
 
 pub type Connection = (ClientSender, ClientReceiver, Hangup);
 
@@ -16,7 +18,7 @@ pub fn open(url: &str, service: Service, hello: ToServer) -> Connection {
         url: ServerUrl::parse(url).expect("a URL"),
         security: Security::Insecure,
         service,
-        connect_limit: CONNECT_MAX,
+        connect_limit: LIMIT,
         message_max: MESSAGE_MAX,
     };
     connect(&options, hello).expect("the server accepts connections")

@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -15,6 +16,9 @@ use tempfile::TempDir;
 use super::listing;
 use super::process::{is_alive, send_signal};
 use super::{scratch, wait_until};
+
+/// Longer than what an agent repeats while it waits is apart.
+const QUIET: Duration = Duration::from_secs(3);
 
 pub struct FakeEngine {
     folder: TempDir,
@@ -173,6 +177,19 @@ impl FakeEngine {
     fn hanging(&self, counts: impl Fn(&Call) -> bool) -> Vec<u32> {
         let open = self.calls().into_iter().filter(|call| call.end_ms.is_none() && counts(call));
         open.map(|call| call.pid).filter(|pid| is_alive(*pid)).collect()
+    }
+
+    /// Waits until no command has begun for [`QUIET`]: an agent that calls its engine again and again never lets that
+    /// happen, however little time it has.
+    pub fn wait_until_quiet(&self) {
+        let mut seen = (self.calls().len(), Instant::now());
+        wait_until("the engine is called no more", || {
+            let count = self.calls().len();
+            if count != seen.0 {
+                seen = (count, Instant::now());
+            }
+            seen.1.elapsed() >= QUIET
+        });
     }
 
     /// The last lines of `calls.log`, for failure messages.

@@ -33,7 +33,8 @@ pub fn workload(name: &str, image: &str) -> Workload {
 
 /// A workload of `podman-kube`: one pod with the same name, and one container of this image in it.
 pub fn pod(name: &str, image: &str) -> Workload {
-    let spec = format!("spec: {{containers: [{{name: main, image: \"{image}\"}}]}}");
+    // Only the agent restarts it, if anybody does.
+    let spec = format!("spec: {{restartPolicy: Never, containers: [{{name: main, image: \"{image}\"}}]}}");
     let config = format!("manifest: |\n  kind: Pod\n  metadata: {{name: {name}}}\n  {spec}");
     Workload { runtime: "podman-kube".to_owned(), config, ..workload(name, image) }
 }

@@ -34,8 +34,9 @@ pub use recorder::Recorder;
 pub use service_manager::ServiceManager;
 pub use small_disk::SmallDisk;
 
-/// Longest wait for anything a test expects. Generous, because a loaded machine is slow, not wrong.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for anything that a test expects. Only a hang meets it: a test whose programs share half of a core with
+/// those of seven others is slow, not wrong.
+pub const LIMIT: Duration = Duration::from_secs(180);
 /// Grain of polling for conditions.
 pub const GRAIN: Duration = Duration::from_millis(25);
 
@@ -75,6 +76,20 @@ pub fn poll<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Opt
         }
         std::thread::sleep(GRAIN);
     }
+}
+
+/// Runs a command of which a time is what it waits at most, longer and longer until its errors contain `text`: how long it
+/// takes until there is that to tell depends on the machine. Returns the time and the last output.
+pub fn with_enough_time(text: &str, run: impl Fn(&str) -> Output) -> (&'static str, Output) {
+    let [first, further @ ..] = ["2s", "7s", "30s", "150s"];
+    let mut tried = (first, run(first));
+    for time in further {
+        if tried.1.stderr.contains(text) {
+            break;
+        }
+        tried = (time, run(time));
+    }
+    tried
 }
 
 /// Waits until `condition` holds.

@@ -16,9 +16,14 @@ fn web(image: &str, options: &str, command: &str, policy: &str, lifecycle: &str)
     )
 }
 
-/// Healthy so late that the end of a container is noticed before, however busy the machine is.
-fn guarded(stage: &str, rest: &str) -> String {
-    format!("{{ {rest} update: {{ stage: {stage}, healthyMs: 5900, deadlineMs: 6000, onFailure: ROLLBACK }} }}")
+/// When an update is good and when it has failed, in milliseconds. What is found out before that has ample time for it.
+const AMPLE: [u32; 2] = [600_000, 1_200_000];
+/// The deadline is how the failure is found out. The new one is healthy so late that its end is noticed before.
+const SHORT: [u32; 2] = [11_900, 12_000];
+
+fn guarded(stage: &str, [healthy, deadline]: [u32; 2], rest: &str) -> String {
+    let times = format!("healthyMs: {healthy}, deadlineMs: {deadline}");
+    format!("{{ {rest} update: {{ stage: {stage}, {times}, onFailure: ROLLBACK }} }}")
 }
 
 fn update_of(cluster: &Cluster, number: usize) -> Value {
@@ -44,7 +49,8 @@ fn a_good_update_is_created_beside_what_runs_and_starts_when_that_has_stopped() 
     let lock = cluster.write("lock", "");
     cluster.apply_until_run(&web("alpine:latest", "", PATIENT, "NEVER", "{}"), &["web"]);
     let (old, _) = podman.only_container("web");
-    let when = format!("{{ update: {{ when: {{ pathMissing: {} }}, healthyMs: 500 }} }}", lock.display());
+    let when =
+        format!("{{ update: {{ when: {{ pathMissing: {} }}, healthyMs: 500, deadlineMs: 1200000 }} }}", lock.display());
     cluster.apply(&web("alpine:latest", "", &format!("true; {PATIENT}"), "NEVER", &when));
     let state = |one: &Value| one["State"].as_str().unwrap_or_default().to_lowercase();
     let states = || podman.containers_of("web").iter().map(state).collect::<Vec<_>>();
@@ -67,19 +73,19 @@ fn each_bad_update_ends_as_before_and_what_is_found_by_staging_stops_nothing() {
     let (before, mut container) = (desired(&cluster), podman.only_container("web"));
     let never_ready = "ready: { file: /nowhere/ready, periodMs: 100, deadlineMs: 0 },";
     let rows = [
-        ("no such image", "localhost/nosuch:1", "", PATIENT, "NEVER", "", true),
-        ("an option that podman refuses", "alpine:latest", ", \"--nonsense\"", PATIENT, "NEVER", "", true),
-        ("exits at once", "alpine:latest", "", "exit 3", "NEVER", "", false),
-        ("exits again and again", "alpine:latest", "", "exit 3", "ALWAYS", "", false),
-        ("never ready", "alpine:latest", "", PATIENT, "NEVER", never_ready, false),
-        ("dies before it is healthy", "alpine:latest", "", "sleep 1; exit 4", "ON_FAILURE", "", false),
+        ("no such image", "localhost/nosuch:1", "", PATIENT, "NEVER", "", AMPLE, true),
+        ("an option that podman refuses", "alpine:latest", ", \"--nonsense\"", PATIENT, "NEVER", "", AMPLE, true),
+        ("exits at once", "alpine:latest", "", "exit 3", "NEVER", "", AMPLE, false),
+        ("exits again and again", "alpine:latest", "", "exit 3", "ALWAYS", "", SHORT, false),
+        ("never ready", "alpine:latest", "", PATIENT, "NEVER", never_ready, SHORT, false),
+        ("dies before it is healthy", "alpine:latest", "", "sleep 1; exit 4", "ON_FAILURE", "", SHORT, false),
     ];
     let mut number = 0;
-    for (what, image, options, command, policy, rest, is_found) in rows {
+    for (what, image, options, command, policy, rest, times, is_found) in rows {
         for stage in ["CREATE", "NONE"] {
             number += 1;
             let what = format!("{what}, {stage}");
-            let update = web(image, options, command, policy, &guarded(stage, rest));
+            let update = web(image, options, command, policy, &guarded(stage, times, rest));
             cluster.apply(&update);
             let ended = wait_for_phase(&cluster, number, "UNDONE");
             let is_found = is_found && stage == "CREATE";

@@ -21,7 +21,11 @@ const CHAIN: [&str; 4] = ["first", "second", "third", "fourth"];
 const UPDATE_MS: u64 = 5000;
 
 fn manifest(round: u64, is_guarded: bool) -> String {
-    let update = if is_guarded { "update: { stage: CREATE, healthyMs: 300, onFailure: ROLLBACK }" } else { "" };
+    let update = if is_guarded {
+        "update: { stage: CREATE, healthyMs: 300, deadlineMs: 1200000, onFailure: ROLLBACK }"
+    } else {
+        ""
+    };
     let one = |(index, name): (usize, &&str)| {
         let needed = index.checked_sub(1).map(|before| CHAIN[before]);
         let dependencies = needed.map_or_else(String::new, |name| format!("{name}: ADD_COND_RUNNING"));

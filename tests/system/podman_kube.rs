@@ -2,6 +2,7 @@
 //!
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
+use crate::podman::is_retried_again;
 use crate::store::{PATIENT, Podman, shell};
 use crate::support::log_client::everything;
 use crate::support::process::{is_alive, send_signal};
@@ -270,7 +271,7 @@ fn a_play_that_fails_half_way_leaves_nothing_and_is_retried() {
     // The first pod is made before the second fails.
     let documents = pod("good", &[("main", PATIENT)]) + "---\n" + &broken;
     cluster.apply(&workload("web", "", &documents));
-    let row = cluster.wait_for_row("web", "is retried twice", |row| row.info.starts_with("Retry 2"));
+    let row = cluster.wait_for_row("web", "is retried twice", is_retried_again);
     assert!(row.info.contains("localhost/nosuch"), "the engine's cause, not that a pod exists: {row:?}");
     cluster.remove("web");
     assert_eq!((pods(&podman).len(), podman.containers().len(), volumes(&podman)), (0, 0, vec![]));

@@ -54,7 +54,7 @@ fn containers_wait_created_or_initialised_and_run_as_if_they_had_been_run_at_onc
         waiting("plain", &wrote, &format!("cat /etc/answer >/shared/answer; {PATIENT}"), file),
         waiting("half", "", PATIENT, "") + "      lifecycle: { prepare: CREATE }\n",
         waiting("notifies", &volumes, &format!("{notify} && {PATIENT}"), "")
-            + "      lifecycle: { ready: { notify: true } }\n",
+            + "      lifecycle: { ready: { notify: true, deadlineMs: 0 } }\n",
         waiting("talks", &wrote, &interface, access),
         waiting("ends", ", \"--rm\"", "exit 3", ""),
     ];

@@ -4,11 +4,15 @@
 
 use crate::store::{PATIENT, Podman, shell};
 use crate::support::{Cluster, wait_until};
+use ankaios_lite::limits::USAGE_WAIT_MAX;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const MIB: u64 = 1024 * 1024;
+/// Between the two samples from which shares of time are counted.
+const INTERVAL: Duration = Duration::from_secs(3);
 
 /// The file `name` in the control group of a container; that of version 1 where the kernel has it, else of version 2.
 fn file(pid: u32, id: &str, controller: &str, v1: &str, v2: &str) -> PathBuf {
@@ -96,12 +100,14 @@ fn values_are_those_of_the_kernel_and_known_loads_are_seen() {
 
     let busy = podman.only_container("busy");
     let before = cpu(busy.0, &busy.1);
-    let document = top(&cluster, &["--interval", "3s"]);
+    let document = top(&cluster, &["--interval", &format!("{}s", INTERVAL.as_secs())]);
     let after = cpu(busy.0, &busy.1);
     let usage = of_workload(&document, "busy");
     assert!((before..=after).contains(&value(usage, "cpuUsec")), "{before} {after} {usage}");
     let share = usage["cpuPercent"].as_f64().expect("a number");
-    assert!(share > 0.0 && share < 25.0 * 1.05 + 1.0, "a quarter of a core is all that it may take: {usage}");
+    // The first sample may have come late, by as much as the server waits for it.
+    let most = 100.0 * (after - before) as f64 / (INTERVAL - USAGE_WAIT_MAX).as_micros() as f64;
+    assert!(share > 0.0 && share <= most, "{most} percent at most: {usage}");
     assert_eq!((value(usage, "restarts"), &usage["subState"]), (0, &Value::from("Ok")));
 
     let held = podman.only_container("held");
@@ -117,7 +123,7 @@ fn values_are_those_of_the_kernel_and_known_loads_are_seen() {
     let usage = of_workload(&document, "below");
     let in_file = number(&file(below.0, &below.1, "pids", "pids.current", "pids.current"));
     assert!(value(usage, "pids").abs_diff(in_file) <= 1, "{in_file} {usage}"); // Its shell starts a `sleep` ever again.
-    assert!(value(usage, "uptimeMs") < 600_000 && usage.get("missing").is_none(), "{usage}");
+    assert!(value(usage, "uptimeMs") > 0 && usage.get("missing").is_none(), "{usage}");
     let done = of_workload(&document, "done");
     assert!(done.get("memoryBytes").is_none() && value(done, "restarts") == 0, "{done}");
     let node = &document["agents"]["agent_A"];
@@ -141,7 +147,7 @@ fn restarts_are_counted_and_begin_anew_with_an_update() {
     let podman = Podman::new();
     let cluster = Cluster::start_on(&podman, &["agent_A"], "restart_backoff = false");
     let again = |text: &str| shell("again", text).replace("    runtime:", "    restartPolicy: ALWAYS\n    runtime:");
-    cluster.apply(&again("sleep 1; exit 1"));
+    cluster.apply(&again("exit 1"));
     wait_until("two restarts", || {
         let document = top(&cluster, &["--interval", "500ms"]);
         of_workload(&document, "again")["restarts"].as_u64() >= Some(2)
