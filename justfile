@@ -76,6 +76,11 @@ soak minutes='60': setup
 fuzz *args: setup
     @scripts/fuzz.sh {{args}}
 
+# The test programs beside two busy processes for each core, and held to half of a core; `./justw test-busy loops process 5` is a part
+[group('test')]
+test-busy *args: setup
+    @scripts/test-busy.sh {{args}}
+
 # The tests that run real podman, in an image and container store of their own
 [group('test')]
 stest: setup

@@ -99,3 +99,45 @@ stop_program() {
     fi
     rm -f "$1"
 }
+
+# The test programs that `cargo test` of this package has: `unit`, and those of tests/ that are not run by their name.
+test_programs() {
+    local file
+    echo unit
+    for file in "$root"/tests/*/main.rs "$root"/tests/fuzz_bounded.rs; do
+        file=${file%/main.rs}
+        basename -- "$file" .rs
+    done
+}
+
+# test_threads PROGRAM: how many of its tests run at once.
+test_threads() {
+    case $1 in
+        # They wait most of the time, real containers and unit tests less than others.
+        process | delivery) echo $((4 * $(nproc))) ;;
+        system | unit) echo $((2 * $(nproc))) ;;
+        *) nproc ;;
+    esac
+}
+
+# failed_tests FILE: the names of the tests that failed, from what test programs printed.
+failed_tests() {
+    awk '
+        /^failures:$/ { split("", names); next }
+        /^    [^ ]+$/ { names[$1]; next }
+        /^test result: FAILED/ { for (name in names) print name }
+        /^test result/ { split("", names) }
+    ' "$1" | sort -u
+}
+
+# show_progress WHAT FILE PID: until the process has ended, a line that is rewritten says how many tests are done, from
+# what test programs have printed into the file. On a terminal only.
+show_progress() {
+    local begin=$SECONDS line
+    while [ -t 1 ] && kill -0 "$3" 2>/dev/null; do
+        line=$(awk '/^running [0-9]+ test/ { all += $2 } /^test .* \.\.\. / { done += 1 } END { if (all) printf "%d of %d tests, ", done, all }' "$2")
+        printf '\r\e[K%s%s: %s%d s%s' "$dim" "$1" "$line" $((SECONDS - begin)) "$plain"
+        sleep 1
+    done
+    [ ! -t 1 ] || printf '\r\e[K'
+}

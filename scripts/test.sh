@@ -23,13 +23,8 @@ summarise() {
 }
 trap summarise EXIT
 
-# One stage for each test program that is not run by its name.
-programs=()
-for file in tests/*/main.rs tests/fuzz_bounded.rs; do
-    file=${file%/main.rs}
-    programs+=("$(basename -- "$file" .rs)")
-done
-number=0 count=$((7 + ${#programs[@]}))
+mapfile -t programs < <(test_programs)
+number=0 count=$((6 + ${#programs[@]}))
 # stage NAME COMMAND...
 stage() {
     local begin=$SECONDS
@@ -46,15 +41,11 @@ for recipe in check deny advisories; do
 done
 stage trace scripts/trace.sh --strict
 stage build test_with --no-run
-# Many of the first ones wait.
-stage unit test_with --lib --bins -- --test-threads="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
 stage doc test_with --doc
 for program in "${programs[@]}"; do
     case $program in
-        # They wait most of the time, real containers less than others.
-        process | delivery) threads=$((4 * $(nproc))) ;;
-        system) threads=$((2 * $(nproc))) ;;
-        *) threads=$(nproc) ;;
+        unit) chosen=(--lib --bins) ;;
+        *) chosen=(--test "$program") ;;
     esac
-    stage "$program" test_with --test "$program" -- --test-threads="${RUST_TEST_THREADS:-$threads}"
+    stage "$program" test_with "${chosen[@]}" -- --test-threads="${RUST_TEST_THREADS:-$(test_threads "$program")}"
 done

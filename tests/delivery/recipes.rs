@@ -3,11 +3,12 @@
 //! Thread: the test's. Owns: one scratch folder per test. In place of cargo stands a program that fails without a word.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::scratch;
+use crate::support::process::{children, is_alive, write_program};
+use crate::support::{LIMIT, leave_out, poll, scratch};
 
 /// The code of what stands in place of cargo, which says nothing. The scripts say why they end.
 const COMPILED: (i32, &str) = (1, "");
@@ -29,7 +30,7 @@ fn run(folder: &Path, script: &str, arguments: &[&str], settings: &[(&str, &str)
 fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
     type Settings = &'static [(&'static str, &'static str)];
     let folder = scratch::folder("refused");
-    let cases: [(&str, &[&str], Settings, &str); 18] = [
+    let cases: [(&str, &[&str], Settings, &str); 21] = [
         ("sim.sh", &["abc"], &[], "the seed is 'abc'"),
         ("sim.sh", &["-5"], &[], "the seed is '-5'"),
         ("sim.sh", &["18446744073709551616"], &[], "the seed is '18446744073709551616'"),
@@ -43,6 +44,9 @@ fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
         ("fuzz.sh", &["nonsense"], &[], "'nonsense', not"),
         ("fuzz.sh", &["0", "masks"], &[], "'0', not a whole number from 1"),
         ("fuzz.sh", &["5", "mask"], &[], "no fuzz target 'mask'"),
+        ("test-busy.sh", &["nonsense"], &[], "no test program 'nonsense'"),
+        ("test-busy.sh", &["loops", "process", "0"], &[], "'0', not a whole number from 1"),
+        ("test-busy.sh", &["2x"], &[], "'2x', not a whole number from 1"),
         ("bench.sh", &["nonsense"], &[], "nothing to measure called 'nonsense'"),
         ("bench.sh", &["size"], &[("BENCH_REPEATS", "0")], "BENCH_REPEATS is '0'"),
         ("bench.sh", &["size"], &[("BENCH_REPEATS", "often")], "BENCH_REPEATS is 'often'"),
@@ -58,7 +62,7 @@ fn what_makes_no_sense_is_refused_by_its_name_before_anything_is_compiled() {
 #[test]
 fn what_a_recipe_needs_is_installed_or_it_fails() {
     let folder = scratch::folder("needs");
-    write_program(&folder.path().join("apt-get"), "exit 1");
+    write_script(&folder.path().join("apt-get"), "exit 1");
     // Without /usr/sbin, where debootstrap is if there is one.
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
     let (code, errors) = run(folder.path(), "systemd-test.sh", &[], &[("PATH", &path)]);
@@ -77,7 +81,7 @@ fn the_last_lines_of_all_tests_say_what_was_left_out() {
     for (checks, said) in
         [(part, "\nLeft out:\n  a part: it cannot be had\n"), ("true", "\nNothing was left out.\n"), ("exit 3", "")]
     {
-        write_program(&just, checks);
+        write_script(&just, checks);
         let command = Command::new("bash").args(["-c", &test]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
         let output = command.expect("bash is there");
         let failed = checks == "exit 3";
@@ -87,9 +91,8 @@ fn the_last_lines_of_all_tests_say_what_was_left_out() {
     }
 }
 
-fn write_program(path: &Path, script: &str) {
-    fs::write(path, format!("#!/bin/bash\n{script}\n")).expect("own folder");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("own file");
+fn write_script(path: &Path, script: &str) {
+    write_program(path, &format!("#!/bin/bash\n{script}\n"));
 }
 
 fn shell(script: &str) -> (Option<i32>, String) {
@@ -141,4 +144,95 @@ fn programs_of_a_peer_that_cannot_run_are_named_before_anything_is_compiled() {
     symlink("/bin/false", &agent).expect("own folder");
     let (code, errors) = bench();
     assert!(code == 1 && errors.contains("ank-agent' of PEER_BIN does not run"), "ends at once: {errors}");
+}
+
+/// Runs `test-busy.sh` with a cargo that names two test programs: `process`, which runs `script`, and `delivery`, which
+/// does nothing. The code, the output and the errors.
+fn run_busy(folder: &Path, script: &str, arguments: &[&str]) -> (i32, String, String) {
+    let mut lines = String::new();
+    for (name, script) in [("process", script), ("delivery", "exit 0")] {
+        let program = folder.join(name);
+        write_script(&program, script);
+        lines += &format!(
+            "{{\"reason\":\"compiler-artifact\",\"target\":{{\"kind\":[\"test\"],\"crate_types\":[\"bin\"],\
+             \"name\":\"{name}\",\"test\":true}},\"profile\":{{\"debuginfo\":1,\"test\":true}},\
+             \"executable\":\"{}\",\"fresh\":true}}\n",
+            program.display()
+        );
+    }
+    fs::write(folder.join("artifacts"), lines).expect("own folder");
+    let cargo = folder.join("cargo");
+    write_script(&cargo, &format!("cat '{}'", folder.join("artifacts").display()));
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/test-busy.sh"));
+    command.args(arguments).env("CARGO_TARGET_DIR", folder.join("target")).env("ANKAIOS_CARGO", cargo);
+    let output = command.output().expect("bash is there");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn busy_processes_run_beside_a_test_program_and_end_with_it() {
+    let folder = scratch::folder("loops");
+    let parent = folder.path().join("parent");
+    let beside = folder.path().join("beside");
+    // The program is a child of the script, as the busy processes are. It lists them, and waits until it may end.
+    let script = format!(
+        "echo $PPID >'{parent}.new' && mv '{parent}.new' '{parent}'\nuntil [ -e '{beside}' ]; do sleep 0.01; done",
+        parent = parent.display(),
+        beside = beside.display(),
+    );
+    let busy = std::thread::scope(|scope| {
+        let run = scope.spawn(|| run_busy(folder.path(), &script, &["loops", "process", "2"]));
+        let script = poll(LIMIT, || fs::read_to_string(&parent).ok()?.trim().parse::<u32>().ok());
+        let busy = script.map(children);
+        fs::write(&beside, "").expect("own folder");
+        let (code, printed, errors) = run.join().expect("it does not panic");
+        assert_eq!((code, errors.as_str()), (0, ""), "{printed}");
+        assert_eq!(printed.matches("passed process").count(), 2, "{printed}");
+        busy.expect("the program runs")
+    });
+    // Two for each core, and the program itself.
+    let cores = std::thread::available_parallelism().expect("cores can be counted").get();
+    assert_eq!(busy.len(), 2 * cores + 1, "{busy:?}");
+    assert!(!busy.into_iter().any(is_alive), "all of them have ended");
+}
+
+#[test]
+fn half_of_a_core_holds_a_test_program_and_groups_that_it_makes() {
+    let folder = scratch::folder("half");
+    let seen = folder.path().join("seen");
+    // What an engine does: it makes a group below the root of all groups. The half is that of the root.
+    let script = format!(
+        "top=/sys/fs/cgroup; [ ! -d $top/cpu ] || top=$top/cpu\n\
+         mkdir $top/engine && {{ cat $top/cpu.cfs_quota_us $top/cpu.max; ls -d $top/engine; echo $PPID; }} \
+         >'{}' 2>/dev/null",
+        seen.display()
+    );
+    let (code, printed, errors) = run_busy(folder.path(), &script, &["half", "process"]);
+    if errors.contains("only root can") || errors.contains("no control group") {
+        leave_out("half of a core", errors.lines().next().unwrap_or_default());
+        return;
+    }
+    let seen = fs::read_to_string(&seen).unwrap_or_default();
+    assert!(code == 0 && errors.is_empty(), "{code} {errors} {printed} {seen}");
+    let lines: Vec<&str> = seen.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("50000") && lines[1].ends_with("/engine"), "{seen}");
+    let engine = Path::new(lines[1]);
+    assert!(!engine.exists(), "it was made within the group of the program");
+    let group = engine.with_file_name(format!("ankaios-test-busy-{}", lines[2]));
+    assert!(!group.exists(), "the group is removed");
+}
+
+#[test]
+fn a_failed_busy_run_is_named_and_the_next_one_still_runs() {
+    let folder = scratch::folder("failed-run");
+    let failure =
+        "failures:\n\n---- a::b stdout ----\nwrong\n    text\n\nfailures:\n    a::b\n\ntest result: FAILED. 0 passed\n";
+    let script = format!("printf '{}'; exit 101", failure.replace('\n', "\\n"));
+    let (code, printed, _) = run_busy(folder.path(), &script, &["loops", "process", "delivery"]);
+    assert_eq!(code, 1, "{printed}");
+    let results = printed.rsplit("Results\n").next().expect("the last lines");
+    let repeats = "./justw test-busy loops process -- --exact a::b\n";
+    assert!(results.starts_with("failed process") && results.contains(repeats), "{printed}");
+    assert!(results.contains("passed delivery") && !results.contains("--exact text"), "{printed}");
 }
