@@ -458,7 +458,11 @@ fn listings_until_it_runs(prepare: impl FnOnce(&Cluster) -> Workload) -> usize {
 #[test]
 fn a_start_whose_pid_is_known_needs_no_listing() {
     assert_eq!(listings_until_it_runs(|_| workload("web", "run")), 0);
-    let own = |_: &Cluster| workload("web", "run").config("commandOptions: [--pidfile=/dev/null]");
+    // Not /dev/null: as runc, the engine puts a new file in its place, which is that of the machine.
+    let own = |cluster: &Cluster| {
+        let file = cluster.folder().join("own.pid");
+        workload("web", "run").config(&format!("commandOptions: ['--pidfile={}']", file.display()))
+    };
     assert!(listings_until_it_runs(own) > 0, "the user wants it elsewhere");
     let unknown = |cluster: &Cluster| {
         let refusal = json!({ "command": "run", "times": 1, "exit": 125, "stderr": "Error: unknown flag: --pidfile" });
