@@ -83,7 +83,9 @@ fn the_log_of_a_workload_whose_run_hangs_delays_no_other() {
     cluster.apply(&manifest(&[workload("hanging", "run")]));
     wait_until("podman run hangs", || cluster.engine.hanging_calls_of("run").len() == 1);
     let instance = recorder.instance("hanging");
-    assert!(LogClient::new(&cluster).read_all(everything(&instance)).is_empty(), "it has written nothing yet");
+    let mut client = LogClient::new(&cluster);
+    client.request("log", everything(&instance));
+    client.accepted("log");
     // More than the queue of one workload holds: the newest wish counts, and nobody waits.
     for number in 0..20 {
         cluster.apply(&manifest(&[workload("hanging", "run").tag(&format!("t{number}"))]));
@@ -92,6 +94,8 @@ fn the_log_of_a_workload_whose_run_hangs_delays_no_other() {
     cluster.engine.script(&json!([]));
     cluster.remove("hanging");
     assert_eq!(cluster.engine.containers().len(), 1);
+    let lines = client.lines_until_stop("log", &instance);
+    assert!(lines.len() == 1 && lines[0].starts_with("[no log: "), "{lines:?}");
 }
 
 #[test]

@@ -22,8 +22,12 @@ fn start_waiting(cluster: &Cluster, arguments: &[&str]) -> Process {
 // [stest->swdd~cli-repeated-command-has-the-same-result~1]
 #[test]
 fn repeated_apply_of_failed_workload_ends_with_3() {
-    let cluster = Cluster::start(&["agent_A"]);
-    let text = manifest(&[workload("web", "exit3")]);
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = "retry_limit = 1".to_owned();
+    cluster.start_all(&["agent_A"]);
+    // It never runs: what runs for a moment may be seen then, and is all that is waited for.
+    cluster.engine.script(&serde_json::json!([{ "command": "run", "exit": 125, "stderr": "Error: no" }]));
+    let text = manifest(&[workload("web", "run")]);
     let first = cluster.ank_with_input(&["apply", "--fail-on-error", "-"], &text);
     let again = cluster.ank_with_input(&["apply", "--fail-on-error", "-"], &text);
     assert_eq!((first.code, again.code), (3, 3), "{}", again.stderr);
