@@ -130,14 +130,44 @@ failed_tests() {
     ' "$1" | sort -u
 }
 
-# show_progress WHAT FILE PID: until the process has ended, a line that is rewritten says how many tests are done, from
-# what test programs have printed into the file. On a terminal only.
+# show_progress WHAT FILE PID: until the process has ended, a line that is rewritten says how many tests are done, or what
+# was printed last into the file. On a terminal only.
 show_progress() {
     local begin=$SECONDS line
     while [ -t 1 ] && kill -0 "$3" 2>/dev/null; do
-        line=$(awk '/^running [0-9]+ test/ { all += $2 } /^test .* \.\.\. / { done += 1 } END { if (all) printf "%d of %d tests, ", done, all }' "$2")
-        printf '\r\e[K%s%s: %s%d s%s' "$dim" "$1" "$line" $((SECONDS - begin)) "$plain"
+        line=$(awk '
+            /^running [0-9]+ test/ { all += $2 }
+            /^test .* \.\.\. / { done += 1 }
+            NF { last = $0 }
+            END { if (all) printf "%d of %d tests", done, all; else printf "%.50s", last }
+        ' "$2")
+        printf '\r\e[K%s%s, %d s: %s%s' "$dim" "$1" $((SECONDS - begin)) "$line" "$plain"
         sleep 1
     done
     [ ! -t 1 ] || printf '\r\e[K'
+}
+
+# The command that runs now, in a group of processes of its own; empty for none.
+running=''
+
+# run_watched WHAT FILE COMMAND...: runs it with its output in the file, and shows its progress. Its script calls
+# `end_running` when it ends.
+run_watched() {
+    local what=$1 file=$2 code=0
+    shift 2
+    set -m
+    "$@" </dev/null >>"$file" 2>&1 &
+    running=$!
+    set +m
+    show_progress "$what" "$file" "$running"
+    wait "$running" || code=$?
+    running=''
+    return "$code"
+}
+
+# Ends what `run_watched` runs, with all that it has started.
+end_running() {
+    # It may have ended.
+    [ -z "$running" ] || kill -- "-$running" 2>/dev/null || true
+    running=''
 }

@@ -51,17 +51,17 @@ if [[ " ${modes[*]} " == *" half "* ]]; then
 fi
 
 # What has to be undone, whenever this ends: the busy processes, the running program, the control group.
-loops=() running='' group='' place=''
+loops=() group='' place=''
 processes_of_group() { find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null || true; }
 group_is_empty() { [ -z "$(processes_of_group)" ]; }
 clean_up() {
     local pid
-    # With what it has started; both may have ended.
-    [ -z "$running" ] || kill -- "-$running" 2>/dev/null || true
+    end_running
+    # They may have ended.
     [ "${#loops[@]}" -eq 0 ] || kill "${loops[@]}" 2>/dev/null || true
     # So that bash does not report their ends.
     [ "${#loops[@]}" -eq 0 ] || wait "${loops[@]}" 2>/dev/null || true
-    loops=() running=''
+    loops=()
     [ -n "$group" ] || return 0
     # Processes whose test was killed, and engines that still clean up.
     for pid in $(processes_of_group); do kill -KILL "$pid" 2>/dev/null || true; done
@@ -132,20 +132,14 @@ run() {
     local mode=$1 program=$2 log=$logs/$2-$1-$3.log begin=$SECONDS result=passed executable name
     local way=()
     shift 3
+    : >"$log"
     case $mode in
         loops) start_loops ;;
         half) make_group && way=(in_group) ;;
     esac
     while read -r executable; do
-        # A group of processes of its own, which ends with this script.
-        set -m
-        "${way[@]}" "$executable" --test-threads="${RUST_TEST_THREADS:-$(test_threads "$program")}" "$@" \
-            </dev/null >>"$log" 2>&1 &
-        running=$!
-        set +m
-        show_progress "$program, $mode" "$log" "$running"
-        wait "$running" || result=failed
-        running=''
+        run_watched "$program, $mode" "$log" "${way[@]}" "$executable" \
+            --test-threads="${RUST_TEST_THREADS:-$(test_threads "$program")}" "$@" || result=failed
     done < <(executables_of "$program")
     clean_up
     grep '^test result' "$log" || true
@@ -160,7 +154,6 @@ run() {
 for program in "${programs[@]}"; do
     [ -n "$(executables_of "$program")" ] || fail "cargo named no test program '$program'" "see what it printed above"
 done
-rm -f "$logs"/*.log
 for mode in "${modes[@]}"; do
     for program in "${programs[@]}"; do
         for ((number = 1; number <= times; number++)); do

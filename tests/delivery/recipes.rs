@@ -5,10 +5,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::process::{children, is_alive, write_program};
-use crate::support::{LIMIT, leave_out, poll, scratch};
+use crate::support::{LIMIT, Process, leave_out, poll, scratch, wait_until};
 
 /// The code of what stands in place of cargo, which says nothing. The scripts say why they end.
 const COMPILED: (i32, &str) = (1, "");
@@ -72,18 +72,25 @@ fn what_a_recipe_needs_is_installed_or_it_fails() {
     assert_eq!((code, errors.as_str()), (Some(1), "error: a part: it cannot be had\nhint: get it\n"));
 }
 
+/// `test.sh` with a `just` and a `cargo` that run these lines, with caches and results in `folder`.
+fn test_script(folder: &Path, just: &str, cargo: &str) -> Command {
+    write_script(&folder.join("just"), just);
+    write_script(&folder.join("cargo"), cargo);
+    let mut command = Command::new("scripts/test.sh");
+    command.arg(folder.join("just")).current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("ANKAIOS_LEFT_OUT");
+    command.env("ANKAIOS_CARGO", folder.join("cargo")).env("XDG_CACHE_HOME", folder.join("cache"));
+    command.env("CARGO_TARGET_DIR", folder.join("target"));
+    command
+}
+
 #[test]
 fn the_last_lines_of_all_tests_say_what_was_left_out() {
     let folder = scratch::folder("left-out");
-    let just = folder.path().join("just");
-    let test = format!("ANKAIOS_CARGO=/bin/true scripts/test.sh '{}'", just.display());
     let part = ". scripts/common.sh; leave_out 'a part' 'it cannot be had'";
     for (checks, said) in
         [(part, "\nLeft out:\n  a part: it cannot be had\n"), ("true", "\nNothing was left out.\n"), ("exit 3", "")]
     {
-        write_script(&just, checks);
-        let command = Command::new("bash").args(["-c", &test]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-        let output = command.expect("bash is there");
+        let output = test_script(folder.path(), checks, "exit 0").output().expect("bash is there");
         let failed = checks == "exit 3";
         assert_eq!(output.status.success(), !failed, "{output:?}");
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -235,4 +242,70 @@ fn a_failed_busy_run_is_named_and_the_next_one_still_runs() {
     let repeats = "./justw test-busy loops process -- --exact a::b\n";
     assert!(results.starts_with("failed process") && results.contains(repeats), "{printed}");
     assert!(results.contains("passed delivery") && !results.contains("--exact text"), "{printed}");
+}
+
+/// What a test program prints of which one test fails.
+const FAILED: &str = "running 2 tests\ntest a::b ... FAILED\ntest c ... ok\n\nfailures:\n\n---- a::b stdout ----\n    text\n\n\
+                      failures:\n    a::b\n\ntest result: FAILED. 1 passed; 1 failed\n";
+
+#[test]
+fn failed_test_of_all_is_followed_by_the_command_that_repeats_it() {
+    let folder = scratch::folder("repeats");
+    let failed = folder.path().join("failed");
+    fs::write(&failed, FAILED).expect("own folder");
+    let cargo = format!("case \"$*\" in *'--test process'*) cat '{}'; exit 101;; esac", failed.display());
+    let output = test_script(folder.path(), "exit 0", &cargo).output().expect("bash is there");
+    assert_eq!(output.status.code(), Some(101));
+    let [printed, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(printed.ends_with(FAILED), "{printed}");
+    let repeats = "failed: process; to repeat it:\n  \
+                   scripts/cargo.sh test --locked --features multicall --test process -- --exact a::b\n";
+    assert!(errors.ends_with(repeats) && !errors.contains('\r'), "{errors}");
+}
+
+#[test]
+fn all_tests_say_first_how_long_they_take_on_this_machine() {
+    let folder = scratch::folder("durations");
+    let first_line = || {
+        let output = test_script(folder.path(), "exit 0", "exit 0").output().expect("bash is there");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned()
+    };
+    let unknown = first_line();
+    assert!(unknown.starts_with("All tests take about ") && unknown.ends_with(" core(s)."), "{unknown}");
+    // Now each stage is known. One of them is made to have taken an hour.
+    let durations = folder.path().join("cache/ankaios-lite/test-durations");
+    let text = fs::read_to_string(&durations).expect("the durations are kept");
+    let process = text.lines().find(|line| line.starts_with("process ")).expect("each stage is kept");
+    fs::write(&durations, text.replace(process, "process 3600")).expect("own folder");
+    let known = first_line();
+    let minutes = known.strip_prefix("All tests take about ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    assert!(minutes.is_some_and(|minutes: u32| minutes >= 60) && known.ends_with(", as the last time."), "{known}");
+    assert!(!fs::read_to_string(&durations).expect("they are kept").contains("3600"), "the newest one counts");
+}
+
+#[test]
+fn stage_of_all_tests_shows_how_far_it_is_on_a_terminal() {
+    let folder = scratch::folder("progress");
+    let go_on = folder.path().join("go-on");
+    let cargo = format!(
+        "case \"$*\" in *'--test process'*)\necho 'running 3 tests'; echo 'test a ... ok'\n\
+         until [ -e '{}' ]; do sleep 0.01; done; echo 'test result: ok. 3 passed'; esac",
+        go_on.display()
+    );
+    let inner = test_script(folder.path(), "exit 0", &cargo);
+    let line = format!("scripts/test.sh '{}'", folder.path().join("just").display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command.env_remove("ANKAIOS_LEFT_OUT").env("TERM", "xterm");
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = Process::start(&mut command, folder.path(), "terminal");
+    wait_until("the progress", || {
+        terminal.stdout().contains("process, ") && terminal.stdout().contains("1 of 3 tests")
+    });
+    fs::write(&go_on, "").expect("own folder");
+    let status = terminal.wait(LIMIT).expect("it ends");
+    let shown = terminal.stdout();
+    assert!(status.success() && shown.contains("\r\x1b[K") && shown.contains(", 3 tests passed"), "{shown}");
+    assert!(!shown.contains("test a ... ok"), "what went well is in a file: {shown}");
 }
