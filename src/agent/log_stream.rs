@@ -22,7 +22,7 @@ use crate::platform::logging::log_source;
 use crate::platform::sync::EventFd;
 use crate::platform::threads::{self, Thread};
 use crate::runtime::RuntimeConnector;
-use crate::runtime::log_reader::LogReader;
+use crate::runtime::log_reader::{LogReader, Reading};
 use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -279,11 +279,22 @@ impl LogStream {
         while !readers.is_empty() {
             self.send()?;
             self.until_sent()?;
-            let limit = readers.iter().filter_map(|reader| reader.child.wait_max()).min();
+            let limit = readers.iter().filter_map(LogReader::wait_max).min();
             self.wait_for(readers.iter().flat_map(|reader| reader.child.descriptors()), limit)?;
             let mut lines = Vec::new();
-            readers.retain_mut(|reader| !reader.read(&mut lines));
+            let mut failures = Vec::new();
+            readers.retain_mut(|reader| match reader.read(&mut lines) {
+                Reading::GoesOn => true,
+                Reading::Ended => false,
+                Reading::Failed(why) => {
+                    failures.push(why);
+                    false
+                }
+            });
             self.queue_lines(lines);
+            for why in &failures {
+                self.queue_reason(why);
+            }
         }
         let LogOrder { request_id, instance, .. } = self.order.clone();
         self.waiting.push_back(ToServer::LogsStop { request_id, instance });

@@ -472,6 +472,20 @@ impl FollowedChild {
     }
 }
 
+impl FollowedChild {
+    /// How it ended; waits a moment for that, because its output ends first. `None` when it goes on, or nobody can tell.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        let child = self.child.as_mut()?;
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        let mut descriptors: Vec<PollFd<'_>> = self.pidfd.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let wait = if self.pidfd.is_some() { KERNEL_KILL_GRACE } else { CHILD_POLL_INTERVAL };
+        let _ = poll(&mut descriptors, Timespec::try_from(wait).ok().as_ref()); // It ends at once, as a rule.
+        child.try_wait().ok().flatten()
+    }
+}
+
 impl Drop for FollowedChild {
     /// It only reads, so nothing is lost when it is killed.
     fn drop(&mut self) {

@@ -1,17 +1,26 @@
 //! Reads what a container wrote through a call of its engine's program, line by line, while the call runs.
 //!
+//! What a container wrote and what its engine says instead of a log come from the same two outputs. The engine's error is
+//! the last line of a call that fails, so a last line that may be one is held back for a moment.
+//!
 //! Thread: `log:<number>:<name>`, see agent/log_stream.rs.
-//! Owns: the engine's process, and the beginning of a line whose end has not come yet.
+//! Owns: the engine's process, the beginning of a line whose end has not come yet, and a line that is held back.
 
+use super::command::reason;
 use super::engine_children::{CALL_VARIABLE, ChildRecord, EngineChildren, READER};
 use crate::limits::LOG_MESSAGE_MAX;
 use crate::model::messages::LogsRequest;
 use crate::platform::child::{FollowedChild, Output};
+use crate::platform::clock::{Clock as _, SystemClock};
 use std::ffi::OsStr;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Bytes stored of one line of a log: just too long for a message, so that the line is cut and marked there.
 const LOG_LINE_MAX: usize = LOG_MESSAGE_MAX + 1;
+
+/// Longest time that a last line which may be an error of the engine is held back: a call that prints one ends at once.
+const ERROR_HELD_MAX: Duration = Duration::from_secs(1);
 
 /// The last line of a log with a line that does not end.
 const ENDLESS_LINE: &str = "The previous log message exceeded the maximum 50 MB size. Closing the log campaign.";
@@ -45,9 +54,29 @@ pub fn log_arguments(wanted: &LogsRequest, id: &str) -> Vec<String> {
 #[derive(Debug)]
 pub struct LogReader {
     pub child: FollowedChild,
+    program: String,
     lines: Lines,
     prefix: String,
+    held: Option<HeldLine>,
     _record: Option<ChildRecord>,
+}
+
+/// The last line so far, which may be an error of the engine.
+#[derive(Debug)]
+struct HeldLine {
+    text: String,
+    until: Instant,
+}
+
+/// What follows a read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// More may come.
+    GoesOn,
+    /// Nothing more will come.
+    Ended,
+    /// The call has failed, for this reason.
+    Failed(String),
 }
 
 impl LogCall {
@@ -56,29 +85,91 @@ impl LogCall {
         let record = self.children.announce(&self.program, READER);
         let variables: Vec<_> = record.iter().map(|record| (CALL_VARIABLE, record.token.clone())).collect();
         let child = FollowedChild::start(OsStr::new(&self.program), &self.arguments, &variables)?;
-        Ok(LogReader { child, lines: Lines::default(), prefix: self.prefix, _record: record })
+        Ok(LogReader {
+            child,
+            program: self.program,
+            lines: Lines::default(),
+            prefix: self.prefix,
+            held: None,
+            _record: record,
+        })
     }
 }
 
 impl LogReader {
-    /// Reads once and adds the complete lines to `lines`; never waits. True when nothing more will come.
-    pub fn read(&mut self, lines: &mut Vec<String>) -> bool {
+    /// How long to wait for the descriptors of the child at most; `None` for ever.
+    pub fn wait_max(&self) -> Option<Duration> {
+        let held = self.held.as_ref().map(|held| SystemClock.until(held.until));
+        held.into_iter().chain(self.child.wait_max()).min()
+    }
+
+    /// Reads once and adds the complete lines to `lines`. Waits only for the end of a call whose output has ended.
+    pub fn read(&mut self, lines: &mut Vec<String>) -> Reading {
         // Bytes read from an engine's log at once: what a pipe holds, so that a chatty container fills whole messages.
         let mut buffer = [0; 64 * 1024];
-        let before = lines.len();
-        let over = match self.child.read(&mut buffer) {
-            Output::Bytes(count) => self.lines.take(&buffer[..count], lines),
-            Output::NotYet => false,
-            Output::End => {
-                self.lines.finish(lines);
-                true
+        let mut new = Vec::new();
+        match self.child.read(&mut buffer) {
+            Output::NotYet => {
+                if self.held.as_ref().is_some_and(|held| held.until <= SystemClock.now()) {
+                    self.release(lines);
+                }
+                Reading::GoesOn
             }
-        };
-        if !self.prefix.is_empty() {
-            lines[before..].iter_mut().for_each(|line| line.insert_str(0, &self.prefix));
+            Output::Bytes(count) => {
+                let is_endless = self.lines.take(&buffer[..count], &mut new);
+                self.pass_on(new, lines);
+                if !is_endless {
+                    return Reading::GoesOn;
+                }
+                self.release(lines);
+                Reading::Ended
+            }
+            Output::End => {
+                self.lines.finish(&mut new);
+                self.pass_on(new, lines);
+                self.end(lines)
+            }
         }
-        over
     }
+
+    /// Adds the lines to those of the log, but holds the last one back when it may be an error of the engine.
+    fn pass_on(&mut self, new: Vec<String>, lines: &mut Vec<String>) {
+        for text in new {
+            self.release(lines); // It is not the last one.
+            self.held = Some(HeldLine { text, until: SystemClock.now() + ERROR_HELD_MAX });
+        }
+        if self.held.as_ref().is_some_and(|held| !may_be_of_engine(&held.text)) {
+            self.release(lines);
+        }
+    }
+
+    fn release(&mut self, lines: &mut Vec<String>) {
+        if let Some(HeldLine { text, .. }) = self.held.take() {
+            lines.push(format!("{}{text}", self.prefix));
+        }
+    }
+
+    /// The output has ended. What was held back is the reason when the call has failed.
+    fn end(&mut self, lines: &mut Vec<String>) -> Reading {
+        match self.child.status() {
+            Some(status) if !status.success() => {
+                let why = match self.held.take() {
+                    Some(HeldLine { text, .. }) => reason(&text),
+                    None => format!("'{} logs' ended with {status}", self.program),
+                };
+                Reading::Failed(format!("{}{why}", self.prefix))
+            }
+            _ => {
+                self.release(lines);
+                Reading::Ended
+            }
+        }
+    }
+}
+
+/// Whether a line reads like the error with which podman or nerdctl ends.
+fn may_be_of_engine(line: &str) -> bool {
+    line.starts_with("Error: ") || (line.starts_with("time=\"") && line.contains(" level=fatal "))
 }
 
 /// Splits bytes into lines, at line feeds only. Of a line that is too long the beginning is kept.

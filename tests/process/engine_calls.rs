@@ -419,9 +419,16 @@ fn logs(runtime: &str) {
     cluster.apply(&manifest(&[hello("web")]));
     cluster.wait_for_state("web", "Running(Ok)");
     let web = recorder.instance("web");
-    for (fault, lines) in [(Fails, REFUSAL), (Slow, "hello"), (Babbles, NONSENSE.trim_end())] {
+    let refused = format!("[no log: {REFUSAL}]");
+    for (fault, lines) in [(Fails, &*refused), (Slow, "hello"), (Babbles, NONSENSE.trim_end())] {
         cluster.engine.script(&json!([fault.rule("logs", None)]));
         assert_eq!(LogClient::new(&cluster).read_all(everything(&web)), [lines], "{fault:?}");
+    }
+    cluster.engine.script(&json!([Fails.rule("logs", None)]));
+    for arguments in [&["logs", "web"][..], &["logs", "-f", "web"]] {
+        let output = cluster.ank(arguments);
+        assert_eq!((output.code, &*output.stdout), (1, ""), "{arguments:?}");
+        assert!(output.stderr.contains(REFUSAL) && !output.stderr.contains("[no log"), "{}", output.stderr);
     }
     cluster.engine.script(&json!([Floods.rule("logs", None)]));
     let flood = LogClient::new(&cluster).read_all(everything(&web));

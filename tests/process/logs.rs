@@ -182,7 +182,7 @@ fn ank_logs(cluster: &Cluster, workload: &str) -> String {
 }
 
 #[test]
-fn the_errors_of_the_engine_are_lines_of_the_log() {
+fn errors_of_the_engine_are_reasons_and_no_lines_of_the_log() {
     let (cluster, web, _) = cluster();
     let mut client = LogClient::new(&cluster);
     let refused = json!({ "command": "logs", "times": 1, "exit": 125, "stderr": "Error: bad time \"x\"\n" });
@@ -191,7 +191,7 @@ fn the_errors_of_the_engine_are_lines_of_the_log() {
     let lines = client.read_all(everything(&web));
     assert!(lines.len() == 1 && lines[0].starts_with("[no log: locked. Execution of 'podman "), "{lines:?}");
     cluster.engine.script(&json!([refused]));
-    assert_eq!(client.read_all(everything(&web)), ["Error: bad time \"x\""]);
+    assert_eq!(client.read_all(everything(&web)), ["[no log: Error: bad time \"x\"]"]);
 }
 
 #[test]

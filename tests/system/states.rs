@@ -14,6 +14,26 @@ use std::fs;
 const SOON: &str = "listing_interval = 2";
 
 #[test]
+fn a_container_without_a_log_is_an_error_of_ank_logs() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let drivers = ["none", "passthrough"];
+    for driver in drivers {
+        let option = format!("[\"--log-driver={driver}\", \"--stop-timeout\"");
+        cluster.apply(&shell(driver, &format!("echo hello; {PATIENT}")).replace("[\"--stop-timeout\"", &option));
+    }
+    cluster.wait_until_run(&drivers);
+    for driver in drivers {
+        for arguments in [&["logs", driver][..], &["logs", "-f", driver]] {
+            let output = cluster.ank(arguments);
+            assert_eq!((output.code, &*output.stdout), (1, ""), "{arguments:?}");
+            assert!(output.stderr.contains(&format!("using the '{driver}' log driver")), "{}", output.stderr);
+        }
+        cluster.remove(driver);
+    }
+}
+
+#[test]
 fn what_podman_restarts_itself_is_soon_shown_to_run_again() {
     let podman = Podman::new();
     // So rarely that only the ends of the container lead to a listing.

@@ -173,6 +173,52 @@ fn what_cannot_be_read_ends_at_once_and_says_why() {
     }
 }
 
+/// Both engines' errors, after lines or without any, and a program that writes the same.
+#[test]
+fn what_an_engine_says_instead_of_a_log_is_a_reason() {
+    let none = "Error: this container is using the 'none' log driver, cannot read logs";
+    let fatal = "time=\"2026-01-01T00:00:00Z\" level=fatal msg=\"no such container: x\"";
+    let refusal = |text: &str| format!("echo '{}' >&2; exit 125", text.replace('\'', "'\\''"));
+    for (script, expected) in [
+        (refusal(none), vec![format!("[no log: {none}]")]),
+        (refusal(fatal), vec![format!("[no log: {fatal}]")]),
+        (format!("echo 1; {}", refusal(none)), vec!["1".to_owned(), format!("[no log: {none}]")]),
+        ("echo 1; exit 3".to_owned(), vec!["1".to_owned(), "[no log: 'sh logs' ended with exit status: 3]".to_owned()]),
+        ("echo 'Error: mine'; echo 'Error: last'".to_owned(), vec!["Error: mine".to_owned(), "Error: last".to_owned()]),
+    ] {
+        let mut fixture = Fixture::new();
+        fixture.start("web", &script);
+        let mut entries = Vec::new();
+        while let ToServer::LogEntries { entries: some, .. } = fixture.message() {
+            entries.extend(some);
+        }
+        let messages: Vec<&str> = entries.iter().map(|entry| &*entry.message).collect();
+        assert_eq!(messages, expected, "{script}");
+        for entry in &entries {
+            assert_eq!(entry.is_reason, entry.message.starts_with("[no log: "), "{script}");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_a_program_that_goes_on_is_a_line_of_its_log() {
+    let mut fixture = Fixture::new();
+    fixture.start("web", "echo 'Error: mine'; exec sleep 600");
+    assert_eq!(fixture.line(), "Error: mine");
+}
+
+#[test]
+fn one_container_of_a_pod_without_a_log_hides_no_other() {
+    let mut fixture = Fixture::new();
+    let refused = "echo 'Error: no log driver' >&2; exit 125";
+    let calls = vec![fixture.call("sh", refused, "[a] "), fixture.call("sh", "echo 3", "[b] ")];
+    let order = fixture.order("web", Ok(calls));
+    fixture.start_all("logs", false, vec![order]);
+    let mut lines = fixture.lines_until_stop("web");
+    lines.sort();
+    assert_eq!(lines, ["[b] 3", "[no log: [a] Error: no log driver]"]);
+}
+
 #[test]
 fn a_log_waits_for_its_container_while_the_start_is_under_way() {
     for follow in [false, true] {
