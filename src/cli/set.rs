@@ -82,6 +82,9 @@ pub fn read(name: &str, text: &str) -> Result<Reading> {
 /// What to do about a `text` that is no YAML because of `error`: `general` where no place is known.
 pub fn hint_of_unreadable(text: &str, error: &YamlError, general: &str) -> String {
     let Some(at) = error.location else { return general.to_owned() };
+    if error.is_second_document {
+        return format!("{general}; put what begins in line {} into a file of its own", at.line);
+    }
     let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
     if line.trim_start_matches(' ').starts_with('\t') {
         return format!("tabs cannot indent in YAML; line {} begins with one, use blanks", at.line);
@@ -95,7 +98,7 @@ pub fn hint_of_unread<'a>(error: &io::Error, general: &'a str) -> &'a str {
     match error.kind() {
         ErrorKind::IsADirectory => "it is a folder; name the files in it",
         ErrorKind::PermissionDenied => "check the permissions of the file and of the folders that it is in",
-        ErrorKind::InvalidData => "the file must be text in UTF-8",
+        ErrorKind::InvalidData => "the file must be text in UTF-8; editors offer that when they save it",
         _ => general,
     }
 }

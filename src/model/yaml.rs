@@ -161,11 +161,23 @@ pub struct YamlError {
     pub message: String,
     /// Where; `None` when the text as a whole is refused.
     pub location: Option<Location>,
+    /// Whether a second document begins there, where only one is read.
+    pub is_second_document: bool,
 }
 
 impl YamlError {
+    fn new(message: String, location: Option<Location>) -> Self {
+        Self { message, location, is_second_document: false }
+    }
+
     fn whole(message: String) -> Self {
-        Self { message, location: None }
+        Self::new(message, None)
+    }
+
+    fn second_document(at: Location) -> Self {
+        let several = "deserializing from YAML containing more than one document is not supported";
+        let message = format!("{several}: the second one begins at {at}");
+        Self { message, location: Some(at), is_second_document: true }
     }
 }
 
@@ -194,11 +206,10 @@ pub fn read(text: &str, origin: Origin) -> Result<Document, YamlError> {
     let (mut reader, mut events) = (Reader::new(origin), Events::new(text));
     let end = match reader.document(&mut events)? {
         Some(end) => end, // It is empty.
-        None if matches!(reader.document(&mut events), Ok(Some(_))) => Location::BEGIN,
-        None => {
-            let several = "deserializing from YAML containing more than one document is not supported";
-            return Err(YamlError::whole(several.to_owned()));
-        }
+        None => match events.next()? {
+            (Event::EndOfText, _) => Location::BEGIN,
+            (_, at) => return Err(YamlError::second_document(at)),
+        },
     };
     let null = || Yaml { content: Content::Plain(Plain::Null, "".into()), at: end };
     Ok(Document { root: reader.roots.pop().unwrap_or_else(null), size: reader.bytes })
@@ -313,7 +324,7 @@ impl Reader {
                 self.node(node, None, before, height)
             }
             Some(None) => Err(YamlError::whole(format!("the alias '*{anchor}' is inside of its own anchor"))),
-            None => Err(YamlError { message: format!("unknown anchor{}", at.suffix()), location: Some(at) }),
+            None => Err(YamlError::new(format!("unknown anchor{}", at.suffix()), Some(at))),
         }
     }
 
@@ -426,7 +437,7 @@ impl Reader {
                 Items::Map { key: None, .. } => {}
             }
         }
-        YamlError { message: format!("{}{message}{}", prefix(&path), at.suffix()), location: Some(at) }
+        YamlError::new(format!("{}{message}{}", prefix(&path), at.suffix()), Some(at))
     }
 }
 

@@ -296,14 +296,41 @@ fn meant<'k>(path: &str, known: &[&'k str]) -> Option<&'k str> {
     nearest(path, known.iter().filter_map(same_depth))
 }
 
-/// Reads all of a text of at most `max` bytes.
+/// Reads all of a text of at most `max` bytes that a person wrote. The mark with which some editors begin UTF-8 is left
+/// out.
+///
+/// # Errors
+/// `FileTooLarge`; `InvalidData` when it is no UTF-8, with the encoding that it is probably in.
 pub fn read_limited(source: impl Read, max: usize) -> io::Result<String> {
-    let mut text = String::new();
-    source.take(max as u64 + 1).read_to_string(&mut text)?;
-    if text.len() > max {
+    let mut bytes = Vec::new();
+    source.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {max} bytes")));
     }
-    Ok(text)
+    if is_utf16(&bytes) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is text in UTF-16; save it as UTF-8"));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8; save it as UTF-8"))
+    })?;
+    match text.strip_prefix(BYTE_ORDER_MARK) {
+        Some(rest) => Ok(rest.to_owned()),
+        None => Ok(text),
+    }
+}
+
+/// What some editors write before a text in UTF-8.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// Whether bytes begin as a text in UTF-16 does: with its mark, or with a letter of ASCII.
+fn is_utf16(bytes: &[u8]) -> bool {
+    match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => true,
+        [0, first, 0, ..] | [first, 0, _, 0, ..] => *first != 0,
+        _ => false,
+    }
 }
 
 // --------------------------------------------------------------------- PEM

@@ -46,6 +46,31 @@ fn manifest_that_is_no_yaml() {
     let output = apply(&cluster, "apiVersion: v1\n---\napiVersion: v1\n");
     fails_beginning_with(&output, "Command failed: 'Invalid manifest data provided: ");
     assert!(output.stderr.contains("more than one document"), "{}", output.stderr);
+    assert!(output.stderr.contains("the second one begins at line 2 column 1"), "{}", output.stderr);
+    assert!(output.stderr.contains("put what begins in line 2 into a file of its own"), "{}", output.stderr);
+}
+
+#[test]
+fn manifest_with_byte_order_mark_is_read_wherever_it_stands() {
+    let mut cluster = Cluster::prepare();
+    let marked = |name: &str| format!("\u{feff}{}", manifest(&[workload(name, "run")])).replace('\n', "\r\n");
+    let startup = cluster.write("startup.yaml", &marked("first"));
+    cluster.start_server(&["--startup-manifest", &startup.display().to_string()]);
+    let path = cluster.write("file.yaml", &marked("second")).display().to_string();
+    cluster.ank(&["validate", &path]).success();
+    cluster.ank(&["--no-wait", "apply", &path]).success();
+    cluster.ank_with_input(&["--no-wait", "apply", "-"], &marked("third")).success();
+    let state = "\u{feff}desiredState: {apiVersion: v1, configs: {c: x}}\n";
+    cluster.ank_with_input(&["--no-wait", "set", "state", "desiredState.configs.c", "-"], state).success();
+    let read = cluster.ank(&["get", "state", "desiredState", "-o", "json"]).success();
+    for name in ["first", "second", "third", "\"c\": \"x\""] {
+        assert!(read.contains(name), "{name}: {read}");
+    }
+    let utf16: Vec<u8> = marked("fourth").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    fs::write(&path, utf16).expect("own folder is writable");
+    let output = cluster.ank(&["apply", &path]);
+    fails_with(&output, &format!("Command failed: 'Cannot read '{path}': it is text in UTF-16; save it as UTF-8'"));
+    assert!(output.stderr.contains("hint: the file must be text in UTF-8"), "{}", output.stderr);
 }
 
 #[test]

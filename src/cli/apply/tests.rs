@@ -107,7 +107,7 @@ fn wrong_manifests_give_the_documented_texts() {
         (
             format!("{WEB}---\n{DB}"),
             "Invalid manifest data provided: a.yaml: deserializing from YAML containing more than one document \
-             is not supported",
+             is not supported: the second one begins at line 4 column 1",
         ),
         (
             "workloads: {}".to_owned(),

@@ -43,6 +43,8 @@ pub(super) struct Events<'t> {
 impl<'t> Events<'t> {
     #[allow(unsafe_code)]
     pub(super) fn new(text: &'t str) -> Self {
+        // Editors of Windows mark UTF-8 in this way; the parser would take it for content.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parser = Box::new(MaybeUninit::uninit());
         let raw: *mut sys::yaml_parser_t = parser.as_mut_ptr();
         // SAFETY: the parser is initialised before anything else is done with it. It stays where it is, in its box, and
@@ -126,7 +128,7 @@ impl<'t> Events<'t> {
                 message.push_str(&context_at.suffix());
             }
         }
-        YamlError { message, location: Some(at) }
+        YamlError::new(message, Some(at))
     }
 }
 

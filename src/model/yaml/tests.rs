@@ -49,10 +49,17 @@ fn what_is_not_one_document_is_refused_with_the_line() {
         ("a: [1", "did not find expected ',' or ']'", Some(2)),
         ("a: 1\nb: 2\na: 3\n", "duplicate entry with key \"a\"", Some(3)),
         ("a:\n  b: 1\n  c: 2\n  b: 3\n", "a: duplicate entry with key \"b\"", Some(4)),
-        ("a: 1\n---\nb: 2\n", "more than one document is not supported", None),
-        ("a: 1\n---\nb: [2\n", "more than one document is not supported", None),
+        (
+            "a: 1\n---\nb: 2\n",
+            "more than one document is not supported: the second one begins at line 2 column 1",
+            Some(2),
+        ),
+        ("a: 1\n---\nb: [2\n", "more than one document is not supported", Some(2)),
+        ("\u{feff}---\na: 1\n---\nb: 2\n", "the second one begins at line 3 column 1", Some(3)),
+        ("a: 1\n...\nb: 2\n", "the second one begins at line 3 column 1", Some(3)),
+        ("\u{feff}a: 1\na: 2\n", "duplicate entry with key \"a\" at line 2 column 1", Some(2)),
         ("a: *nobody\n", "unknown anchor", Some(1)),
-        ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", None),
+        ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", Some(2)),
         ("a: b: c\n", "mapping values are not allowed", Some(1)),
         ("a: [0, {b: !!int x}]\n", "a[1].b: invalid value, expected an integer at line 1 column 12", Some(1)),
     ] {
@@ -60,6 +67,14 @@ fn what_is_not_one_document_is_refused_with_the_line() {
         assert!(error.message.contains(part), "{text:?}: {error}");
         assert_eq!(error.location.map(|at| at.line), line, "{text:?}: {error}");
     }
+}
+
+#[test]
+fn text_with_byte_order_mark_is_read_as_without() {
+    for text in ["", "a: 1", "a: 1\n", "---\na: [x]\n...\n", "# c\na: 1\n"] {
+        assert_eq!(whole(&format!("\u{feff}{text}")), whole(text), "{text:?}");
+    }
+    assert_eq!(whole("a: '\u{feff}'").unwrap().get("a").and_then(Yaml::scalar), Some("\u{feff}"));
 }
 
 #[test]

@@ -229,3 +229,37 @@ fn a_readable_file_with_a_key_is_worth_a_warning() {
         assert_eq!(readable_key_warning(&config, &keys).is_some(), warned, "{mode:o} {text}");
     }
 }
+
+#[test]
+fn texts_in_other_encodings_are_read_or_named() {
+    for text in ["", "a", "a = 1\n", "ä: ö\n"] {
+        assert_eq!(read_limited(text.as_bytes(), 100).unwrap(), text);
+        assert_eq!(read_limited(format!("\u{feff}{text}").as_bytes(), 100).unwrap(), text, "with a mark");
+        let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        for bytes in [[&b"\xff\xfe"[..], &little].concat(), [&b"\xfe\xff"[..], &big].concat()] {
+            let error = read_limited(&bytes[..], 100).unwrap_err();
+            assert_eq!(error.to_string(), "it is text in UTF-16; save it as UTF-8", "{text:?}");
+        }
+        if text.len() > 2 && text.is_ascii() {
+            assert!(read_limited(&little[..], 100).is_err() && read_limited(&big[..], 100).is_err(), "without a mark");
+        }
+    }
+    let error = read_limited(&b"a: 1\nb: \xe4\n"[..], 100).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (std::io::ErrorKind::InvalidData, "line 2 is not UTF-8; save it as UTF-8")
+    );
+    assert!(read_limited(&b"\0\0"[..], 100).is_ok(), "zeros alone are no text in UTF-16");
+}
+
+#[test]
+fn config_and_pem_files_with_byte_order_mark_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder, "x.conf", "\u{feff}version = 'v1'\r\nquiet = true\r\n", 0o600);
+    let config = ConfigFile::read(&path).unwrap();
+    config.check_version(false).unwrap();
+    assert_eq!(config.unknown_keys(&["version"]).len(), 1);
+    let path = write(&folder, "key.pem", "\u{feff}-----BEGIN", 0o600);
+    assert_eq!(read_pem(&path, true).unwrap(), "-----BEGIN");
+}
