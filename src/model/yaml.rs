@@ -3,14 +3,14 @@
 //! Thread: none, plain values.
 //!
 //! This is the one reader of all YAML texts. It takes one event after the other and follows aliases by sharing the node
-//! that they stand for, so what a text takes here is bounded by its length. What is made of the tree is not: aliases
-//! make much of little, which is counted while they are followed.
+//! that they stand for. So what a text takes here is bounded by its length, and by the entries that merge keys (`<<`) add.
+//! What is made of the tree is not: aliases make much of little, which is counted while they are followed.
 
 mod events;
 
 use crate::limits::{FOREIGN_MESSAGE_MAX, MESSAGE_MAX};
 use events::{Event, Events, Properties};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -20,6 +20,10 @@ pub const NODE_BYTES: usize = 128;
 pub const OTHERS_MAX: usize = FOREIGN_MESSAGE_MAX;
 /// Lists and mappings may be nested this deep, which bounds every recursion over a tree.
 const DEPTH_MAX: usize = 128;
+/// The key, without quotes, whose mappings are merged into the one that it is in.
+const MERGE_KEY: &str = "<<";
+/// What its tag may be.
+const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// One node of a YAML document. Copies share what is below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub enum Content {
 }
 
 /// What a scalar without quotes is taken for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plain {
     /// No value, `~` or `null`.
     Null,
@@ -88,6 +92,15 @@ impl Yaml {
     pub fn source(&self) -> Option<&str> {
         match &self.content {
             Content::Text(text) | Content::Plain(_, text) => Some(text),
+            Content::List(_) | Content::Map(_) => None,
+        }
+    }
+
+    /// What no two keys of a mapping have in common; `None` for lists and mappings.
+    fn identity(&self) -> Option<(Rc<str>, Option<Plain>)> {
+        match &self.content {
+            Content::Text(text) => Some((text.clone(), None)),
+            Content::Plain(plain, text) => Some((text.clone(), Some(*plain))),
             Content::List(_) | Content::Map(_) => None,
         }
     }
@@ -253,7 +266,34 @@ struct Open {
 
 enum Items {
     List(Vec<Yaml>),
-    Map { entries: Vec<(Yaml, Yaml)>, key: Option<Yaml> },
+    Map(OpenMap),
+}
+
+/// A mapping that has not ended.
+#[derive(Default)]
+struct OpenMap {
+    entries: Vec<(Yaml, Yaml)>,
+    /// The key whose value comes next.
+    key: Option<Yaml>,
+    /// Whether that is a merge key.
+    is_merge: bool,
+    /// The merge key and its value; they are no entries.
+    merged: Option<(Yaml, Yaml)>,
+}
+
+impl OpenMap {
+    fn add(&mut self, node: Yaml) {
+        let Some(key) = self.key.take() else {
+            self.key = Some(node);
+            return;
+        };
+        let is_merge = std::mem::take(&mut self.is_merge);
+        if is_merge && self.merged.is_none() {
+            self.merged = Some((key, node));
+        } else {
+            self.entries.push((key, node)); // A second merge key is found as one that is there twice.
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -282,16 +322,26 @@ impl Reader {
                     let before = (self.bytes, self.lines);
                     let breaks = text.matches('\n').count();
                     self.spend(&properties, text.len(), 1 + breaks)?;
-                    let content = self.scalar(properties.tag.as_deref(), text, is_plain, at)?;
+                    let tag = properties.tag.as_deref();
+                    let is_merge = &*text == MERGE_KEY && tag.map_or(is_plain, |tag| tag == MERGE_TAG);
+                    let content = self.scalar(tag, text, is_plain, at)?;
                     self.node(Yaml { content, at }, properties.anchor, before, 0)?;
+                    if is_merge {
+                        self.mark_merge_key();
+                    }
                 }
                 Event::Start { properties, is_map } => self.start(properties, is_map, at)?,
                 Event::End => {
                     let Some(Open { at, anchor, before, height, items }) = self.open.pop() else { continue };
                     let content = match items {
                         Items::List(items) => Content::List(items.into()),
-                        Items::Map { entries, .. } => {
-                            self.check_keys(&entries)?;
+                        Items::Map(OpenMap { entries, merged: None, .. }) => {
+                            self.check_keys(entries.iter().map(|(key, _)| key))?;
+                            Content::Map(entries.into())
+                        }
+                        Items::Map(OpenMap { mut entries, merged: Some((key, value)), .. }) => {
+                            self.check_keys(entries.iter().map(|(key, _)| key).chain([&key]))?;
+                            self.merge(&mut entries, &key, &value)?;
                             Content::Map(entries.into())
                         }
                     };
@@ -308,7 +358,7 @@ impl Reader {
         self.spend(&properties, NODE_BYTES, 1)?; // Its end is an event of its own.
         self.anchors.extend(properties.anchor.clone().map(|anchor| (anchor, None)));
         let items = match is_map {
-            true => Items::Map { entries: Vec::new(), key: None },
+            true => Items::Map(OpenMap::default()),
             false => Items::List(Vec::new()),
         };
         self.open.push(Open { at, anchor: properties.anchor, before, height: 0, items });
@@ -380,18 +430,56 @@ impl Reader {
             self.roots.push(node);
             return Ok(());
         };
-        open.height = open.height.max(height);
         match &mut open.items {
-            Items::List(items) => items.push(node),
-            Items::Map { entries, key: key @ Some(_), .. } => entries.extend(key.take().map(|key| (key, node))),
-            Items::Map { key, .. } => *key = Some(node),
+            Items::List(items) => {
+                open.height = open.height.max(height);
+                items.push(node);
+            }
+            Items::Map(map) => {
+                // What is merged stands one level higher than its mapping does.
+                let height = if map.is_merge { height.saturating_sub(1) } else { height };
+                open.height = open.height.max(height);
+                map.add(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// The scalar that was read last is a merge key, if it is a key at all.
+    fn mark_merge_key(&mut self) {
+        if let Some(Open { items: Items::Map(map), .. }) = self.open.last_mut() {
+            map.is_merge = map.key.is_some();
+        }
+    }
+
+    /// Adds to the entries of a mapping what its merge `key` names, one mapping or several: all whose keys are not there
+    /// yet. Of several mappings the first one counts. What they take was counted where their aliases were followed.
+    fn merge(&self, entries: &mut Vec<(Yaml, Yaml)>, key: &Yaml, value: &Yaml) -> Result<(), YamlError> {
+        let mappings = match &value.content {
+            Content::List(items) => items,
+            _ => std::slice::from_ref(value),
+        };
+        let mut known: HashSet<(Rc<str>, Option<Plain>)> =
+            entries.iter().filter_map(|(key, _)| key.identity()).collect();
+        for mapping in mappings {
+            let Content::Map(added) = &mapping.content else {
+                let found = mapping.describe();
+                let message = format!("{found} found at '{MERGE_KEY}', expected a mapping or a list of mappings");
+                return Err(self.wrong(&message, key.at));
+            };
+            for (key, value) in added.iter() {
+                // Keys of lists and mappings are of no use.
+                if key.identity().is_some_and(|identity| known.insert(identity)) {
+                    entries.push((key.clone(), value.clone()));
+                }
+            }
         }
         Ok(())
     }
 
     /// Keys of lists and mappings are of no use, so only scalars are looked for a second time.
-    fn check_keys(&self, entries: &[(Yaml, Yaml)]) -> Result<(), YamlError> {
-        let mut keys: Vec<_> = entries.iter().filter_map(|(key, _)| Some((key.source()?, key.plain(), key))).collect();
+    fn check_keys<'k>(&self, keys: impl Iterator<Item = &'k Yaml>) -> Result<(), YamlError> {
+        let mut keys: Vec<_> = keys.filter_map(|key| Some((key.source()?, key.plain(), key))).collect();
         keys.sort_by_key(|(text, plain, key)| (*text, *plain, key.at));
         let again =
             keys.windows(2).filter(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1)).map(|pair| pair[1].2);
@@ -430,11 +518,11 @@ impl Reader {
                     path.push_str(if path.is_empty() { ".[" } else { "[" });
                     path.push_str(&format!("{}]", items.len()));
                 }
-                Items::Map { key: Some(key), .. } => {
+                Items::Map(OpenMap { key: Some(key), .. }) => {
                     path.push_str(if path.is_empty() { "" } else { "." });
                     path.push_str(key.source().unwrap_or("?"));
                 }
-                Items::Map { key: None, .. } => {}
+                Items::Map(OpenMap { key: None, .. }) => {}
             }
         }
         YamlError::new(format!("{}{message}{}", prefix(&path), at.suffix()), Some(at))

@@ -391,3 +391,29 @@ fn a_manifest_of_twenty_thousand_workloads_is_applied() {
     assert_eq!(merged(&[&text], None, false).0.unwrap().masks.len(), 20_000);
     assert_eq!(Manifest::parse(&text).unwrap().state.workloads.len(), 20_000);
 }
+
+#[test]
+fn manifest_with_merge_keys_is_applied_as_if_written_out() {
+    let common = "{runtime: podman, restartPolicy: ALWAYS, runtimeConfig: 'image: x', tags: {k: v}}";
+    let with_keys = format!(
+        "apiVersion: v1\nx-common: &common {common}\nworkloads:\n  a: {{<<: *common, agent: A}}\n  \
+         b: {{agent: B, restartPolicy: NEVER, <<: [*common]}}\n"
+    );
+    let written = "apiVersion: v1\nworkloads:\n  \
+                   a: {runtime: podman, restartPolicy: ALWAYS, runtimeConfig: 'image: x', tags: {k: v}, agent: A}\n  \
+                   b: {runtime: podman, restartPolicy: NEVER, runtimeConfig: 'image: x', tags: {k: v}, agent: B}\n";
+    let update = |text: &str| {
+        let (update, _, err) = merged(&[text], None, false);
+        assert_eq!(err, "");
+        update.unwrap()
+    };
+    assert_eq!(update(&with_keys), update(written));
+}
+
+#[test]
+fn problem_in_a_merged_mapping_is_found_at_its_line() {
+    let text = "apiVersion: v1\nx-common: &common\n  runtime: podman\n  runtimeConfig: 'image: x'\n  restartPolicy: SOMETIMES\n\
+                workloads:\n  a: {<<: *common, agent: A}\n";
+    let error = error(&[text]);
+    assert!(error.contains("'/workloads/a/restartPolicy'") && error.contains("line 5 column"), "{error}");
+}

@@ -194,7 +194,10 @@ fn accepted_fields() {
             }),
         ),
         ("a: &anchor {owner: me}\ntags: *anchor", changed(&|w| w.tags = texts(&[("owner", "me")]))),
-        ("base: &base {restartPolicy: ALWAYS}\n<<: *base", base.clone()),
+        (
+            "base: &base {restartPolicy: ALWAYS, runtime: other}\n<<: *base",
+            changed(&|w| w.restart_policy = RestartPolicy::Always),
+        ),
     ] {
         assert_eq!(workload(&with(extra)), expected, "{extra}");
     }

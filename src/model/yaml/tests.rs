@@ -56,7 +56,6 @@ fn what_is_not_one_document_is_refused_with_the_line() {
         ),
         ("a: 1\n---\nb: [2\n", "more than one document is not supported", Some(2)),
         ("\u{feff}---\na: 1\n---\nb: 2\n", "the second one begins at line 3 column 1", Some(3)),
-        ("a: 1\n...\nb: 2\n", "the second one begins at line 3 column 1", Some(3)),
         ("\u{feff}a: 1\na: 2\n", "duplicate entry with key \"a\" at line 2 column 1", Some(2)),
         ("a: *nobody\n", "unknown anchor", Some(1)),
         ("a: &x 1\n---\nb: *x\n", "more than one document is not supported", Some(2)),
@@ -75,6 +74,60 @@ fn text_with_byte_order_mark_is_read_as_without() {
         assert_eq!(whole(&format!("\u{feff}{text}")), whole(text), "{text:?}");
     }
     assert_eq!(whole("a: '\u{feff}'").unwrap().get("a").and_then(Yaml::scalar), Some("\u{feff}"));
+}
+
+/// The entries of `key` in a text, sorted.
+fn entries(text: &str, key: &str) -> Vec<(String, String)> {
+    let root = whole(text).unwrap();
+    let Content::Map(entries) = &root.get(key).unwrap().content else { panic!("{root:?}") };
+    let texts = |node: &Yaml| node.scalar().map_or_else(|| node.describe(), str::to_owned);
+    let mut entries: Vec<_> = entries.iter().map(|(key, value)| (texts(key), texts(value))).collect();
+    entries.sort();
+    entries
+}
+
+#[test]
+fn merge_key_adds_what_its_mapping_does_not_have() {
+    let bases = "x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\n";
+    for (map, expected) in [
+        ("{<<: *x}", "a 1 b 2"),
+        ("{<<: *x, b: 9}", "a 1 b 9"),
+        ("{b: 9, <<: *x}", "a 1 b 9"),
+        ("{<<: [*x, *y]}", "a 1 b 2 c 4"),
+        ("{<<: [*y, *x], d: 5}", "a 1 b 3 c 4 d 5"),
+        ("{<<: {e: 6, a: 0}, a: 7}", "a 7 e 6"),
+        ("{<<: {<<: *x, c: 8}, b: 9}", "a 1 b 9 c 8"),
+        ("{<<: []}", ""),
+        ("{<<: {}, a: 1}", "a 1"),
+        ("{!!merge '<<': *x}", "a 1 b 2"),
+        // In quotes, with another tag or as a value it is a text.
+        ("{'<<': z}", "<< z"),
+        ("{\"<<\": z, a: 1}", "<< z a 1"),
+        ("{!!str <<: z}", "<< z"),
+        ("{a: <<, b: 2}", "a << b 2"),
+    ] {
+        let found = entries(&format!("{bases}map: {map}\n"), "map");
+        let found: Vec<String> = found.into_iter().flat_map(|(key, value)| [key, value]).collect();
+        assert_eq!(found.join(" "), expected, "{map}");
+    }
+    let chain: String = (1..200).map(|n| format!("l{n}: &l{n} {{<<: *l{}, k{n}: x}}\n", n - 1)).collect();
+    assert!(read(&format!("l0: &l0 {{k: x}}\n{chain}"), Origin::Own).is_ok(), "a chain of them is not nested deep");
+}
+
+#[test]
+fn merge_key_without_mappings_is_refused_with_its_line() {
+    for (text, message) in [
+        ("a:\n  <<: 5\n", "a: number 5 found at '<<', expected a mapping or a list of mappings at line 2 column 3"),
+        ("a:\n  <<:\n", "a: null found at '<<', expected a mapping or a list of mappings at line 2 column 3"),
+        ("x: &x t\na: {<<: *x}\n", "a: text 't' found at '<<', expected"),
+        ("x: &x [t]\na: {<<: [*x]}\n", "a: a list found at '<<', expected"),
+        ("a: {<<: {b: 1},\n <<: {c: 2}}\n", "a: duplicate entry with key \"<<\" at line 2 column 2"),
+        ("a: &a {<<: *a}\n", "the alias '*a' is inside of its own anchor"),
+        ("x: &x {a: 1}\na: {<<: *x, b: 1,\n b: 2}\n", "a: duplicate entry with key \"b\" at line 3 column 2"),
+    ] {
+        let error = whole(text).unwrap_err().message;
+        assert!(error.starts_with(message), "{text:?}: {error}");
+    }
 }
 
 #[test]
@@ -122,6 +175,17 @@ fn bombs() -> Vec<(&'static str, String)> {
         ("an anchor that is there twice", format!("- &a x\n- &a {kilobytes}\n- [{}]\n", "*a, ".repeat(MANY))),
         ("tags", format!("%TAG !e! tag:{kilobytes}\n---\n[{}]\n", "!e!a x, ".repeat(MANY))),
         ("what nobody looks at", format!("image: x\nunknown: [&a {kilobytes}, {}]\n", "*a, ".repeat(MANY))),
+        ("a merged mapping", format!("a: &a {{k: {kilobytes}}}\nb: [{}]\n", "{<<: *a}, ".repeat(MANY))),
+        ("many merged mappings", format!("a: &a {{k: {kilobytes}}}\nb: {{<<: [{}]}}\n", "*a, ".repeat(MANY))),
+        ("merged mappings with many entries", {
+            let entries: String = (0..1000).map(|key| format!("k{key}: x, ")).collect();
+            format!("a: &a {{{entries}}}\nb: [{}]\n", "{<<: *a}, ".repeat(MANY))
+        }),
+        ("merged mappings of merged mappings", {
+            let level =
+                |n: usize| format!("l{n}: &l{n} {{k{n}: [{}]}}\n", format!("{{<<: *l{}}}, ", n - 1).repeat(100));
+            format!("l0: &l0 {{k: x}}\n{}{}{}{}", level(1), level(2), level(3), level(4))
+        }),
         (
             "indented lines",
             format!(
