@@ -18,6 +18,7 @@ use crate::model::fields::table::PARTS_ON_REQUEST;
 use crate::model::names::RUNTIMES;
 use crate::model::node::Node;
 use crate::model::shown_text::acts_on_terminal;
+use crate::platform::clock::patience;
 use clap::{Arg, Command, FromArgMatches};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
@@ -152,7 +153,7 @@ fn read_state(masks: &[&str]) -> Option<Node> {
     let settings = CliSettings::load(server_url.as_deref(), &common, &mut Output::to(io::sink(), io::sink(), None));
     let mut settings = settings.ok()?;
     // Longest wait of `ank` for names to complete a command line with: a prompt must not hang.
-    settings.response_timeout = settings.response_timeout.min(Duration::from_secs(1));
+    settings.response_timeout = settings.response_timeout.min(patience(Duration::from_secs(1)));
     let mut session = Session::new(&settings, &[]);
     let state = session.complete_state(masks).ok();
     session.close(false);

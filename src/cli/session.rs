@@ -15,7 +15,7 @@ use crate::model::messages::{FromServer, ReadState, Request, RequestContent, Res
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
 use crate::model::version::VERSION;
-use crate::platform::clock::{Clock, SystemClock};
+use crate::platform::clock::{Clock, SystemClock, patience};
 use crate::platform::threads::{self, Thread};
 use crate::wire::client::{
     self, ClientOptions, ClientReceiver, ClientSender, ConnectError, Hangup, Service, StreamEnd,
@@ -187,7 +187,7 @@ impl<'s> Session<'s> {
             url: url.clone(),
             security: security.clone(),
             service: Service::Cli,
-            connect_limit: CONNECT_MAX.min(*response_timeout),
+            connect_limit: patience(CONNECT_MAX).min(*response_timeout),
             message_max: message_max.0 as usize,
         };
         let no_thread = |error| CliError::start(format_args!("cannot start a thread: {error}"), "");

@@ -248,7 +248,7 @@ mod tests {
             replace(&path, &texts[rewrite % 2]).unwrap();
         }
         drop(running);
-        assert!(threads::join_all(reader, Duration::from_secs(60)).is_empty());
+        assert!(threads::join_all(reader, Duration::from_secs(180)).is_empty());
         assert!(path.with_extension("good").exists(), "the reader found something else");
     }
 

@@ -158,7 +158,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
-    const AMPLE: Duration = Duration::from_secs(60);
+    const AMPLE: Duration = Duration::from_secs(180);
     const ID: &str = "0123456789abcdef";
 
     fn watch() -> (ExitWatch, Thread, Receiver<u64>) {

@@ -902,7 +902,7 @@ mod tests {
             store.store(state(name));
         }
         drop(store);
-        assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+        assert!(threads::join_all([thread], Duration::from_secs(180)).is_empty());
         assert_eq!(stored(folder.path()), Some(state("d")));
     }
 
@@ -926,7 +926,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         drop(owner);
         let _: Result<(), _> = wait.recv();
-        assert!(threads::join_all([writer], Duration::from_secs(60)).is_empty());
+        assert!(threads::join_all([writer], Duration::from_secs(180)).is_empty());
         assert_eq!(stored(&path), Some(state("a")));
     }
     /// A folder into which nothing can be written, also by root: what would be written is a folder.
@@ -961,7 +961,7 @@ mod tests {
         store.take_report();
         assert_eq!((store.warning(), store.has_stored()), (None, true));
         drop(store);
-        assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+        assert!(threads::join_all([thread], Duration::from_secs(180)).is_empty());
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn a_container_of_a_failed_create_is_removed_although_podman_was_away_for_a_whil
     };
     cluster.engine.script(&json!([with("run", "leaves_container", true), with("rm", "perform", false)]));
     cluster.apply(&manifest(&[workload("w1", "run")]));
-    cluster.wait_for_row("w1", "is retried", |row| row.info.starts_with("Retry "));
+    cluster.wait_for_row("w1", "has failed", |row| row.info.contains("no space left"));
     cluster.engine.uninstall();
     cluster.delete("w1");
     let row = cluster.wait_for_row("w1", "cannot be removed", |row| row.state == "Stopping(DeleteFailed)");

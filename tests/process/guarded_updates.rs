@@ -119,10 +119,8 @@ fn without_a_folder_a_restart_forgets_updates_and_the_manifest_counts() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     cluster.wait_for_state("db", "Running(Ok)");
     cluster.apply(&manifest(&[guarded("db", "run:latest", "healthyMs: 600000, deadlineMs: 1200000")]));
-    assert_eq!(
-        (updates(&cluster)["1"]["phase"].as_str(), updates(&cluster)["1"]["keptIn"].as_str()),
-        (Some("TRIAL"), Some("MEMORY"))
-    );
+    wait_for_phase(&cluster, "1", "TRIAL");
+    assert_eq!(updates(&cluster)["1"]["keptIn"], "MEMORY");
     cluster.kill_server();
     cluster.start_server(&arguments);
     assert_eq!(updates(&cluster), serde_json::json!({}));

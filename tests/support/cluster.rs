@@ -332,7 +332,7 @@ impl Cluster {
     /// `ank` without any option.
     pub fn bare_ank_command(&self) -> Command {
         let mut command = self.program("ank");
-        command.current_dir(self.folder());
+        command.current_dir(self.folder()).env("ANKAIOS_TEST_PATIENCE", LIMIT.as_secs().to_string());
         command
     }
 

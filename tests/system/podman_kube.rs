@@ -116,7 +116,8 @@ fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
     assert_eq!(row.info, "Exit code: '137'");
     let id = pods(&podman)[0]["Id"].as_str().expect("an id").to_owned();
     podman.run(&["pod", "rm", "--force", "--time=0", &id]);
-    cluster.wait_for_state("web", "Failed(Unknown)");
+    // How it ended is known, and stays so.
+    cluster.wait_for_state("web", "Failed(ExecFailed)");
     cluster.remove("web");
     assert_eq!(volumes(&podman), [""; 0]);
 }

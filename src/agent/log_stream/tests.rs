@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 /// Longest wait for anything a test expects.
-const AMPLE: Duration = Duration::from_secs(60);
+const AMPLE: Duration = Duration::from_secs(180);
 
 fn instance(name: &str) -> InstanceName {
     InstanceName::with_id(name, "1", "agent_A")

@@ -18,7 +18,7 @@ use crate::wire::server_endpoint::{EndpointOptions, ServerEndpoint};
 use std::net::SocketAddr;
 
 /// Longest wait for what must come.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(180);
 
 fn endpoint(address: SocketAddr) -> (ServerEndpoint, Receiver<PeerEvent>) {
     let (inbox, events) = bounded(SERVER_INBOX);

@@ -5,7 +5,7 @@ mod followed;
 use super::*;
 
 /// Far more than any of these calls needs; a test that reaches it has failed.
-const AMPLE: Duration = Duration::from_secs(60);
+const AMPLE: Duration = Duration::from_secs(180);
 const SHORT: Duration = Duration::from_millis(100);
 const BOUNDS: OutputBounds = OutputBounds { output_max: 1000, error_max: 100, end_when_exceeded: true };
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const WATCHDOG: Duration = Duration::from_secs(10);
 /// Longest wait for what must come.
-const AMPLE: Duration = Duration::from_secs(60);
+const AMPLE: Duration = Duration::from_secs(180);
 
 /// A service manager that only receives.
 struct Manager {

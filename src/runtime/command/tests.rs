@@ -8,7 +8,7 @@ use std::fs;
 use std::os::fd::AsFd as _;
 
 /// Far more than any of these calls needs; a test that reaches it has failed.
-const AMPLE: Duration = Duration::from_secs(60);
+const AMPLE: Duration = Duration::from_secs(180);
 const SHORT: Duration = Duration::from_millis(100);
 
 fn shell(script: &str) -> EngineCall<'static> {

@@ -227,7 +227,7 @@ fn the_end_of_the_server_ends_a_running_hook() {
     hooks.start_plan(plan("x"));
     fs::read(&fifo).unwrap(); // Until the hook runs.
     drop(hooks);
-    assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+    assert!(threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }
 
 #[test]
@@ -236,5 +236,5 @@ fn the_thread_answers_plan_after_plan() {
     let (hooks, thread) = MutatingHooks::start(scripts.entries.clone(), OUTPUT_MAX).unwrap();
     assert_eq!((hooks.run(plan("x")), hooks.run(plan("y"))), (Ok(None), Ok(None)));
     drop(hooks);
-    assert!(threads::join_all([thread], Duration::from_secs(60)).is_empty());
+    assert!(threads::join_all([thread], Duration::from_secs(180)).is_empty());
 }

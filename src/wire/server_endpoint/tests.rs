@@ -3,7 +3,7 @@
 //! Thread: the test's, plus those of the endpoint.
 
 use super::*;
-use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, CONNECT_MAX, FIRST_MESSAGE_MAX, MESSAGE_MAX};
+use crate::limits::{AGENT_REQUEST_MAX, AGENT_TAGS_BYTES, FIRST_MESSAGE_MAX, MESSAGE_MAX};
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AgentHello, FromServer, LogsRequest, Request, RequestContent, Response, ResponseContent, ToServer, UpdateState,
@@ -31,7 +31,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 
 /// Long enough for a machine that is busy with other tests.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(180);
 
 impl Room {
     /// Of a small message.
@@ -82,7 +82,7 @@ fn endpoint(message_max: usize) -> (ServerEndpoint, Receiver<PeerEvent>) {
 
 pub(in crate::wire) fn client(url: &str, security: Security, service: Service) -> ClientOptions {
     let url = ServerUrl::parse(url).unwrap();
-    ClientOptions { url, security, service, connect_limit: CONNECT_MAX, message_max: MESSAGE_MAX }
+    ClientOptions { url, security, service, connect_limit: LIMIT, message_max: MESSAGE_MAX }
 }
 
 fn insecure(address: impl std::fmt::Display, service: Service) -> ClientOptions {

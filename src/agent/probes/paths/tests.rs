@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Paths below `/hangs` answer when the sender is dropped.
 fn hanging() -> (Sender<()>, PathProbes, Receiver<()>) {

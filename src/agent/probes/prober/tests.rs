@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Rig {
     prober: Prober,

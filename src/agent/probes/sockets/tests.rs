@@ -7,7 +7,7 @@ use crate::model::names::InstanceName;
 use crate::simulation::fake_probes::probe_order;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn order(key: u64, check: Check) -> ProbeOrder {
     let limit = Duration::from_secs(1);
