@@ -117,6 +117,7 @@ impl Uplink {
             self.outbox.disconnected();
             return interrupted(format!("no thread for the connection: {error}"));
         }
+        self.control.connected();
         debug!("Connected to server '{}'.", self.options.url);
         let end = loop {
             heartbeat.turn();

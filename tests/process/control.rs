@@ -18,6 +18,7 @@ use ankaios_lite::limits::{LOG_SOURCE_LINES, MESSAGE_MAX};
 use ankaios_lite::model::messages::{
     FromServer, RequestContent, Response, ResponseContent, ToServer, ToWorkload, UpdateState,
 };
+use ankaios_lite::model::names::InstanceName;
 use ankaios_lite::model::node::Node;
 use ankaios_lite::platform::watchdog::WatchedThreads;
 use ankaios_lite::wire::address::{ListenAddress, Security};
@@ -269,6 +270,86 @@ fn a_server_that_restarts_is_no_event_for_the_session() {
     state(client.answer("while away"));
     state_of_web(&mut client);
     assert_eq!(inode(&pipes.join("input")), before);
+}
+
+// [itest->swdd~agent-renews-event-subscriptions~1]
+#[test]
+fn events_go_on_after_a_restart_of_the_server_and_logs_end() {
+    let web = || workload(WEB, "run").allow("Read", "desiredState").allow_logs("*").config("commandArgs: [hello]");
+    let mut cluster = Cluster::prepare();
+    cluster.start_with_manifest(&manifest(&[web()]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let own_folder = pipes.parent().and_then(Path::file_name).expect("it is in that of its workload");
+    let instance = InstanceName::parse(&format!("{}.agent_A", own_folder.to_string_lossy())).expect("a name");
+    let mut client = ControlClient::connect(&pipes);
+    client.request("e", read(&["desiredState.workloads", "desiredState.configs.c"], true));
+    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    client.request("l", logs(vec![instance.clone()]));
+    assert_eq!(client.answer("l"), ResponseContent::LogsAccepted(vec![instance.clone()]));
+    assert!(matches!(client.answer("l"), ResponseContent::LogEntries(_)));
+    cluster.kill_server();
+    assert_eq!(client.answer("l"), ResponseContent::LogsStop(instance));
+    // The server that comes has something that the one before had not.
+    let file = cluster.write("other.yaml", &manifest(&[web(), workload("other", "exit0")]));
+    cluster.start_server(&["-m", file.to_str().expect("own path")]);
+    let ResponseContent::CompleteState { state, altered: Some(altered) } = client.answer("e") else {
+        panic!("an event is expected")
+    };
+    assert!(state.at(&["desiredState", "workloads", "other"]).is_some(), "{state:?}");
+    assert_eq!(altered.updated, ["desiredState.workloads"]);
+    assert_eq!(altered.removed, ["desiredState.configs.c"]);
+    cluster.apply(&manifest(&[workload("third", "exit0")]));
+    let ResponseContent::CompleteState { altered: Some(altered), .. } = client.answer("e") else {
+        panic!("an event is expected")
+    };
+    assert_eq!(altered.added, ["desiredState.workloads.third"]);
+    state_of_web(&mut client);
+}
+
+#[test]
+fn a_right_that_a_new_server_does_not_give_ends_the_events() {
+    let web = |right: &str| workload(WEB, "run").allow("Read", "agents").allow("Read", right);
+    let mut cluster = Cluster::prepare();
+    cluster.start_with_manifest(&manifest(&[web("desiredState")]));
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    let mut client = client(&cluster);
+    client.request("e", read(&["desiredState.workloads"], true));
+    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    cluster.kill_server();
+    let file = cluster.write("less.yaml", &manifest(&[web("workloadStates")]));
+    cluster.start_server(&["-m", file.to_str().expect("own path")]);
+    // Either the server refuses, or the agent has replaced the pipes before.
+    let end = poll(LIMIT, || match client.receive_within(Duration::ZERO) {
+        Some(message) => Some(Some(message)),
+        None if client.is_at_end() => Some(None),
+        None => None,
+    });
+    match end.expect("the end of the events is shown") {
+        Some(ToWorkload::Response(Response { content: ResponseContent::Error(error), .. })) => {
+            assert!(error.contains("Access denied"), "{error}");
+        }
+        None => {}
+        other => panic!("the end of the events is expected, not {other:?}"),
+    }
+}
+
+#[test]
+fn the_end_of_the_agent_is_the_end_of_the_pipe_and_of_events() {
+    let mut cluster = cluster_with(|web| web.allow("Read", "desiredState"));
+    let pipes = folder(&cluster, "agent_A", WEB);
+    let mut client = ControlClient::connect(&pipes);
+    client.request("e", read(&["desiredState.workloads"], true));
+    client.answer("e");
+    assert!(!client.is_at_end());
+    cluster.kill_agent("agent_A");
+    wait_until("the pipe has ended", || client.is_at_end());
+    cluster.start_agent("agent_A");
+    cluster.wait_for_state(WEB, "Running(Ok)");
+    wait_until("the agent reads again", || client.write(&[]).is_ok() && try_hello(&mut client));
+    assert_eq!(client.receive(), ToWorkload::Accepted);
+    client.request("e", read(&["desiredState.workloads"], true));
+    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
 }
 
 #[test]

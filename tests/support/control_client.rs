@@ -112,6 +112,11 @@ impl ControlClient {
         })
     }
 
+    /// Whether the other end of `input` is closed and everything was read.
+    pub fn is_at_end(&mut self) -> bool {
+        matches!(self.input.read(&mut [0; 64]), Ok(0))
+    }
+
     pub fn receive(&mut self) -> ToWorkload {
         self.try_receive().expect("the agent answers")
     }

@@ -4,7 +4,11 @@
 //!
 //! Thread: none, a plain value; `rx:server` and `control` put, `control` takes, see [`super::ControlHub`].
 
-use crate::model::messages::{Request, RequestContent, Response, ResponseContent, ToWorkload};
+use crate::model::messages::{
+    AlteredFields, ReadState, Request, RequestContent, Response, ResponseContent, ToWorkload,
+};
+use crate::model::names::InstanceName;
+use crate::model::node::Node;
 use crate::wire::delimited::frame;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,6 +23,17 @@ const OPEN: usize = 128;
 /// Other requests without a response. Only a server that does not respond leaves more than one; the oldest are forgotten.
 const UNANSWERED: usize = 8;
 
+/// Masks of the event subscriptions of one workload, in bytes of their texts, that are kept to subscribe again: what the server
+/// allows a workload.
+const MASKS_BYTES: usize = 2 * 1024 * 1024;
+/// The parts of a state that a subscription to everything has. One that is not in the state has gone.
+const ALL_PARTS: [&str; 3] = ["agents", "desiredState", "workloadStates"];
+
+/// The error for a workload whose subscription is not kept.
+const EVENTS_ENDED: &str = "The connection to the server was lost, and with it the event subscription, whose masks are too \
+                            long to be kept; subscribe again";
+/// The error for a workload that follows more logs than it has room for their ends.
+const LOGS_ENDED: &str = "The connection to the server was lost, and with it these logs; request them again";
 /// The error for a workload that did not read its events.
 const EVENTS_LOST: &str =
     "Events were not read in time and are lost; the subscription is cancelled, subscribe again to get the state";
@@ -107,14 +122,16 @@ impl Frame {
 }
 
 /// How far a request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Progress {
     /// The workload's next request waits for the response.
     UnderWay,
     /// Another one was sent since. Its response is passed on all the same.
     Overdue,
-    /// It was answered and lasts. Logs have a number that have not ended.
-    Begun(usize),
+    /// It was answered and lasts. Of logs, the instances whose lines have not ended.
+    Begun(BTreeSet<InstanceName>),
+    /// It lasted until the connection was lost, and is sent again on the next one. Only of subscriptions.
+    Lost,
 }
 
 /// A request that has no response yet, or lasts.
@@ -123,11 +140,24 @@ struct Open {
     id: String,
     asked: Asked,
     progress: Progress,
+    /// What a subscription selects; `None` when that is not kept.
+    masks: Option<Vec<String>>,
+    /// The workload had its first response on an earlier connection.
+    is_renewed: bool,
 }
 
 impl Open {
     fn has_begun(&self) -> bool {
         matches!(self.progress, Progress::Begun(_))
+    }
+
+    /// Whether it was sent and has no response yet.
+    fn is_unanswered(&self) -> bool {
+        matches!(self.progress, Progress::UnderWay | Progress::Overdue)
+    }
+
+    fn masks_bytes(&self) -> usize {
+        self.masks.iter().flatten().map(String::len).sum()
     }
 
     fn is(&self, lasting: Lasting, id: &str) -> bool {
@@ -157,9 +187,10 @@ impl Mailbox {
     /// the server.
     pub fn begin(&mut self, prefix: String) -> (String, Vec<Request>) {
         let before = std::mem::replace(self, Self::new(prefix));
-        let lasting = before.open.iter().filter_map(|open| match open.asked {
+        let known = before.open.iter().filter(|open| open.progress != Progress::Lost);
+        let lasting = known.filter_map(|open| match open.asked {
             Asked::Lasting(lasting) => Some(before.cancel(lasting, &open.id)),
-            _ => None,
+            Asked::Once | Asked::Cancel(_) => None,
         });
         let cancels = lasting.collect();
         (before.prefix, cancels)
@@ -206,8 +237,34 @@ impl Mailbox {
             self.open.remove(oldest);
         }
         self.wait_no_longer();
-        self.open.push(Open { id, asked, progress: Progress::UnderWay });
+        if matches!(asked, Asked::Lasting(Lasting::Events) | Asked::Cancel(Lasting::Events)) {
+            // It is ended, or another one takes its place.
+            self.open.retain(|open| open.progress != Progress::Lost || open.id != id);
+        }
+        let masks = self.kept_masks(content);
+        self.open.push(Open { id, asked, progress: Progress::UnderWay, masks, is_renewed: false });
         Ok(())
+    }
+
+    /// The masks of a subscription, if there is room to keep them.
+    fn kept_masks(&self, content: &RequestContent) -> Option<Vec<String>> {
+        let RequestContent::CompleteState(ReadState { masks, subscribe: true }) = content else { return None };
+        let kept: usize = self.open.iter().map(Open::masks_bytes).sum();
+        let bytes: usize = masks.iter().map(String::len).sum();
+        (kept + bytes <= MASKS_BYTES).then(|| masks.clone())
+    }
+
+    /// The next subscription to be sent again, one after the other: while a request of the workload is under way there is
+    /// none.
+    pub fn next_renewal(&mut self) -> Option<Request> {
+        if self.is_under_way() {
+            return None;
+        }
+        let lost = self.open.iter_mut().find(|open| open.progress == Progress::Lost)?;
+        (lost.progress, lost.is_renewed) = (Progress::UnderWay, true);
+        let (id, masks) = (lost.id.clone(), lost.masks.clone().unwrap_or_default());
+        let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
+        Some(Request { id: self.full_id(&id), content })
     }
 
     /// The next request does not wait for the response to the one before.
@@ -216,41 +273,62 @@ impl Mailbox {
         under_way.for_each(|open| open.progress = Progress::Overdue);
     }
 
-    /// The connection to the server is lost, and with it what lasts. What was not sent `waits` for the next one; all else
-    /// is answered.
+    /// The connection to the server is lost. Logs end with it; subscriptions are sent again on the next one. What was not
+    /// sent `waits` for that as well; all else is answered.
     pub fn connection_lost(&mut self, waits: impl Fn(&str) -> bool) {
-        for open in std::mem::take(&mut self.open) {
-            if open.has_begun() {
-                continue;
-            }
-            if waits(&self.full_id(&open.id)) {
+        for mut open in std::mem::take(&mut self.open) {
+            let is_unsent = open.is_unanswered() && waits(&self.full_id(&open.id));
+            if is_unsent || open.progress == Progress::Lost {
                 self.open.push(open);
                 continue;
             }
-            let content = match open.asked {
+            match (open.asked, &open.progress) {
+                (Asked::Lasting(Lasting::Logs), Progress::Begun(instances)) => self.end_logs(&open.id, instances),
+                (Asked::Lasting(Lasting::Events), _) if open.has_begun() || open.is_renewed => {
+                    if open.masks.is_some() {
+                        open.progress = Progress::Lost;
+                        self.open.push(open);
+                    } else {
+                        self.push_own(open.id, ResponseContent::Error(EVENTS_ENDED.to_owned()));
+                    }
+                }
                 // The server ended it with the connection.
-                Asked::Cancel(Lasting::Logs) => ResponseContent::LogsCancelAccepted,
-                Asked::Cancel(Lasting::Events) => ResponseContent::EventsCancelAccepted,
-                _ => ResponseContent::Error(LOST.to_owned()),
-            };
-            self.push_own(open.id, content);
+                (Asked::Cancel(Lasting::Logs), _) => self.push_own(open.id, ResponseContent::LogsCancelAccepted),
+                (Asked::Cancel(Lasting::Events), _) => self.push_own(open.id, ResponseContent::EventsCancelAccepted),
+                (Asked::Once | Asked::Lasting(_), _) => {
+                    self.push_own(open.id, ResponseContent::Error(LOST.to_owned()));
+                }
+            }
         }
     }
 
-    /// Notes what a response of the server means. Returns whether it is for the workload.
-    pub fn is_expected(&mut self, id: &str, content: &ResponseContent) -> bool {
+    /// Notifies the workload that these logs have ended.
+    fn end_logs(&mut self, id: &str, instances: &BTreeSet<InstanceName>) {
+        if self.waiting.len() + instances.len() > WAITING {
+            return self.push_own(id.to_owned(), ResponseContent::Error(LOGS_ENDED.to_owned()));
+        }
+        for instance in instances {
+            self.push_own(id.to_owned(), ResponseContent::LogsStop(instance.clone()));
+        }
+    }
+
+    /// Notes what a response of the server means, and makes the first response to a renewed subscription an event. Returns
+    /// whether it is for the workload.
+    pub fn accept(&mut self, id: &str, content: &mut ResponseContent) -> bool {
         if let Some(lasting) = part_of(content) {
             return self.open.iter().any(|open| open.is(lasting, id));
         }
         let answered =
-            self.open.iter().position(|open| !open.has_begun() && open.id == id && answers(content, open.asked));
+            self.open.iter().position(|open| open.is_unanswered() && open.id == id && answers(content, open.asked));
         let answered = answered.map(|index| self.open.remove(index));
         match content {
-            ResponseContent::LogsStop(_) => {
+            ResponseContent::LogsStop(instance) => {
                 let Some(index) = self.open.iter().position(|open| open.is(Lasting::Logs, id)) else { return false };
-                match &mut self.open[index].progress {
-                    Progress::Begun(logs @ 2..) => *logs -= 1,
-                    _ => _ = self.open.remove(index),
+                if let Progress::Begun(instances) = &mut self.open[index].progress {
+                    instances.remove(instance);
+                    if instances.is_empty() {
+                        self.open.remove(index);
+                    }
                 }
                 true
             }
@@ -263,20 +341,28 @@ impl Mailbox {
                 answered.is_some()
             }
             ResponseContent::Error(_) => true,
-            _ => {
-                if let Some(Open { id, asked: asked @ Asked::Lasting(lasting), .. }) = answered {
-                    self.open.retain(|open| !open.is(lasting, &id)); // It takes the place of an earlier one.
-                    // A workload that is named twice sends its lines and their end once.
-                    let logs = match content {
-                        ResponseContent::LogsAccepted(instances) => instances.iter().collect::<BTreeSet<_>>().len(),
-                        _ => 0,
-                    };
-                    if lasting == Lasting::Events || logs > 0 {
-                        self.open.push(Open { id, asked, progress: Progress::Begun(logs) });
+            ResponseContent::CompleteState { state, altered } => {
+                if let Some(subscribed) = answered.filter(|open| open.asked == Asked::Lasting(Lasting::Events)) {
+                    if subscribed.is_renewed {
+                        *altered = Some(everything(subscribed.masks.as_deref().unwrap_or_default(), state));
+                    }
+                    self.open.retain(|open| !open.is(Lasting::Events, id)); // It takes the place of an earlier one.
+                    self.open.push(Open { progress: Progress::Begun(BTreeSet::new()), ..subscribed });
+                }
+                true
+            }
+            ResponseContent::LogsAccepted(instances) => {
+                // A workload that is named twice sends its lines and their end once.
+                let instances: BTreeSet<InstanceName> = instances.iter().cloned().collect();
+                if let Some(requested) = answered {
+                    self.open.retain(|open| !open.is(Lasting::Logs, id));
+                    if !instances.is_empty() {
+                        self.open.push(Open { progress: Progress::Begun(instances), ..requested });
                     }
                 }
                 true
             }
+            ResponseContent::UpdateStateSuccess { .. } | ResponseContent::LogEntries(_) => true,
         }
     }
 
@@ -360,22 +446,43 @@ impl Mailbox {
     }
 }
 
+/// The change that replaces all that `masks` select by what `state` has of it: the concrete beginning of each mask is named
+/// as different or gone.
+fn everything(masks: &[String], state: &Node) -> AlteredFields {
+    let mut paths: BTreeSet<Vec<&str>> = BTreeSet::new();
+    for mask in masks {
+        let beginning: Vec<&str> = mask.split('.').take_while(|part| *part != "*").collect();
+        paths.insert(beginning);
+    }
+    if paths.is_empty() || paths.contains([].as_slice()) || paths.contains([""].as_slice()) {
+        paths = ALL_PARTS.map(|part| vec![part]).into();
+        paths.extend(state.as_map().into_iter().flat_map(|parts| parts.keys()).map(|part| vec![part]));
+    }
+    let mut altered = AlteredFields::default();
+    for path in paths {
+        let list = if state.at(&path).is_some() { &mut altered.updated } else { &mut altered.removed };
+        list.push(path.join("."));
+    }
+    altered
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::messages::{AlteredFields, LogEntry, LogsRequest, ReadState};
-    use crate::model::names::InstanceName;
-    use crate::model::node::Node;
+    use crate::model::messages::{LogEntry, LogsRequest};
     use crate::wire::delimited::workload_side::read_message;
 
     impl Mailbox {
         /// The workload has requested events and logs with this id, and got the first response.
         pub fn follow(&mut self, id: &str) {
             for lasting in [Lasting::Logs, Lasting::Events] {
+                let instances = BTreeSet::from([InstanceName::with_id("w", "1", "A")]);
                 self.open.push(Open {
                     id: id.to_owned(),
                     asked: Asked::Lasting(lasting),
-                    progress: Progress::Begun(1),
+                    progress: Progress::Begun(instances),
+                    masks: Some(vec!["agents.*.status".to_owned(), "desiredState.configs".to_owned()]),
+                    is_renewed: false,
                 });
             }
         }
@@ -438,9 +545,9 @@ mod tests {
         mailbox.ask(id.to_owned(), content).unwrap();
     }
 
-    fn put(mailbox: &mut Mailbox, response: Response) -> Vec<Request> {
-        let is_expected = mailbox.is_expected(&response.id, &response.content);
-        if is_expected { mailbox.put(Frame::new(response)) } else { Vec::new() }
+    fn put(mailbox: &mut Mailbox, mut response: Response) -> Vec<Request> {
+        let is_accepted = mailbox.accept(&response.id, &mut response.content);
+        if is_accepted { mailbox.put(Frame::new(response)) } else { Vec::new() }
     }
 
     fn read(frame: &[u8]) -> ToWorkload {
@@ -635,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_connection_all_is_over_but_what_was_not_sent() {
+    fn with_the_connection_all_is_over_but_events_and_what_was_not_sent() {
         let mut mailbox = following(&["begun"]);
         for (id, content) in [
             ("read", read_state(false)),
@@ -647,6 +754,7 @@ mod tests {
         }
         mailbox.connection_lost(|id| id == "w@1@waits");
         let expected = [
+            stop("begun", "w"),
             said("read", ResponseContent::Error(LOST.to_owned())),
             said("logs", ResponseContent::LogsCancelAccepted),
             said("events", ResponseContent::EventsCancelAccepted),
@@ -654,9 +762,96 @@ mod tests {
         assert_eq!(all(&mut mailbox), expected);
         put(&mut mailbox, event("begun"));
         assert_eq!(all(&mut mailbox), []);
-        assert!(mailbox.is_under_way());
+        assert!(mailbox.is_under_way() && mailbox.next_renewal().is_none());
         mailbox.connection_lost(|_| false);
         assert_eq!(all(&mut mailbox), [said("waits", ResponseContent::Error(LOST.to_owned()))]);
+    }
+
+    /// A state with agents only.
+    fn agents() -> Node {
+        Node::map([("agents", Node::map([("A", Node::empty())]))])
+    }
+
+    // [utest->swdd~agent-renews-event-subscriptions~1]
+    #[test]
+    fn subscriptions_are_renewed_one_after_the_other_with_a_full_event() {
+        let mut mailbox = following(&["a", "b"]);
+        mailbox.connection_lost(|_| false);
+        mailbox.connection_lost(|_| false);
+        assert_eq!(all(&mut mailbox), [stop("a", "w"), stop("b", "w")], "logs end");
+        for id in ["a", "b"] {
+            let renewal = mailbox.next_renewal().unwrap();
+            let masks = vec!["agents.*.status".to_owned(), "desiredState.configs".to_owned()];
+            let content = RequestContent::CompleteState(ReadState { masks, subscribe: true });
+            assert_eq!(renewal, Request { id: format!("w@1@{id}"), content });
+            assert!(mailbox.next_renewal().is_none() && mailbox.must_wait(&read_state(false)));
+            put(&mut mailbox, event(id));
+            put(&mut mailbox, said(id, ResponseContent::CompleteState { state: agents(), altered: None }));
+            put(&mut mailbox, event(id));
+            let (updated, removed) = (vec!["agents".to_owned()], vec!["desiredState.configs".to_owned()]);
+            let altered = Some(AlteredFields { added: vec![], updated, removed });
+            let full = said(id, ResponseContent::CompleteState { state: agents(), altered });
+            assert_eq!(all(&mut mailbox), [full, event(id)]);
+        }
+        assert!(mailbox.next_renewal().is_none());
+    }
+
+    #[test]
+    fn a_subscription_that_is_refused_again_or_cancelled_ends() {
+        let mut mailbox = following(&["a"]);
+        mailbox.connection_lost(|_| false);
+        all(&mut mailbox);
+        mailbox.next_renewal().unwrap();
+        mailbox.connection_lost(|_| false);
+        assert_eq!(all(&mut mailbox), [], "the next connection was lost as well");
+        mailbox.next_renewal().unwrap();
+        put(&mut mailbox, refusal("a"));
+        put(&mut mailbox, event("a"));
+        assert_eq!(all(&mut mailbox), [refusal("a")]);
+        for content in [RequestContent::EventsCancel, read_state(true)] {
+            let mut mailbox = following(&["a"]);
+            mailbox.connection_lost(|_| false);
+            ask(&mut mailbox, "a", &content);
+            mailbox.wait_no_longer();
+            assert!(mailbox.next_renewal().is_none(), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_subscriptions_is_bounded() {
+        let mut mailbox = mailbox();
+        let masks = vec!["x".repeat(MASKS_BYTES / 2)];
+        let large = RequestContent::CompleteState(ReadState { masks, subscribe: true });
+        for id in ["a", "b", "c"] {
+            ask(&mut mailbox, id, &large);
+            put(&mut mailbox, first(id));
+        }
+        all(&mut mailbox);
+        mailbox.connection_lost(|_| false);
+        assert_eq!(all(&mut mailbox), [said("c", ResponseContent::Error(EVENTS_ENDED.to_owned()))]);
+        let names: Vec<String> = (0..=WAITING).map(|number| format!("w{number}")).collect();
+        ask(&mut mailbox, "l", &logs());
+        put(&mut mailbox, accepted("l", &names.iter().map(String::as_str).collect::<Vec<_>>()));
+        all(&mut mailbox);
+        mailbox.connection_lost(|_| false);
+        assert_eq!(all(&mut mailbox), [said("l", ResponseContent::Error(LOGS_ENDED.to_owned()))]);
+    }
+
+    #[test]
+    fn a_full_event_names_what_its_masks_select() {
+        for (masks, updated, removed) in [
+            (vec![], vec!["agents"], vec!["desiredState", "workloadStates"]),
+            (vec!["*"], vec!["agents"], vec!["desiredState", "workloadStates"]),
+            (vec!["agents.A", "agents.B.tags"], vec!["agents.A"], vec!["agents.B.tags"]),
+            (vec!["agents.*.status", "agents"], vec!["agents"], vec![]),
+        ] {
+            let masks: Vec<String> = masks.into_iter().map(str::to_owned).collect();
+            let altered = everything(&masks, &agents());
+            assert_eq!(
+                (altered.updated, altered.removed),
+                (updated.into_iter().map(str::to_owned).collect(), removed.into_iter().map(str::to_owned).collect(),)
+            );
+        }
     }
 
     #[test]

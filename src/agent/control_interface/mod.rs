@@ -155,7 +155,7 @@ impl ControlHub {
     // [impl->swdd~agent-uses-id-prefix-forward-control-interface-response-correct-workload~1]
     // [impl->swdd~agent-remove-id-prefix-forwarding-control-interface-response~1]
     // [impl->swdd~agent-forward-responses-to-control-interface-pipe~1]
-    pub fn deliver(&self, Response { id, content }: Response) {
+    pub fn deliver(&self, Response { id, mut content }: Response) {
         let Some((workload, _)) = id.split_once('@') else {
             return log::warn!("Could not forward response: its id '{}' names no workload", excerpt(&id));
         };
@@ -170,7 +170,7 @@ impl ControlHub {
         let Some(own_id) = mailbox.own_id(&id).map(str::to_owned) else {
             return log::debug!("Dropping a response to an earlier container of workload '{workload}'.");
         };
-        if mailbox.is_expected(&own_id, &content) {
+        if mailbox.accept(&own_id, &mut content) {
             drop(mailbox); // A large one takes its time to encode.
             let frame = Frame::new(Response { id: own_id, content });
             let mut mailbox = interface.mailbox.lock();
@@ -182,8 +182,15 @@ impl ControlHub {
         self.shared.wake.set();
     }
 
-    /// The connection to the server is lost: all events and logs that workloads follow have ended, and what was sent is not
-    /// answered any more.
+    /// There is a connection to the server: workloads get again what they have subscribed to.
+    // [impl->swdd~agent-renews-event-subscriptions~1]
+    pub fn connected(&self) {
+        self.shared.wake.set();
+    }
+
+    /// The connection to the server is lost: the logs that workloads follow have ended, their events are interrupted, and what
+    /// was sent is not answered any more.
+    // [impl->swdd~agent-renews-event-subscriptions~1]
     pub fn connection_lost(&self) {
         let interfaces: Vec<Arc<Interface>> = self.shared.registry.lock().interfaces.values().cloned().collect();
         for interface in interfaces {

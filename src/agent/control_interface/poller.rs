@@ -126,6 +126,7 @@ impl<C: Clock> Poller<C> {
         for link in &mut self.links {
             link.write(now); // A workload that has read what waited may send a held request.
             link.on_time(now, &self.shared);
+            link.renew(&self.shared);
             link.write(now);
         }
         self.give_turn(now);
@@ -263,6 +264,19 @@ impl Link {
         };
         drop(mailbox);
         self.answer(Response { id, content: ResponseContent::Error(error) }, shared);
+    }
+
+    /// Subscribes again to the next of what was lost with an earlier connection. The response wakes this thread.
+    fn renew(&mut self, shared: &Shared) {
+        let uplink = &shared.uplink;
+        if self.broken || !self.session.is_established() || !uplink.is_connected() || uplink.has_large_request() {
+            return;
+        }
+        // Locked until it is sent, as for other requests.
+        let mut mailbox = self.interface.mailbox.lock();
+        let Some(request) = mailbox.next_renewal() else { return };
+        let is_large = request.content.memory_bytes() > LARGE_REQUEST;
+        uplink.put_request(request, is_large.then(|| shared.wake.clone()));
     }
 
     fn due(&self, now: Instant) -> Option<Instant> {

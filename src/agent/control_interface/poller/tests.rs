@@ -10,6 +10,7 @@ use crate::model::messages::{
     FromWorkload, LogEntry, ReadState, RequestContent, ResponseContent, ToServer, ToWorkload,
 };
 use crate::model::names::InstanceName;
+use crate::model::node::Node;
 use crate::simulation::manual_clock::ManualClock;
 use crate::wire::delimited::workload_side::{frame as to_agent, read_message};
 use rustix::fs::{Mode, OFlags, open};
@@ -502,6 +503,40 @@ fn without_a_server_one_request_waits_and_the_next_and_a_large_one_are_answered(
     assert!(refused.iter().all(|(_, text)| text.contains("no connection to the server")), "{refused:?}");
     rig.uplink.connected();
     assert_eq!(rig.requests(), ["w@waits"]);
+}
+
+// [utest->swdd~agent-renews-event-subscriptions~1]
+#[test]
+fn after_a_reconnect_one_subscription_of_a_workload_is_sent_at_a_time() {
+    let mut rig = Rig::new();
+    let (_interface, mut client) = rig.greeted("w");
+    let ids = ["a", "b", "c"];
+    ids.iter().for_each(|id| rig.hub.follow("w", id));
+    rig.uplink.disconnected();
+    rig.hub.connection_lost();
+    let ended = rig.received(&mut client);
+    assert_eq!(ended.len(), ids.len(), "logs end: {ended:?}");
+    assert!(rig.requests().is_empty(), "there is no connection");
+    rig.uplink.connected();
+    rig.hub.connected();
+    for id in ids {
+        rig.received(&mut client);
+        assert_eq!(rig.requests(), [format!("w@{id}")]);
+        rig.received(&mut client);
+        assert!(rig.requests().is_empty(), "the next one waits for the response");
+        let content = ResponseContent::CompleteState { state: Node::empty(), altered: None };
+        rig.hub.deliver(Response { id: rig.hub.full_id("w", id), content });
+        let events = rig.received(&mut client);
+        let is_event = |message: &ToWorkload| {
+            matches!(
+                message,
+                ToWorkload::Response(Response { content: ResponseContent::CompleteState { altered: Some(_), .. }, .. })
+            )
+        };
+        assert!(events.len() == 1 && is_event(&events[0]), "{events:?}");
+    }
+    rig.received(&mut client);
+    assert!(rig.requests().is_empty());
 }
 
 fn large(id: &str, bytes: usize) -> FromWorkload {
