@@ -252,7 +252,7 @@ impl ConfigFile {
             };
             let is_known = known.iter().any(leads_here);
             if !is_known {
-                let hint = meant(path, known).map(|name| format!(" Did you mean '{name}'?")).unwrap_or_default();
+                let hint = hint_of_unknown(path, known);
                 let file = self.path.display();
                 found.push((line, format!("'{file}', line {line}: unknown key '{path}' is ignored.{hint}")));
             }
@@ -284,6 +284,20 @@ impl ConfigFile {
             }
         }
     }
+}
+
+/// Keys that people bring along from elsewhere, with the key that does the same here and what is different about it.
+const KEYS_OF_OTHERS: [(&str, &str, &str); 2] =
+    [("state_persistence_file", "state_dir", ", which names a folder"), ("startup_config", "startup_manifest", "")];
+
+/// What to do about an unknown key, for the end of its warning.
+fn hint_of_unknown(path: &str, known: &[&str]) -> String {
+    for (foreign, ours, difference) in KEYS_OF_OTHERS {
+        if path == foreign && known.contains(&ours) {
+            return format!(" Use '{ours}'{difference}.");
+        }
+    }
+    meant(path, known).map_or_else(String::new, |name| format!(" Did you mean '{name}'?"))
 }
 
 /// The known key of the same depth that `path` was probably meant to be.

@@ -127,6 +127,19 @@ fn unknown_keys_are_named_with_their_line_and_what_was_probably_meant() {
             "'/etc/x.conf', line 9: unknown key 'hooks.prioo' is ignored. Did you mean 'hooks.prio'?",
         ]
     );
+    let known_to_server = ["state_dir", "startup_manifest"];
+    assert_eq!(
+        file("state_persistence_file = '/s'\nstartup_config = 'a'").unknown_keys(&known_to_server),
+        [
+            "'/etc/x.conf', line 1: unknown key 'state_persistence_file' is ignored. Use 'state_dir', which names a folder.",
+            "'/etc/x.conf', line 2: unknown key 'startup_config' is ignored. Use 'startup_manifest'.",
+        ]
+    );
+    assert_eq!(
+        file("state_persistence_file = '/s'").unknown_keys(&known),
+        ["'/etc/x.conf', line 1: unknown key 'state_persistence_file' is ignored."],
+        "a program without 'state_dir' does not name it"
+    );
     assert_eq!(file("not toml =").unknown_keys(&known), Vec::<String>::new());
     assert_eq!(file("zzz = 1").unknown_keys(&known), ["'/etc/x.conf', line 1: unknown key 'zzz' is ignored."]);
 }
