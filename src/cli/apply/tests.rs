@@ -123,7 +123,7 @@ fn wrong_manifests_give_the_documented_texts() {
             "Manifest schema validation failed:\n\
              '/workloads/w/restartPolicy': \"x\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\" \
              (a.yaml, line 3 column 62)\n\
-             '/workloads/w/tags/a': 1 is not of type \"string\" (a.yaml, line 3 column 75)",
+             '/workloads/w/tags/a': 1 is not of type \"string\" (put it in quotes) (a.yaml, line 3 column 75)",
         ),
         (workload(", tags: {a.b: c}"), "Invalid mapping key 'a.b': Expected to have characters in [a-zA-Z0-9_-]."),
         (workload(", note: [{true: x}]"), "Unsupported mapping key 'true'"),

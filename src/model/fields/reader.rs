@@ -14,6 +14,9 @@ use std::fmt;
 /// Unknown keys of one manifest that are warned about; more would hide the first ones.
 pub const MANIFEST_WARNINGS_MAX: usize = 20;
 
+/// Fields whose texts have several lines, mostly of YAML, so that a mapping is easily written in their place.
+const TEXTS_OF_LINES: [&str; 3] = ["runtimeConfig", "data", "manifest"];
+
 /// What is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
@@ -122,6 +125,12 @@ impl<'a> At<'a> {
             Ok(key) => format!("{above}.{key}"),
             Err(index) => format!("{above}[{index}]"),
         }
+    }
+
+    /// How to write a text of several lines where a mapping or a list stands; `None` where a text of one line is expected.
+    fn text_below(&self) -> Option<String> {
+        let (_, Ok(key)) = self.parent.as_ref()? else { return None };
+        TEXTS_OF_LINES.contains(key).then(|| format!("write `{key}: |` and leave the lines below it as they are"))
     }
 
     fn problem<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
@@ -244,8 +253,12 @@ impl Reader<'_> {
             }
             (Some(found), _) if at.rules == Rules::Block && text.check(found).is_err() => at.expected(text.expected()),
             (Some(found), _) => Ok(Node::text(found)),
-            (None, Some(_)) => self.wrong_type(at, "text (put it in quotes)", "type \"string\""),
-            (None, None) => self.wrong_type(at, "text", "type \"string\""),
+            (None, Some(_)) if at.node.is_null() => self.wrong_type(at, "text", "type \"string\""),
+            (None, Some(_)) => self.wrong_type(at, "text (put it in quotes)", "type \"string\" (put it in quotes)"),
+            (None, None) => match at.text_below() {
+                Some(way) => self.wrong_type(at, &format!("text ({way})"), &format!("type \"string\" ({way})")),
+                None => self.wrong_type(at, "text", "type \"string\""),
+            },
         }
     }
 
@@ -327,8 +340,14 @@ impl Reader<'_> {
                 self.noted::<()>(at.problem(format!("duplicate field `{name}` (`{old}` is its old name)")));
             }
             if !tree.contains_key(name) {
-                if is_whole && field.required {
-                    self.noted::<()>(self.missing(at, &[name]));
+                match field.old_name.filter(|old| beside(old)) {
+                    // It is there, and only the JSON schema does not know its old name.
+                    Some(old) => {
+                        let text = format!("\"{name}\" is a required property (\"{old}\" is its old name, rename it)");
+                        self.noted::<()>(at.problem(text));
+                    }
+                    None if is_whole && field.required => _ = self.noted::<()>(self.missing(at, &[name])),
+                    None => {}
                 }
                 tree.extend(field.default().filter(|_| at.rules == Rules::Block).map(|node| (name.into(), node)));
             } else if let Some(other) = field.not_with.filter(|other| beside(other)) {

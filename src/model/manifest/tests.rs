@@ -250,7 +250,12 @@ fn refused_manifests_name_the_field_and_the_place() {
             with("tags: {a: true}"),
             "workloads.w.tags.a: boolean true found, expected text (put it in quotes) at line 7 column 15",
         ),
-        (with("tags: {a: }"), "workloads.w.tags.a: null found, expected text (put it in quotes) at line 7 column 15"),
+        (
+            with("").replace("runtimeConfig: x", "runtimeConfig: {image: x}"),
+            "workloads.w.runtimeConfig: a mapping found, expected text (write `runtimeConfig: |` and leave the lines below \
+             it as they are) at line 6 column 20",
+        ),
+        (with("tags: {a: }"), "workloads.w.tags.a: null found, expected text at line 7 column 15"),
         (with("dependencies:"), "workloads.w.dependencies: null found, expected a mapping at line 7 column 18"),
         (with("dependencies: []"), "workloads.w.dependencies: a list found, expected a mapping at line 7 column 19"),
         (

@@ -33,14 +33,14 @@ fn top_levels() {
         ("[]", vec!["'': a list is not of type \"object\""]),
         ("{}", vec!["'': \"apiVersion\" is a required property"]),
         ("apiVersion: v2", vec!["'/apiVersion': \"v2\" is not valid, expected v1"]),
-        ("apiVersion: 1", vec!["'/apiVersion': 1 is not of type \"string\""]),
+        ("apiVersion: 1", vec!["'/apiVersion': 1 is not of type \"string\" (put it in quotes)"]),
         ("apiVersion: v1\nworkloads: 3", vec!["'/workloads': 3 is not of type \"object\""]),
         ("apiVersion: v1\nworkloads: {w: ~}", vec!["'/workloads/w': null is not of type \"object\""]),
         (
             "apiVersion: v1\nworkloads: {a/b: {runtime: 1}}",
             vec![
                 "'/workloads/a~1b': \"a/b\" is not valid, expected letters, digits, '_' and '-'",
-                "'/workloads/a~1b/runtime': 1 is not of type \"string\"",
+                "'/workloads/a~1b/runtime': 1 is not of type \"string\" (put it in quotes)",
                 "'/workloads/a~1b': \"runtimeConfig\" is a required property",
             ],
         ),
@@ -76,7 +76,15 @@ fn workloads() {
             Some("'/restartPolicy': \"SOMETIMES\" is not one of \"NEVER\", \"ON_FAILURE\", \"ALWAYS\""),
         ),
         ("restartPolicy: ~", Some("'/restartPolicy': null is not one of")),
-        ("tags: {a: 1}", Some("'/tags/a': 1 is not of type \"string\"")),
+        ("tags: {a: 1}", Some("'/tags/a': 1 is not of type \"string\" (put it in quotes)")),
+        ("tags: {a: 1.10}", Some("'/tags/a': 1.10 is not of type \"string\" (put it in quotes)")),
+        ("tags: {a: true}", Some("'/tags/a': true is not of type \"string\" (put it in quotes)")),
+        ("tags: {a: on, b: yes, c: 2026-01-31}", None),
+        ("tags: {a: [x]}", Some("'/tags/a': a list is not of type \"string\"")),
+        ("agent: 1", Some("'/agent': 1 is not of type \"string\" (put it in quotes)")),
+        ("configs: {a: 1}", Some("'/configs/a': 1 is not of type \"string\" (put it in quotes)")),
+        ("files: [{mountPoint: /m, data: 5}]", Some("'/files/0/data': 5 is not of type \"string\" (put it in quotes)")),
+        ("files: [{mountPoint: /m, data: {a: b}}]", Some("(write `data: |` and leave the lines below it as they are)")),
         ("dependencies: ~", Some("'/dependencies': null is not of type \"object\"")),
         ("configs: {a: b}", None),
         ("configs: {'a c': b}", Some("'/configs/a c': \"a c\" is not valid, expected letters, digits, '_' and '-'")),
@@ -89,6 +97,32 @@ fn workloads() {
 }
 
 #[test]
+fn structure_in_place_of_a_text_is_named_with_the_way_out() {
+    for (fields, expected) in [
+        (
+            "runtime: r, runtimeConfig: {image: x}",
+            "'/workloads/w/runtimeConfig': a mapping is not of type \"string\" (write `runtimeConfig: |` and leave the \
+             lines below it as they are)",
+        ),
+        (
+            "runtime: r, runtimeConfig: [x]",
+            "'/workloads/w/runtimeConfig': a list is not of type \"string\" (write `runtimeConfig: |` and leave the lines \
+             below it as they are)",
+        ),
+        (
+            "runtime: r, runtimeConfig: 5",
+            "'/workloads/w/runtimeConfig': 5 is not of type \"string\" (put it in quotes)",
+        ),
+        ("runtime: r, runtimeConfig: ~", "'/workloads/w/runtimeConfig': null is not of type \"string\""),
+        ("runtime: 0x1, runtimeConfig: c", "'/workloads/w/runtime': 0x1 is not of type \"string\" (put it in quotes)"),
+        ("runtime: {}, runtimeConfig: c", "'/workloads/w/runtime': a mapping is not of type \"string\""),
+    ] {
+        let text = format!("{{apiVersion: v1, workloads: {{w: {{{fields}}}}}}}");
+        assert_eq!(violations(&text), [expected], "{fields}");
+    }
+}
+
+#[test]
 fn access_rules() {
     for (rule, expected) in [
         ("{type: StateRule, operation: ReadWrite, filterMasks: ['*', a.*.b, a]}", None),
@@ -96,7 +130,10 @@ fn access_rules() {
         ("{type: LogRule, workloadNames: ['*', 'a*', '*a', a-b, 'a*b']}", None),
         ("{}", Some(": \"type\" is a required property")),
         ("{type: Rule}", Some("/type': \"Rule\" is not one of \"StateRule\", \"LogRule\"")),
-        ("{type: StateRule, operation: Read, filterMask: [a]}", Some(": \"filterMasks\" is a required property")),
+        (
+            "{type: StateRule, operation: Read, filterMask: [a]}",
+            Some(": \"filterMasks\" is a required property (\"filterMask\" is its old name, rename it)"),
+        ),
         (
             "{type: StateRule, operation: read, filterMasks: []}",
             Some("/operation': \"read\" is not one of \"Nothing\""),
