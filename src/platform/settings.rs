@@ -400,7 +400,14 @@ pub fn read_pem(path: &Path, is_key: bool) -> Result<String, PemError> {
     if !is_allowed {
         return Err(PemError::Mode { path: path.to_owned(), what, rule, mode });
     }
-    read_limited(file, FILE_MAX).map_err(failed)
+    read_limited(file, FILE_MAX).map_err(|error| {
+        if error.kind() != io::ErrorKind::InvalidData {
+            return failed(error);
+        }
+        let command = if is_key { "openssl pkey -inform DER" } else { "openssl x509 -inform DER" };
+        let text = format!("it is no PEM text; '{command}' converts a file in DER form");
+        failed(io::Error::new(io::ErrorKind::InvalidData, text))
+    })
 }
 
 /// The key of the path of a private key.

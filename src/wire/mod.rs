@@ -19,6 +19,7 @@ mod grpc;
 mod grpc_parts;
 #[cfg(feature = "server")]
 mod hello;
+mod key_kinds;
 #[cfg(feature = "server")]
 mod listener;
 #[cfg(any(feature = "agent", feature = "server"))]

@@ -4,10 +4,14 @@
 //! Owns: the socket and the TLS session.
 
 use super::address::PemTexts;
+use super::key_kinds::{WORKING_KEYS, is_encrypted, other_content, unusable_kind};
 use crate::limits::HELLO_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
 };
@@ -70,6 +74,7 @@ impl ServerTls {
     pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(&pem.ca)?);
+        let (chain, key) = identity(pem, &provider)?;
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
             .build()
             .map_err(mismatch)?;
@@ -77,7 +82,7 @@ impl ServerTls {
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
+            .with_single_cert(chain, key)
             .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -101,11 +106,14 @@ impl ClientTls {
     /// # Errors
     /// [`TlsError`] naming the text that cannot be used.
     pub fn new(pem: &PemTexts) -> Result<Self, TlsError> {
-        let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let roots = roots(&pem.ca)?;
+        let (chain, key) = identity(pem, &provider)?;
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?
-            .with_root_certificates(roots(&pem.ca)?)
-            .with_client_auth_cert(certificates(&pem.certificate, "certificate")?, key(&pem.key)?)
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
             .map_err(|error| unusable_key(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.resumption = rustls::client::Resumption::disabled();
@@ -123,24 +131,79 @@ impl ClientTls {
     }
 }
 
+/// The authorities of a bundle. Of several some may have keys that cannot be used.
 fn roots(pem: &str) -> Result<RootCertStore, TlsError> {
+    let certificates = certificates(pem, "CA certificate")?;
+    if let Some(kind) = certificates.first().and_then(unusable_kind_of)
+        && certificates.iter().all(|certificate| unusable_kind_of(certificate).is_some())
+    {
+        return Err(unusable("CA certificate", format_args!("its key is {kind}; {WORKING_KEYS}")));
+    }
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem, "CA certificate")? {
+    for certificate in certificates {
         roots.add(certificate).map_err(|error| unusable("CA certificate", error))?;
     }
     Ok(roots)
 }
 
+/// Our certificate, those of the authorities between it and the CA, and its key.
+fn identity(
+    pem: &PemTexts,
+    provider: &CryptoProvider,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let chain = certificates(&pem.certificate, "certificate")?;
+    let key = key(&pem.key)?;
+    let signing_key = provider.key_provider.load_private_key(key.clone_key()).map_err(|_| {
+        let kind = unusable_kind(key.secret_der()).unwrap_or_else(|| "of an unknown kind".to_owned());
+        unusable("private key", format_args!("it is {kind}; {WORKING_KEYS}"))
+    })?;
+    // Both libraries and the protocol want it first.
+    let own = chain
+        .iter()
+        .position(|certificate| CertifiedKey::new(vec![certificate.clone()], signing_key.clone()).keys_match().is_ok());
+    if let Some(own @ 1..) = own {
+        let place = own + 1;
+        return Err(unusable(
+            "certificate",
+            format_args!(
+                "the private key is that of certificate {place} in it, which has to be the first one; write the others \
+                 after it, each followed by that of the authority that signed it"
+            ),
+        ));
+    }
+    if let Some(kind) = chain.first().and_then(unusable_kind_of) {
+        return Err(unusable("certificate", format_args!("its key is {kind}; {WORKING_KEYS}")));
+    }
+    Ok((chain, key))
+}
+
+/// Why the key of a certificate cannot be used; `None` when it works or is unknown.
+fn unusable_kind_of(certificate: &CertificateDer<'static>) -> Option<String> {
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    unusable_kind(&parsed.subject_public_key_info())
+}
+
 fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let found = found.map_err(|error| unusable(what, error))?;
-    if found.is_empty() { Err(unusable(what, "it holds no certificate in PEM form")) } else { Ok(found) }
+    if found.is_empty() {
+        let held = other_content(pem).unwrap_or("it holds no certificate in PEM form");
+        return Err(unusable(what, held));
+    }
+    Ok(found)
 }
 
 fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
+    if is_encrypted(pem) {
+        let way = "'openssl pkey -in <file> -out <new file>' decrypts it, and the new file needs mode 0600";
+        return Err(unusable("private key", format_args!("it is encrypted; {way}")));
+    }
     // The reason of the library could quote the text.
-    PrivateKeyDer::from_pem_slice(pem.as_bytes())
-        .map_err(|_| unusable("private key", "it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"))
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| {
+        // One that is damaged is none that stands in place of a key.
+        let held = other_content(pem).filter(|held| !held.contains("private key"));
+        unusable("private key", held.unwrap_or("it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form"))
+    })
 }
 
 /// Reads the names, `*` among them: it is compared literally, so it need not be a valid DNS name.

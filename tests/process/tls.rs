@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Cluster, Output, workload};
+use crate::support::process::exit_code;
+use crate::support::{Cluster, LIMIT, Output, workload};
 
 /// Runs `openssl` in `folder`.
 fn openssl(folder: &Path, arguments: &[&str]) -> String {
@@ -148,4 +149,111 @@ fn only_certificates_for_the_names_that_the_server_wants_may_command() {
     let text = r#"Only certificates for ["ank", "tester"] may command, not one for ["agent_A", "agent_B"]."#;
     assert!(output.stderr.contains(text), "{}", output.stderr);
     assert!(cluster.server().stderr().contains(text), "{}", cluster.server().stderr());
+}
+
+/// What `ank` and `ank-server` say about the key or certificate `name`, each of which must end with 1.
+fn refusals(cluster: &Cluster, folder: &Path, name: &str) -> [String; 2] {
+    let asked = get_agents_with(cluster, folder, name, "ca.pem");
+    assert_eq!(asked.code, 1, "{name}: {asked:?}");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (certificate, key) = (file(&format!("{name}.pem")), file(&format!("{name}-key.pem")));
+    let options = ["--ca_pem", &file("ca.pem"), "--crt_pem", &certificate, "--key_pem", &key];
+    let mut server = cluster.spawn_server(&options);
+    assert_eq!(server.wait(LIMIT).map(exit_code), Some(1), "{name}: {}", server.stderr());
+    [asked.stderr, server.stderr()]
+}
+
+fn write_key(folder: &Path, name: &str, text: &[u8]) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("own folder is writable");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("own file");
+}
+
+#[test]
+fn keys_that_do_not_work_are_named_with_their_kind() {
+    let (mut cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
+    cluster.certificates = None;
+    let read = |name: &str| std::fs::read(folder.join(name)).expect("it was made");
+    let issue =
+        |name: &str, algorithm: &[&str]| issue(&folder, name, algorithm, "DNS:ank-server", "serverAuth,clientAuth");
+    issue("p521", &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"]);
+    issue("k1", &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:secp256k1"]);
+    issue("rsa1024", &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024"]);
+    issue("ed448", &["-algorithm", "ED448"]);
+    for name in ["encrypted", "legacy", "certificate", "public", "openssh", "der", "damaged"] {
+        std::fs::copy(folder.join("ank.pem"), folder.join(format!("{name}.pem"))).expect("own folder is writable");
+    }
+    let encrypt = ["-aes256", "-passout", "pass:secret"];
+    openssl(&folder, &[&["pkey", "-in", "ank-key.pem", "-out", "encrypted-key.pem"], &encrypt[..]].concat());
+    openssl(&folder, &["genrsa", "-traditional", "-aes128", "-passout", "pass:secret", "-out", "legacy-key.pem"]);
+    write_key(&folder, "certificate-key.pem", &read("ank.pem"));
+    openssl(&folder, &["pkey", "-in", "ank-key.pem", "-pubout", "-out", "public-key.pem"]);
+    write_key(&folder, "public-key.pem", &read("public-key.pem"));
+    let openssh = b"-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
+    write_key(&folder, "openssh-key.pem", openssh);
+    openssl(&folder, &["pkey", "-in", "ank-key.pem", "-outform", "DER", "-out", "der-key.pem"]);
+    write_key(&folder, "der-key.pem", &[&read("der-key.pem")[..], b"\xff"].concat());
+    write_key(&folder, "damaged-key.pem", b"-----BEGIN PRIVATE KEY-----\nsecret!\n-----END PRIVATE KEY-----\n");
+    for name in ["p521", "k1", "rsa1024", "ed448", "encrypted", "legacy"] {
+        write_key(&folder, &format!("{name}-key.pem"), &read(&format!("{name}-key.pem")));
+    }
+    let working = "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 4096 bits work";
+    for (name, expected) in [
+        ("p521", format!("the private key cannot be used: it is ECDSA with P-521; {working}")),
+        ("k1", format!("the private key cannot be used: it is ECDSA with secp256k1; {working}")),
+        ("rsa1024", format!("the private key cannot be used: it is RSA with 1024 bits; {working}")),
+        ("ed448", format!("the private key cannot be used: it is Ed448; {working}")),
+        ("encrypted", "the private key cannot be used: it is encrypted; 'openssl pkey".to_owned()),
+        ("legacy", "the private key cannot be used: it is encrypted; 'openssl pkey".to_owned()),
+        ("certificate", "the private key cannot be used: it holds a certificate and no key".to_owned()),
+        ("public", "the private key cannot be used: it holds a public key".to_owned()),
+        ("openssh", "the private key cannot be used: it holds a key of OpenSSH".to_owned()),
+        ("der", "it is no PEM text; 'openssl pkey -inform DER' converts".to_owned()),
+        ("damaged", "the private key cannot be used: it holds no PKCS#8, PKCS#1 or SEC1 key in PEM form".to_owned()),
+    ] {
+        for text in refusals(&cluster, &folder, name) {
+            assert!(text.contains(&expected) && !text.contains("secret"), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn certificates_that_do_not_work_are_named_with_the_way_out() {
+    let (mut cluster, folder) = secure_cluster(&["-algorithm", "ED25519"]);
+    cluster.certificates = None;
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).expect("it was made");
+    let write =
+        |name: &str, content: String| std::fs::write(folder.join(name), content).expect("own folder is writable");
+    let p521 = ["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521", "-out", "other-ca-key.pem"];
+    openssl(&folder, &p521);
+    let other =
+        ["req", "-x509", "-key", "other-ca-key.pem", "-subj", "/CN=other", "-days", "2", "-out", "other-ca.pem"];
+    openssl(&folder, &other);
+    for name in ["order", "request", "key", "marked"] {
+        write_key(&folder, &format!("{name}-key.pem"), text("ank-key.pem").as_bytes());
+    }
+    write("order.pem", format!("{}{}", text("ca.pem"), text("ank.pem")));
+    write("request.pem", text("ank.csr"));
+    write("key.pem", text("ank-key.pem"));
+    for (name, expected) in [
+        (
+            "order",
+            "the certificate cannot be used: the private key is that of certificate 2 in it, which has to be the first",
+        ),
+        ("request", "the certificate cannot be used: it holds a certificate request"),
+        ("key", "the certificate cannot be used: it holds a private key and no certificate"),
+    ] {
+        for said in refusals(&cluster, &folder, name) {
+            assert!(said.contains(expected), "{name}: {said}");
+        }
+    }
+    let ca = get_agents_with(&cluster, &folder, "ank", "other-ca.pem");
+    assert!(ca.stderr.contains("the CA certificate cannot be used: its key is ECDSA with P-521"), "{}", ca.stderr);
+    // A bundle may have some that do not work; a mark and the ends of lines of Windows do no harm.
+    write("bundle.pem", format!("{}{}", text("other-ca.pem"), text("ca.pem")));
+    write("marked.pem", format!("\u{feff}{}{}", text("ank.pem"), text("ca.pem")).replace('\n', "\r\n"));
+    write_key(&folder, "marked-key.pem", format!("\u{feff}{}", text("ank-key.pem")).replace('\n', "\r\n").as_bytes());
+    let output = get_agents_with(&cluster, &folder, "marked", "bundle.pem");
+    assert_eq!(output.code, 0, "{}", output.stderr);
 }
