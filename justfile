@@ -101,10 +101,10 @@ cross architecture='aarch64' component='all': setup
 cross-test: setup
     @cross/test.sh
 
-# Point the Yocto recipe at the current commit and write its list of crates; then commit that
+# Write the crates that Cargo.lock names into the Yocto layer
 [group('device')]
-yocto-update commit='HEAD': setup
-    @python3 yocto/update.py '{{commit}}'
+yocto-crates: setup
+    @python3 yocto/crates.py
 
 # Packages, units and watchdog on a real systemd, booted in a container; as root, two minutes
 [group('test')]

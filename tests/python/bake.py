@@ -1,5 +1,6 @@
-"""As much of bitbake as the recipe of yocto/ uses: reads it, runs its do_install with empty programs, and prints which
+"""As much of bitbake as the recipes of yocto/ use: reads one, runs its do_install with empty programs, and prints which
 package gets which file. `bake.py RECIPE FOLDER RELEASE COMPONENT...`; FOLDER is for files and has to be new.
+Files in the variable ANKAIOS_BAKE_UNPACK are there as if a .bbappend had named them in SRC_URI.
 """
 
 import fnmatch
@@ -51,7 +52,11 @@ class Recipe:
                 line = line[:-1] + next(lines)
             if not line or line.startswith("#"):
                 continue
-            if function := FUNCTION.match(line):
+            if line == "python () {":
+                # What only bitbake can run.
+                while next(lines) != "}":
+                    pass
+            elif function := FUNCTION.match(line):
                 self.functions[function[1]] = "\n".join(iter(lambda: next(lines), "}"))
             elif line.startswith(("inherit ", "inherit_defer ")):
                 self.inherited += self.expand(line.split(" ", 1)[1]).split()
@@ -82,9 +87,10 @@ def main(path, folder, release, *components):
     path, folder = pathlib.Path(path), pathlib.Path(folder)
     work, image, built = folder / "work", folder / "image", folder / "build/target/triple/release"
     name, version = path.stem.split("_")
+    sources = pathlib.Path(__file__).resolve().parent.parent.parent
     given = {
         "PN": name, "BPN": name, "BP": f"{name}-{version}", "PV": version, "D": str(image), "B": str(folder / "build"),
-        "S": str(folder / "sources"), "WORKDIR": str(work), "UNPACKDIR": None if release == "scarthgap" else str(work),
+        "S": str(sources), "WORKDIR": str(work), "UNPACKDIR": None if release == "scarthgap" else str(work),
         "FILE_DIRNAME": str(path.parent), "CARGO_TARGET_SUBDIR": "triple/release", "CARGO_VENDORING_DIRECTORY": "/vendor",
         "bindir": "/usr/bin", "sysconfdir": "/etc", "localstatedir": "/var", "nonarch_libdir": "/usr/lib",
         "systemd_system_unitdir": "/usr/lib/systemd/system", "BBFILE_COLLECTIONS": "core virtualization-layer",
@@ -102,6 +108,8 @@ def main(path, folder, release, *components):
         if uri.startswith("file://"):
             file = uri.removeprefix("file://").split(";")[0]
             (work / file).write_bytes((path.parent / "files" / file).read_bytes())
+    for file in map(pathlib.Path, os.environ.get("ANKAIOS_BAKE_UNPACK", "").split()):
+        (work / file.name).write_bytes(file.read_bytes())
     called = [f for f in recipe.functions if not f.startswith("do_") and ":" not in f]
     script = "".join(f"{f}() {{\n{recipe.expand(recipe.functions[f])}\n}}\n" for f in called)
     subprocess.run(["sh", "-euc", script + recipe.expand(recipe.functions["do_install"])], check=True)

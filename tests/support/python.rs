@@ -12,6 +12,17 @@ use std::process::{Command, Output};
 /// # Panics
 /// When the environment cannot be made.
 pub fn interpreter(name: &str, requirements: &str, probe: &str) -> PathBuf {
+    environment(name, requirements, probe).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As `interpreter`, with what pip says when it cannot install the packages.
+///
+/// # Errors
+/// The words of pip.
+///
+/// # Panics
+/// When this machine cannot make environments.
+pub fn environment(name: &str, requirements: &str, probe: &str) -> Result<PathBuf, String> {
     let folder = cache().join(name);
     let program = folder.join("bin/python");
     fs::create_dir_all(cache()).expect("the cache folder is writable");
@@ -19,14 +30,17 @@ pub fn interpreter(name: &str, requirements: &str, probe: &str) -> PathBuf {
     lock.lock().expect("the cache folder has locks");
     let works = Command::new(&program).args(["-c", probe]).output();
     if works.is_ok_and(|output| output.status.success()) {
-        return program;
+        return Ok(program);
     }
     let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).output();
     succeeded("python3 -m venv (Debian package python3-venv)", made);
     let file = repository("tests/python").join(requirements);
-    let installed = Command::new(&program).args(["-m", "pip", "install", "--quiet", "-r"]).arg(file).output();
-    succeeded(&format!("pip install -r {requirements}"), installed);
-    program
+    let output = Command::new(&program).args(["-m", "pip", "install", "--quiet", "-r"]).arg(file).output();
+    let output = output.expect("the environment has a Python");
+    if !output.status.success() {
+        return Err(format!("pip install -r {requirements}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(program)
 }
 
 /// Where tests keep what takes long to make.
