@@ -22,9 +22,9 @@ table() {
         sed -n 's/^| *`\(swdd~[^`]*\)` *| *\([^|]*[^| ]\) *|.*/\1\t\2/p'
 }
 
-# kind<TAB>id<TAB>place of every tag.
+# kind<TAB>id<TAB>place of every tag. Sources need not be a git repository; what is built is none.
 tags() {
-    git grep -noE '\[(impl|utest|itest|stest)->[^]]*\]' -- src proto tests |
+    grep -rnoIE --exclude-dir=target '\[(impl|utest|itest|stest)->[^]]*\]' src proto tests | sort |
         sed -n 's/^\([^:]*:[0-9]*\):\[\([a-z]*\)->\(.*\)\]$/\2\t\3\t\1/p'
 }
 

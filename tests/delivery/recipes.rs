@@ -109,6 +109,37 @@ fn shell(script: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// What was unpacked from a tarball is no git repository.
+#[test]
+fn tags_are_compared_in_sources_without_a_repository() {
+    let folder = scratch::folder("tags");
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().expect("it is in the folder")).expect("own folder");
+        fs::write(path, text).expect("own folder");
+    };
+    for script in ["scripts/common.sh", "scripts/trace.sh"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).expect("it is there");
+        write(script, &text);
+    }
+    // In two parts, so that these are no tags of this file.
+    let tag = |kind: &str| format!("// [{kind}{}swdd~one~1]\n", "->");
+    write("docs/requirements.md", "## Of Ankaios\n\n| `swdd~one~1` | impl, utest | It does. |\n\n## Our own\n");
+    write("src/one.rs", &tag("impl"));
+    write("proto/one.proto", "");
+    write("tests/fuzz/target/built.rs", &tag("utest"));
+    let trace = || {
+        let output = Command::new("bash").arg(folder.path().join("scripts/trace.sh")).arg("--strict").output();
+        let output = output.expect("bash is there");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (complete, printed) = trace();
+    assert!(!complete && printed.starts_with("missing utest"), "{printed}");
+    write("tests/one.rs", &tag("utest"));
+    let (complete, printed) = trace();
+    assert!(complete && printed.starts_with("trace: 1 requirements: 1 complete"), "{printed}");
+}
+
 #[test]
 fn what_makes_sense_is_compiled() {
     let folder = scratch::folder("compiled");
