@@ -1,18 +1,22 @@
 #!/bin/sh
-# Installs ank-server, ank-agent and ank with services, settings, manual pages and completions on a system without
-# packages. Nothing is enabled or started, existing settings are kept. A second run updates. To remove everything it
-# installed, run the command that it prints at the end: <prefix>/bin/ank-uninstall.sh.
+# Installs ank-server, ank-agent and ank, or those that -t names, on a system without packages: each with its settings and
+# manual pages, server and agent with their service, ank with completions. Nothing is enabled or started, existing settings
+# are kept. A second run updates. To remove everything it installed, run the command that it prints at the end:
+# <prefix>/bin/ank-uninstall.sh.
 #
-#   cross/package/install.sh [-t server|agent|both|none] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
+#   cross/package/install.sh [-t PARTS] [--from DIR] [--prefix DIR] [--init systemd|sysv|none] [--destdir DIR]
 #
-#   -t         services to install; the programs are always installed (default: both)
+#   -t         what to install: server, agent or cli, or several of them: server,cli; both (all three, the default); none
+#              (all three without services)
 #   --from     folder of the programs (default: target/release of this repository)
 #   --prefix   folder for programs, manual pages and completions (default: /usr/local)
-#   --init     init system of the services (default: the one of this machine)
+#   --init     init system of the services (default: the one found in --destdir)
 #   --destdir  root folder of a system image to install into (default: this machine)
 set -eu
+# Everybody reads what is installed, whatever the shell of who installs it says.
+umask 022
 
-services=both from='' prefix=/usr/local init='' destdir=''
+parts=both from='' prefix=/usr/local init='' destdir=''
 here=$(cd -- "$(dirname -- "$0")" && pwd)
 top=$(dirname -- "$(dirname -- "$here")")
 
@@ -31,7 +35,7 @@ while [ $# -gt 0 ]; do
     *) fail "unknown option '$1'" "$0 --help" ;;
     esac
     case $1 in
-    -t) services=$2 ;;
+    -t) parts=$2 ;;
     --from) from=$2 ;;
     --prefix) prefix=$2 ;;
     --init) init=$2 ;;
@@ -40,15 +44,49 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 case $prefix in '' | /*) ;; *) fail "'--prefix $prefix' is not an absolute path" "for example --prefix /opt/ankaios" ;; esac
-case $services in server | agent | both | none) ;; *) fail "'-t $services' is not known" "server, agent, both or none" ;; esac
+services=yes
+case $parts in
+none) chosen=server,agent,cli services=no ;;
+both) chosen=server,agent,cli ;;
+*) chosen=$parts ;;
+esac
+known=no
+for part in $(printf '%s' "$chosen" | tr ',' ' '); do
+    case $part in
+    server | agent | cli) known=yes ;;
+    *) known=no && break ;;
+    esac
+done
+case $chosen in *[!a-z,]*) known=no ;; esac
+[ "$known" = yes ] || fail "'-t $parts' is not known" "server, agent or cli, several of them as server,cli, both or none"
+# wants PART: is its program installed?
+wants() { case ,$chosen, in *",$1,"*) ;; *) return 1 ;; esac }
+# serves PART: are its settings and its service installed as well?
+serves() { [ "$services" = yes ] && wants "$1"; }
+programs=''
+if wants server; then programs="$programs ank-server"; fi
+if wants agent; then programs="$programs ank-agent"; fi
+if wants cli; then programs="$programs ank"; fi
 [ -n "$from" ] || from=$top/target/release
-if [ -z "$init" ]; then
-    init=none
-    if [ -d "$destdir/etc/init.d" ]; then init=sysv; fi
-    if [ -d "$destdir/run/systemd/system" ] || [ -x "$destdir/usr/bin/systemctl" ]; then init=systemd; fi
+# any FILE...: is one of them in the system to install into?
+any() {
+    for file; do [ ! -e "$destdir$file" ] || return 0; done
+    return 1
+}
+looked_for=''
+if [ -z "$init" ] && { serves server || serves agent; }; then
+    # Debian's systemd has a folder for init scripts as well.
+    if any /run/systemd/system /usr/bin/systemctl /bin/systemctl /usr/lib/systemd/systemd /lib/systemd/systemd; then
+        init=systemd
+    elif any /etc/init.d; then
+        init=sysv
+    else
+        looked_for="systemd (/run/systemd/system, systemctl, /usr/lib/systemd/systemd) and SysV init (/etc/init.d)"
+    fi
 fi
-case $init in systemd | sysv | none) ;; *) fail "'--init $init' is not known" "systemd, sysv or none" ;; esac
-for program in ank-server ank-agent ank; do
+case $init in systemd | sysv | none) ;; '') init=none ;; *) fail "'--init $init' is not known" "systemd, sysv or none" ;; esac
+[ "$services" = yes ] || init=none
+for program in $programs; do
     [ -x "$from/$program" ] || fail "'$from/$program' is missing" "cargo build --release, or --from DIR"
 done
 [ -e "$here/ank.conf" ] || fail "'$here' has no settings" "run it from a complete copy of the repository"
@@ -82,29 +120,40 @@ put_settings() {
     cp "$1" "$destdir$2"
     chmod 0644 "$destdir$2"
 }
-wants() { [ "$services" = both ] || [ "$services" = "$1" ]; }
 
-for program in ank-server ank-agent ank; do put 0755 "$from/$program" "$prefix/bin/$program"; done
+for program in $programs; do put 0755 "$from/$program" "$prefix/bin/$program"; done
 [ -d "$top/target/man" ] || printf "no manual pages: 'cargo run --example man -- target/man' makes them\n"
+# Each program's own pages; those of the commands of ank begin with its name.
 for page in "$top"/target/man/man*/*; do
+    case $page in
+    */ank-server.8) wants server || continue ;;
+    */ank-agent.8) wants agent || continue ;;
+    */man1/*) wants cli || continue ;;
+    esac
     [ -e "$page" ] || continue
     put 0644 "$page" "$prefix/share/man/$(basename -- "$(dirname -- "$page")")/$(basename -- "$page")"
 done
-put 0644 "$here/completions/ank.bash" "$prefix/share/bash-completion/completions/ank"
-put 0644 "$here/completions/ank.zsh" "$prefix/share/zsh/site-functions/_ank"
-put 0644 "$here/completions/ank.fish" "$prefix/share/fish/vendor_completions.d/ank.fish"
 
-put_settings "$here/ank.conf" /etc/ankaios/ank.conf
-if wants server; then
+# Keys in it have modes of their own, which the programs check.
+if [ ! -d "$destdir/etc/ankaios/certs" ]; then
+    mkdir "$destdir/etc/ankaios/certs"
+fi
+if wants cli; then
+    put 0644 "$here/completions/ank.bash" "$prefix/share/bash-completion/completions/ank"
+    put 0644 "$here/completions/ank.zsh" "$prefix/share/zsh/site-functions/_ank"
+    put 0644 "$here/completions/ank.fish" "$prefix/share/fish/vendor_completions.d/ank.fish"
+    put_settings "$here/ank.conf" /etc/ankaios/ank.conf
+fi
+if serves server; then
     put_settings "$here/ank-server.conf" /etc/ankaios/ank-server.conf
     put_settings "$here/state.yaml" /etc/ankaios/state.yaml
 fi
-if wants agent; then put_settings "$here/ank-agent.conf" /etc/ankaios/ank-agent.conf; fi
+if serves agent; then put_settings "$here/ank-agent.conf" /etc/ankaios/ank-agent.conf; fi
 
 changed=$(mktemp)
 trap 'rm -f "$changed"' EXIT
 for name in server agent; do
-    wants "$name" || continue
+    serves "$name" || continue
     case $init in
     systemd)
         sed "s|/usr/bin/ank-|$prefix/bin/ank-|" "$here/ank-$name.service" >"$changed"
@@ -184,12 +233,16 @@ put 0755 "$changed" "$uninstall"
 if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 
 # shellcheck disable=SC2016
-printf 'installed in %s; to remove it: %s%s\n' "$destdir$prefix" "${destdir:+DESTDIR='$destdir' }" "$destdir$uninstall"
+printf 'installed%s in %s; to remove it: %s%s\n' "$programs" "$destdir$prefix" "${destdir:+DESTDIR='$destdir' }" "$destdir$uninstall"
 for name in server agent; do
-    wants "$name" || continue
+    serves "$name" || continue
     again="$([ -z "$before" ] || echo ", or restart what runs")"
     case $init in
     systemd) printf 'to start: systemctl enable --now ank-%s%s\n' "$name" "$again" ;;
     sysv) printf "to start: /etc/init.d/ank-%s start%s; at each boot: 'update-rc.d ank-%s defaults'\n" "$name" "$again" "$name" ;;
     esac
 done
+if [ -n "$looked_for" ]; then
+    printf "warning: no service was installed: '%s' has neither %s\n" "${destdir:-/}" "$looked_for" >&2
+    printf 'hint: choose the init system with --init systemd or --init sysv; --init none installs no service without this warning\n' >&2
+fi

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -256,6 +257,130 @@ fn names_files(source: &str) -> bool {
     files.any(|file| file.path().is_file() && file.file_name().to_string_lossy().ends_with(ending))
 }
 
+/// The files of a Debian package: where each comes from, and the folder or file that it becomes.
+fn assets(variant: &str) -> Vec<(String, String)> {
+    let manifest: toml::Table = text(top().join("Cargo.toml")).parse().expect("it is TOML");
+    let assets = manifest["package"]["metadata"]["deb"]["variants"][variant]["assets"].as_array().expect("a list");
+    let word = |value: &toml::Value| value.as_str().expect("text").to_owned();
+    assets.iter().map(|asset| (word(&asset[0]), word(&asset[1]))).collect()
+}
+
+/// The pages of a package below its folder in /usr/share/doc, by the path that they have in the repository.
+fn pages_of(variant: &str) -> BTreeSet<String> {
+    let mut pages = BTreeSet::new();
+    for (source, target) in assets(variant) {
+        if !target.starts_with("usr/share/doc/") {
+            continue;
+        }
+        let Some((folder, pattern)) = source.split_once('*') else {
+            pages.insert(source);
+            continue;
+        };
+        let below = files_below(&top().join(folder));
+        let is_named = |file: &&String| pattern.starts_with('*') || !file.contains('/');
+        pages.extend(below.iter().filter(is_named).map(|file| format!("{folder}{file}")));
+    }
+    pages
+}
+
+#[test]
+fn packages_of_services_carry_their_own_pages_alone() {
+    for (variant, own, others) in [("server", "ank-server.8", "ank-agent"), ("agent", "ank-agent.8", "ank-server")] {
+        let manual: Vec<String> =
+            assets(variant).into_iter().map(|(source, _)| source).filter(|source| source.contains("/man/")).collect();
+        assert_eq!(manual, [format!("target/man/man8/{own}")]);
+        let pages = pages_of(variant);
+        assert!(pages.contains("docs/configuration.md") && pages.contains("LICENSE"), "{pages:?}");
+        assert!(pages.len() < 15, "{pages:?}");
+        for page in &pages {
+            assert!(!page.contains("/examples/") && !page.contains(others), "{variant}: {page}");
+        }
+        for (_, target) in assets(variant) {
+            assert!(!target.contains(others), "{variant}: {target}");
+        }
+    }
+}
+
+/// Links lead to a page of the same package, or to one that the package with all pages has at the same place.
+#[test]
+fn links_of_pages_lead_to_pages_that_a_package_has() {
+    let all = pages_of("cli");
+    for variant in ["server", "agent", "cli"] {
+        let pages = pages_of(variant);
+        assert!(pages.is_subset(&all), "{variant}: {pages:?}");
+        for page in pages.iter().filter(|page| page.ends_with(".md")) {
+            let page_text = text(top().join(page));
+            for link in page_text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+                let file = link.split('#').next().unwrap_or_default();
+                if file.is_empty() || link.contains("://") || file.contains("src/") {
+                    continue;
+                }
+                let target = top().join(page).parent().expect("it is in a folder").join(file);
+                let target = target.canonicalize().unwrap_or_else(|error| panic!("{page}: '{link}': {error}"));
+                let target = target.strip_prefix(top()).expect("it is in the repository").display().to_string();
+                assert!(all.contains(&target), "{variant}: '{page}' leads to '{target}', which no package has");
+            }
+        }
+    }
+}
+
+/// Runs a script of a Debian package with folders below `root`, and with programs that do nothing in place of those
+/// that change this machine.
+fn maintainer_script(package: &str, script: &str, verb: &str, root: &Path) {
+    let programs = root.join("programs");
+    fs::create_dir_all(&programs).expect("own folder is writable");
+    for name in ["systemctl", "systemd-sysusers", "getent", "adduser"] {
+        let program = programs.join(name);
+        fs::write(&program, "#!/bin/sh\n").expect("own folder is writable");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("own file");
+    }
+    let here = root.display();
+    let mut changed = text(top().join("cross/package/deb").join(package).join(script));
+    for folder in ["/etc/", "/var/", "/run/"] {
+        changed = changed.replace(folder, &format!("{here}{folder}"));
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", &changed, script, verb]).env("PATH", format!("{here}/programs:/usr/bin:/bin"));
+    let output = command.output().expect("there is a shell");
+    assert!(output.status.success() && output.stderr.is_empty(), "{package} {script}: {output:?}");
+}
+
+#[test]
+fn packages_make_the_folder_of_certificates_and_purge_it() {
+    let packages = ["ank-server", "ank-agent", "ank"];
+    for package in packages {
+        let root = scratch::folder("deb");
+        let settings = root.path().join("etc/ankaios");
+        let certs = settings.join("certs");
+        fs::create_dir_all(&settings).expect("own folder is writable");
+        maintainer_script(package, "postinst", "configure", root.path());
+        assert_eq!(mode(&certs), 0o755, "{package}");
+        // A mode that somebody has chosen stays.
+        fs::set_permissions(&certs, fs::Permissions::from_mode(0o750)).expect("own folder");
+        maintainer_script(package, "postinst", "configure", root.path());
+        assert_eq!(mode(&certs), 0o750, "{package}");
+
+        let of_another = settings.join("of-another-package.conf");
+        fs::write(&of_another, "").expect("own folder is writable");
+        maintainer_script(package, "postrm", "purge", root.path());
+        assert!(certs.is_dir(), "{package}: another package is there");
+        fs::remove_file(of_another).expect("own file");
+        let key = certs.join("key.pem");
+        fs::write(&key, "").expect("own folder is writable");
+        maintainer_script(package, "postrm", "purge", root.path());
+        assert!(key.exists(), "{package}: keys are the user's");
+        fs::remove_file(key).expect("own file");
+        maintainer_script(package, "postrm", "remove", root.path());
+        assert!(certs.is_dir(), "{package}: only a purge removes settings");
+        maintainer_script(package, "postrm", "purge", root.path());
+        assert!(!settings.exists(), "{package}: nothing is left");
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap_or_else(|error| panic!("'{}': {error}", path.display())).permissions().mode() & 0o777
+}
+
 // Installing alone starts nothing: that is for the user, or for the image.
 #[test]
 fn maintainer_scripts_enable_and_start_nothing() {
@@ -352,14 +477,136 @@ fn install_sh_installs_keeps_settings_and_removes_what_it_has_installed() {
 fn install_sh_installs_one_service_or_init_scripts() {
     let image = scratch::folder("image");
     install(image.path(), &["--init", "sysv", "-t", "agent", "--prefix", "/opt/ankaios"]);
-    let installed = files_below(image.path());
-    assert!(installed.contains("etc/init.d/ank-agent") && installed.contains("opt/ankaios/bin/ank-agent"));
-    // Of the server there is nothing but its program and, where they were made, its manual page.
-    for file in ["etc/ankaios/ank-server.conf", "etc/ankaios/state.yaml", "etc/init.d/ank-server"] {
-        assert!(!installed.contains(file), "{file}");
-    }
     let script = text(image.path().join("etc/init.d/ank-agent"));
     assert!(script.contains("\nDAEMON=/opt/ankaios/bin/$NAME\n"), "{script}");
+}
+
+/// A repository with the files of packages, manual pages, and programs that are empty: only those named here.
+fn repository_with(folder: &Path, programs: &[&str]) {
+    let package = folder.join("cross/package");
+    for file in files_below(&top().join("cross/package")) {
+        write(&package.join(&file), &text(delivered(&file)));
+    }
+    for page in ["man1/ank.1", "man1/ank-apply.1", "man8/ank-agent.8", "man8/ank-server.8"] {
+        write(&folder.join("target/man").join(page), "");
+    }
+    for program in programs {
+        let program = folder.join("target/release").join(program);
+        write(&program, "");
+        fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("own file");
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("it is in a folder")).expect("own folder is writable");
+    fs::write(path, text).expect("own folder is writable");
+}
+
+/// What `install.sh` of the repository in `folder` installs with these options.
+fn installed_from(folder: &Path, arguments: &[&str]) -> BTreeSet<String> {
+    let image = scratch::folder("image");
+    let mut command = Command::new("sh");
+    command.arg(folder.join("cross/package/install.sh")).args(["--init", "systemd", "--destdir"]).arg(image.path());
+    let output = command.args(arguments).output().expect("there is a shell");
+    assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    files_below(image.path())
+}
+
+#[test]
+fn install_sh_with_one_part_installs_nothing_of_others() {
+    const AGENT: [&str; 4] = [
+        "etc/ankaios/ank-agent.conf",
+        "etc/systemd/system/ank-agent.service",
+        "usr/local/bin/ank-agent",
+        "usr/local/share/man/man8/ank-agent.8",
+    ];
+    const SERVER: [&str; 6] = [
+        "etc/ankaios/ank-server.conf",
+        "etc/ankaios/state.yaml",
+        "etc/systemd/system/ank-server.service",
+        "usr/lib/sysusers.d/ankaios.conf",
+        "usr/local/bin/ank-server",
+        "usr/local/share/man/man8/ank-server.8",
+    ];
+    const CLI: [&str; 7] = [
+        "etc/ankaios/ank.conf",
+        "usr/local/bin/ank",
+        "usr/local/share/bash-completion/completions/ank",
+        "usr/local/share/fish/vendor_completions.d/ank.fish",
+        "usr/local/share/man/man1/ank-apply.1",
+        "usr/local/share/man/man1/ank.1",
+        "usr/local/share/zsh/site-functions/_ank",
+    ];
+    // A device with one program builds no other.
+    install_sh_installs_for("agent", &["ank-agent"], &[&AGENT]);
+    install_sh_installs_for("server", &["ank-server"], &[&SERVER]);
+    install_sh_installs_for("cli", &["ank"], &[&CLI]);
+    install_sh_installs_for("server,cli", &["ank-server", "ank"], &[&SERVER, &CLI]);
+    install_sh_installs_for("both", &["ank-server", "ank-agent", "ank"], &[&SERVER, &AGENT, &CLI]);
+}
+
+/// With `-t parts` and these programs, exactly these files come with the script that removes them.
+#[track_caller]
+fn install_sh_installs_for(parts: &str, programs: &[&str], files: &[&[&str]]) {
+    let repository = scratch::folder("repository");
+    repository_with(repository.path(), programs);
+    let mut expected: BTreeSet<String> = files.concat().into_iter().map(str::to_owned).collect();
+    expected.insert("usr/local/bin/ank-uninstall.sh".to_owned());
+    assert_eq!(installed_from(repository.path(), &["-t", parts]), expected, "{parts}");
+}
+
+#[test]
+fn install_sh_without_an_init_system_says_what_it_left_out() {
+    let image = scratch::folder("image");
+    let output = install_sh(image.path(), &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    let warning = format!("warning: no service was installed: '{}' has neither systemd (", image.path().display());
+    assert!(said.starts_with(&warning) && said.contains(" and SysV init (/etc/init.d)\nhint: "), "{said}");
+    assert!(said.contains("--init systemd or --init sysv"), "{said}");
+    assert!(!files_below(image.path()).iter().any(|file| file.contains("service") || file.contains("init.d")));
+    // Nobody asked for a service.
+    for arguments in [["--init", "none"], ["-t", "none"], ["-t", "cli"]] {
+        let output = install_sh(scratch::folder("image").path(), &arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn install_sh_finds_the_init_system_of_an_image() {
+    for (there, installed) in [
+        (vec!["usr/lib/systemd/systemd"], "etc/systemd/system/ank-agent.service"),
+        (vec!["lib/systemd/systemd", "etc/init.d/rc"], "etc/systemd/system/ank-agent.service"),
+        (vec!["bin/systemctl"], "etc/systemd/system/ank-agent.service"),
+        (vec!["etc/init.d/rc"], "etc/init.d/ank-agent"),
+    ] {
+        let image = scratch::folder("image");
+        for file in &there {
+            write(&image.path().join(file), "");
+        }
+        let output = install_sh(image.path(), &["-t", "agent"]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{there:?}: {output:?}");
+        assert!(files_below(image.path()).contains(installed), "{there:?}");
+    }
+}
+
+/// The server runs as a user of its own, and reads what root has installed with any `umask`.
+#[test]
+fn install_sh_makes_folders_that_everybody_reads() {
+    let image = scratch::folder("image");
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077 && exec sh \"$@\"", "sh"]).arg(delivered("install.sh"));
+    command.arg("--from").arg(Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder"));
+    let output = command.args(["--init", "systemd", "--destdir"]).arg(image.path()).output().expect("there is a shell");
+    assert!(output.status.success(), "{output:?}");
+    for folder in ["etc/ankaios", "etc/ankaios/certs", "usr/local/bin", "etc/systemd/system"] {
+        assert_eq!(mode(&image.path().join(folder)), 0o755, "{folder}");
+    }
+    assert_eq!(mode(&image.path().join("etc/ankaios/ank-server.conf")), 0o644);
+    let certs = image.path().join("etc/ankaios/certs");
+    fs::set_permissions(&certs, fs::Permissions::from_mode(0o750)).expect("own folder");
+    install(image.path(), &["--init", "systemd"]);
+    assert_eq!(mode(&certs), 0o750, "a mode that somebody has chosen stays");
 }
 
 #[test]
@@ -401,7 +648,11 @@ fn install_sh_installs_nothing_when_it_is_called_wrongly() {
     for (arguments, expected) in [
         (["--wrong", "x"], "error: unknown option '--wrong'\nhint: "),
         (["--init", "upstart"], "error: '--init upstart' is not known\nhint: systemd, sysv or none\n"),
-        (["-t", "client"], "error: '-t client' is not known\nhint: server, agent, both or none\n"),
+        (["-t", "client"], "error: '-t client' is not known\nhint: server, agent or cli, several of them"),
+        (["-t", "agent server"], "error: '-t agent server' is not known\nhint: "),
+        (["-t", "agent,both"], "error: '-t agent,both' is not known\nhint: "),
+        (["-t", ","], "error: '-t ,' is not known\nhint: "),
+        (["-t", ""], "error: '-t ' is not known\nhint: "),
         (["--prefix", "opt"], "error: '--prefix opt' is not an absolute path\nhint: "),
         (["--from", "/missing"], "error: '/missing/ank-server' is missing\nhint: "),
     ] {

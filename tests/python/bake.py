@@ -83,6 +83,15 @@ class Recipe:
         return (self.getVar(name) or "").split()
 
 
+def print_what_a_script_makes(script, root, settings):
+    """Runs what is done when a package has been installed into the image in `root`."""
+    (root / settings[1:] / "ankaios").mkdir(parents=True)
+    for _ in range(2):  # A package may be installed again.
+        subprocess.run(["sh", "-euc", script], check=True, env={**os.environ, "D": str(root)})
+    for made in sorted((root / settings[1:] / "ankaios").rglob("*")):
+        print(f"  makes /{made.relative_to(root)} {made.stat().st_mode & 0o777:04o}")
+
+
 def main(path, folder, release, *components):
     path, folder = pathlib.Path(path), pathlib.Path(folder)
     work, image, built = folder / "work", folder / "image", folder / "build/target/triple/release"
@@ -129,6 +138,8 @@ def main(path, folder, release, *components):
             kind = f"-> {os.readlink(at)}" if at.is_symlink() else f"{at.stat().st_mode & 0o777:04o}"
             settings = "  settings" if file in recipe.words(f"CONFFILES:{package}") else ""
             print(f"  {file} {kind}{settings}")
+        if script := recipe.functions.get(f"pkg_postinst:{package}"):
+            print_what_a_script_makes(recipe.expand(script), folder / f"root-{package}", recipe.getVar("sysconfdir"))
         for variable in ["RDEPENDS", "RRECOMMENDS", "SYSTEMD_SERVICE", "INITSCRIPT_NAME", "USERADD_PARAM"]:
             if words := recipe.words(f"{variable}:{package}"):
                 print(f"  {variable} {' '.join(words)}")

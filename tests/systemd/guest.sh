@@ -43,6 +43,7 @@ for unit in ank-server ank-agent; do
     check "the unit of $unit is clean" systemd-analyze verify --man=no "/usr/lib/systemd/system/$unit.service"
 done
 check "there is a user for the server" getent passwd ankaios
+check "there is a folder for certificates" [ "$(stat -c '%a %U' /etc/ankaios/certs)" = "755 root" ]
 check "pages of the manual are there" [ -e /usr/share/man/man1/ank-apply.1.gz ]
 
 say "--- both services"
@@ -208,6 +209,7 @@ both() { # What starts with the workloads that still run.
     sed -n '/^  db:/,$p' /tmp/db.yaml
 }
 check "it installs" install_sh
+check "there is a folder for certificates" [ "$(stat -c '%a %U' /etc/ankaios/certs)" = "755 root" ]
 check "it starts nothing" is ank-agent ActiveState inactive
 both >/etc/ankaios/state.yaml
 echo '# by the user' >>/etc/ankaios/ank-agent.conf
