@@ -127,7 +127,7 @@ impl Agent {
         let (name, random) = (settings.name.as_str().into(), fastrand::Rng::new());
         let start_loop = runtime_manager::on_threads();
         let runtime =
-            RuntimeManager::new(name, context, random, start_loop, settings.keep_ended_since, settings.prepare, facts);
+            RuntimeManager::new(name, context, random, start_loop, settings.keeps_finished, settings.prepare, facts);
         let load = LoadSampler::new(Path::new("/proc"));
         let manager = AgentManager::new(inbox.clone(), runtime, outbox, load, Some(Box::new(previous)), status.clone());
         let (scheduler_stop, heartbeat) = (stop.clone(), watched.add("scheduler"));

@@ -166,7 +166,7 @@ pub struct RuntimeManager<C: Clock> {
     gates_due: Option<Instant>,
     random: fastrand::Rng,
     run_loop: StartLoop<C>,
-    keep_ended_since: Option<u64>,
+    keeps_finished: bool,
     records: BTreeMap<Name, Record>,
     /// How far starts are prepared, when a workload does not say it.
     prepare_level: PrepareLevel,
@@ -199,7 +199,7 @@ impl<C: Clock> RuntimeManager<C> {
         context: LoopContext<C>,
         random: fastrand::Rng,
         run_loop: StartLoop<C>,
-        keep_ended_since: Option<u64>,
+        keeps_finished: bool,
         prepare_level: PrepareLevel,
         facts: NodeFacts,
     ) -> Self {
@@ -222,7 +222,7 @@ impl<C: Clock> RuntimeManager<C> {
             gates_due: None,
             random,
             run_loop,
-            keep_ended_since,
+            keeps_finished,
             records: BTreeMap::new(),
         }
     }

@@ -175,9 +175,8 @@ pub struct AgentSettings {
     pub retry_limit: Option<u32>,
     /// Whether restarts are delayed.
     pub restart_backoff: bool,
-    /// After a restart of the agent, finished workloads run again, but for those that ended at or after this time, in
-    /// seconds since 1970.
-    pub keep_ended_since: Option<u64>,
+    /// After a restart of the agent, finished workloads run again, but for those that ended since the node booted.
+    pub keeps_finished: bool,
     /// Creates at the same time.
     pub parallel_starts: usize,
     /// How far starts of workloads that wait are prepared when they do not say it themselves.
@@ -207,8 +206,6 @@ pub struct Machine {
     pub temporary: PathBuf,
     /// Number of cores.
     pub cores: usize,
-    /// When it booted, in seconds since 1970, if known.
-    pub boot_time: Option<u64>,
 }
 
 impl Machine {
@@ -217,7 +214,6 @@ impl Machine {
         Self {
             temporary: std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            boot_time: super::resources::boot_time(),
         }
     }
 }
@@ -286,7 +282,6 @@ fn combine(
     };
     let url = protected(parsed, &security, &mut warnings);
     let tags = if options.tags.is_empty() { keys.tags } else { options.tags.into_iter().collect() };
-    let only_boot = keys.rerun_finished == Some(Rerun::Boot);
     let parallel_starts =
         // Twice the number of cores, and four at least.
         keys.max_parallel_starts.map_or_else(|| 4.max(2 * machine.cores), |starts| starts.0 as usize);
@@ -300,7 +295,7 @@ fn combine(
         create_timeout: Some(Duration::from_secs(keys.create_timeout.0)).filter(|limit| !limit.is_zero()),
         retry_limit: Some(keys.retry_limit.0 as u32).filter(|limit| *limit > 0),
         restart_backoff: keys.restart_backoff.unwrap_or(true),
-        keep_ended_since: machine.boot_time.filter(|_| only_boot),
+        keeps_finished: keys.rerun_finished == Some(Rerun::Boot),
         parallel_starts,
         prepare: keys.prepare,
         prepare_max: keys.prepare_max.0 as usize,

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Name of the file in the folder of an instance.
 const FILE: &str = "container";
@@ -30,25 +31,40 @@ pub const ENDED: &str = "ended";
 #[derive(Debug, Clone)]
 pub struct ContainerRecords {
     folder: PathBuf,
+    /// Identifies this boot of the node; empty when that is not known.
+    boot: Arc<str>,
 }
 
 impl ContainerRecords {
-    /// Notes below the folder of an agent.
-    pub fn below(folder: PathBuf) -> Self {
-        Self { folder }
+    /// Notes below the folder of an agent, made during this `boot`.
+    pub fn below(folder: PathBuf, boot: &str) -> Self {
+        Self { folder, boot: boot.into() }
     }
 
-    /// Notes that `id` runs the instance. Without a note the labels of the container decide.
+    /// Notes that `id` runs the instance, in this boot. Without a note the labels of the container decide.
     pub fn note(&self, instance: &InstanceName, id: &ContainerId) {
+        let text = format!("{}\n{}\n", id.0, self.boot);
+        if self.kept(instance, FILE).as_deref() == Some(&*text) {
+            return;
+        }
         if !self.has(instance, id) {
             self.forget(instance, PREPARED); // It waits no more. Mostly there is none.
-            self.keep(instance, FILE, &id.0);
         }
+        self.keep(instance, FILE, &text);
     }
 
     /// Whether `id` is what was last noted for the instance.
     pub fn has(&self, instance: &InstanceName, id: &ContainerId) -> bool {
-        self.kept(instance, FILE).is_some_and(|noted| *noted == *id.0)
+        self.kept(instance, FILE).is_some_and(|noted| noted.lines().next() == Some(&*id.0))
+    }
+
+    /// Whether `id` is known to have run the instance since the node booted. Clocks decide nothing about that: they may be
+    /// set at any time, and a node without one begins each boot with the same.
+    // [impl->swdd~agent-tells-boots-apart-by-id~1]
+    pub fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        let Some(noted) = self.kept(instance, FILE).filter(|_| !self.boot.is_empty()) else { return false };
+        let mut lines = noted.lines();
+        lines.next() == Some(&*id.0) && lines.next() == Some(&*self.boot)
     }
 
     /// Keeps a text about the instance for this and later agents; a failure is only worth a warning. Only we read and
@@ -175,7 +191,7 @@ mod tests {
     #[test]
     fn the_last_container_of_an_instance_is_noted() {
         let folder = tempfile::tempdir().unwrap();
-        let records = ContainerRecords::below(folder.path().to_owned());
+        let records = ContainerRecords::below(folder.path().to_owned(), "boot 1");
         let [web, db] = ["web", "db"].map(|name| InstanceName::with_id(name, "1", "agent_A"));
         let [first, second] = ["first", "second"].map(|id| ContainerId(id.into()));
         assert!(!records.has(&web, &first));
@@ -194,5 +210,26 @@ mod tests {
         assert_eq!(records.kept(&web, "taken"), None);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));
+    }
+
+    // [utest->swdd~agent-tells-boots-apart-by-id~1]
+    #[test]
+    fn container_that_ran_before_a_boot_is_known_by_the_id_of_the_boot() {
+        let folder = tempfile::tempdir().unwrap();
+        let boot = |id: &str| ContainerRecords::below(folder.path().to_owned(), id);
+        let (first, second, unknown) = (boot("boot 1"), boot("boot 2"), boot(""));
+        let web = InstanceName::with_id("web", "1", "agent_A");
+        let [id, other] = ["id", "other"].map(|id| ContainerId(id.into()));
+        first.note(&web, &id);
+        assert!(first.ran_in_this_boot(&web, &id) && !first.ran_in_this_boot(&web, &other));
+        assert!(second.has(&web, &id) && !second.ran_in_this_boot(&web, &id));
+        // The same container is started again after the boot.
+        second.note(&web, &id);
+        assert!(second.ran_in_this_boot(&web, &id) && !first.ran_in_this_boot(&web, &id));
+        unknown.note(&web, &id);
+        assert!(unknown.has(&web, &id) && !unknown.ran_in_this_boot(&web, &id), "it may be another boot");
+        // As an earlier version noted it.
+        first.keep(&web, FILE, "id");
+        assert!(first.has(&web, &id) && !first.ran_in_this_boot(&web, &id));
     }
 }

@@ -26,7 +26,7 @@ impl EngineCli {
 
     /// Which containers this agent made.
     pub fn records(&self) -> ContainerRecords {
-        ContainerRecords::below(self.children.agent_folder())
+        ContainerRecords::below(self.children.agent_folder(), self.children.boot())
     }
 
     /// A call that changes nothing; the caller may limit it and runs it.

@@ -81,7 +81,8 @@ pub struct ListedContainer {
     pub state: ExecutionState,
     /// Its main processes while they run: one of a container, one of each container of a pod.
     pub processes: Vec<MainProcess>,
-    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print it.
+    /// When it ended, in seconds since 1970; `None` while it runs or when the engine does not print it. Only to tell one end from
+    /// another: clocks may be set.
     pub ended_at: Option<u64>,
     /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see [`container_records`].
     pub in_pod: bool,
@@ -262,6 +263,11 @@ pub trait RuntimeConnector: Send {
 
     /// Whether that was noted last.
     fn is_noted(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
+        false
+    }
+
+    /// Whether `id` is known to have run the instance since the node booted.
+    fn ran_in_this_boot(&self, _instance: &InstanceName, _id: &ContainerId) -> bool {
         false
     }
 

@@ -485,6 +485,10 @@ impl RuntimeConnector for PodmanKubeConnector {
         self.cli.records().has(instance, id)
     }
 
+    fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.cli.records().ran_in_this_boot(instance, id)
+    }
+
     fn note_end(&mut self, instance: &InstanceName, record: &str) {
         self.cli.records().keep(instance, ENDED, record);
     }

@@ -74,6 +74,8 @@ struct World {
     during_next_create: Option<Box<dyn FnOnce() + Send>>,
     /// What was noted of each instance.
     noted: BTreeMap<InstanceName, ContainerId>,
+    /// The containers of these that were noted before the last boot.
+    of_earlier_boots: BTreeSet<ContainerId>,
     /// What was kept of its prepared container.
     records: BTreeMap<InstanceName, String>,
     /// What was kept of how it ended.
@@ -88,8 +90,6 @@ pub struct FakeContainer {
     pub instance: InstanceName,
     /// What the engine says of it.
     pub state: ExecutionState,
-    /// When it ended.
-    pub ended_at: Option<u64>,
     /// Whether it is one of a pod.
     pub in_pod: bool,
     /// What it was created with.
@@ -178,6 +178,12 @@ impl FakeEngine {
         world.noted.insert(instance, id.clone());
     }
 
+    /// The node boots: what was noted until now is of an earlier boot.
+    pub fn reboot(&self) {
+        let mut world = self.world();
+        world.of_earlier_boots = world.noted.values().cloned().collect();
+    }
+
     /// What was noted of the instance.
     pub fn noted(&self, instance: &InstanceName) -> Option<ContainerId> {
         self.world().noted.get(instance).cloned()
@@ -191,11 +197,6 @@ impl FakeEngine {
     /// Keeps this, as if an earlier agent had.
     pub fn set_record(&self, instance: &InstanceName, record: String) {
         self.world().records.insert(instance.clone(), record);
-    }
-
-    /// Says when a container ended.
-    pub fn set_ended_at(&self, id: &ContainerId, ended_at: u64) {
-        self.world().containers.get_mut(id).unwrap().ended_at = Some(ended_at);
     }
 
     /// Says how logs are read from now on.
@@ -229,7 +230,7 @@ impl FakeEngine {
             instance: container.instance.clone(),
             state: container.state.clone(),
             processes: Vec::new(),
-            ended_at: container.ended_at,
+            ended_at: None,
             in_pod: container.in_pod,
         })
         .collect()
@@ -240,7 +241,7 @@ impl World {
     fn add(&mut self, instance: &InstanceName, state: ExecutionState, new: Option<NewContainer>) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let container = FakeContainer { instance: instance.clone(), state, ended_at: None, in_pod: false, new };
+        let container = FakeContainer { instance: instance.clone(), state, in_pod: false, new };
         self.containers.insert(id.clone(), container);
         id
     }
@@ -484,12 +485,17 @@ impl RuntimeConnector for FakeConnector {
 
     fn note(&mut self, instance: &InstanceName, id: &ContainerId) {
         let mut world = self.engine.world();
+        world.of_earlier_boots.remove(id);
         world.noted.insert(instance.clone(), id.clone());
         world.records.remove(instance);
     }
 
     fn is_noted(&self, instance: &InstanceName, id: &ContainerId) -> bool {
         self.engine.world().noted.get(instance) == Some(id)
+    }
+
+    fn ran_in_this_boot(&self, instance: &InstanceName, id: &ContainerId) -> bool {
+        self.is_noted(instance, id) && !self.engine.world().of_earlier_boots.contains(id)
     }
 
     fn note_end(&mut self, instance: &InstanceName, record: &str) {

@@ -246,7 +246,7 @@ impl Life {
                 paths.iter().map(|path| ((*path).to_owned(), for_conditions.exists(path))).collect()
             }),
         };
-        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, None, level, facts);
+        let runtime = RuntimeManager::new(name.clone(), context, random, start_loop, false, level, facts);
         let requests = outbox.clone();
         let orphans = Box::new(Orphans { engine: engine.clone(), life: number });
         let load = LoadSampler::new(folder); // There is nothing to sample.

@@ -194,7 +194,7 @@ pub struct AgentOptions {
     /// Decides all delays.
     pub seed: u64,
     /// Which finished workloads stay as they are.
-    pub keep_ended_since: Option<u64>,
+    pub keeps_finished: bool,
     /// Calls of an earlier agent.
     pub earlier_calls: Option<Box<dyn EarlierCalls + Send>>,
     /// Creates at the same time.
@@ -229,7 +229,7 @@ impl AgentOptions {
             name: "agent_A",
             folder: folder.to_owned(),
             seed: 1,
-            keep_ended_since: None,
+            keeps_finished: false,
             earlier_calls: None,
             parallel_starts: 100,
             facts: NodeFacts::new(BTreeMap::new()),
@@ -305,7 +305,7 @@ impl SteppedAgent {
             probes: probes.clone(),
         };
         let random = fastrand::Rng::with_seed(options.seed);
-        let (rerun, level, facts) = (options.keep_ended_since, prepare.level, options.facts);
+        let (rerun, level, facts) = (options.keeps_finished, prepare.level, options.facts);
         let runtime = RuntimeManager::new(name.into(), context, random, start_loop, rerun, level, facts);
         let load = LoadSampler::new(&options.folder); // There is nothing to sample.
         let manager = AgentManager::new(inbox, runtime, outbox, load, options.earlier_calls, StatusBoard::default());
@@ -396,7 +396,7 @@ pub struct AgentRig {
     /// How its starts are prepared.
     pub prepare: PrepareOptions,
     /// Which finished workloads stay as they are.
-    pub keep_ended_since: Option<u64>,
+    pub keeps_finished: bool,
     /// How reports name an instance.
     pub label: fn(&InstanceName) -> String,
 }
@@ -432,7 +432,7 @@ impl AgentRig {
         let paths = Arc::default();
         let mut options = node_options(folder.path(), &paths);
         change(&mut options);
-        let (prepare, keep_ended_since) = (options.prepare.clone(), options.keep_ended_since);
+        let (prepare, keeps_finished) = (options.prepare.clone(), options.keeps_finished);
         let agent = SteppedAgent::start(options, &engine, &clock);
         Self {
             agent,
@@ -441,7 +441,7 @@ impl AgentRig {
             folder,
             paths,
             prepare,
-            keep_ended_since,
+            keeps_finished,
             label: |instance| instance.workload.to_string(),
         }
     }
@@ -465,7 +465,7 @@ impl AgentRig {
     pub fn restart_agent_with(&mut self, wanted: &[AddedWorkload], first: impl FnOnce(&mut SteppedAgent)) {
         let answers = self.agent.answers.clone();
         let mut options = node_options(self.folder.path(), &self.paths);
-        (options.prepare, options.keep_ended_since) = (self.prepare.clone(), self.keep_ended_since);
+        (options.prepare, options.keeps_finished) = (self.prepare.clone(), self.keeps_finished);
         self.agent = SteppedAgent::start(options, &self.engine, &self.clock);
         self.agent.answers.take_over(&answers);
         first(&mut self.agent);

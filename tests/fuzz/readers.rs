@@ -198,7 +198,7 @@ pub fn settings(bytes: &[u8]) {
     fs::write(&path, bytes).expect("the folder is writable");
     let words = |words: [&str; 2]| words.map(Into::into).into_iter().chain([path.clone().into_os_string()]);
     let _ = server::settings::read(words(["ank-server", "--server-config"]));
-    let machine = agent::settings::Machine { temporary: scratch.0.clone(), cores: 1, boot_time: Some(1) };
+    let machine = agent::settings::Machine { temporary: scratch.0.clone(), cores: 1 };
     let _ = agent::settings::read(words(["ank-agent", "--agent-config"]), &machine);
     for context in ["", "car"] {
         let shown = path.display().to_string();

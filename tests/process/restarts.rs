@@ -256,3 +256,24 @@ fn a_server_that_does_not_answer_any_more_is_noticed_and_found_again() {
     assert_eq!(cluster.engine.only_container("web").1, id);
     cluster.run(&[workload("next", "run")]);
 }
+
+/// As on a node without a clock of its own, which is set when the network is there.
+#[test]
+fn finished_workload_stays_in_its_boot_whatever_clocks_say() {
+    let mut cluster = Cluster::prepare();
+    cluster.agent_config = "rerun_finished = \"boot\"".to_owned();
+    cluster.start_with_manifest(&manifest(&[workload("job", "exit0"), workload("bad", "exit3")]));
+    let states = [("job", "Succeeded(Ok)"), ("bad", "Failed(ExecFailed)")];
+    for (name, state) in states {
+        cluster.wait_for_state(name, state);
+    }
+    cluster.kill_agent("agent_A");
+    cluster.wait_for_state("job", "AgentDisconnected");
+    cluster.engine.set_ends(1_000_000);
+    cluster.start_agent("agent_A");
+    for (name, state) in states {
+        cluster.wait_for_state(name, state);
+    }
+    let starts = cluster.engine.calls_of("run", "").len() + cluster.engine.calls_of("start", "").len();
+    assert_eq!(starts, 2, "nothing has booted");
+}

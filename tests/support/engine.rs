@@ -74,6 +74,17 @@ impl FakeEngine {
         fs::rename(&temporary, self.state().join("script.json")).expect("own folder is writable");
     }
 
+    /// Sets when the containers that have ended did so, in seconds since 1970.
+    pub fn set_ends(&self, at: i64) {
+        for mut container in self.containers() {
+            let id = container["Id"].as_str().expect("an id").to_owned();
+            container["ExitedAt"] = at.into();
+            let temporary = self.state().join(format!("{id}.new"));
+            fs::write(&temporary, container.to_string()).expect("own folder is writable");
+            fs::rename(&temporary, self.state().join("containers").join(id)).expect("own folder is writable");
+        }
+    }
+
     /// Lets the commands go on that a rule holds under this name.
     pub fn release(&self, name: &str) {
         let folder = self.state().join("released");

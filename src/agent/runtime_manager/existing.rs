@@ -48,7 +48,9 @@ impl<C: Clock> RuntimeManager<C> {
     /// others may have removed their containers since.
     // [impl->swdd~agent-keeps-observed-ends~1]
     pub fn recall_ends(&self, runtime: &Name, listed: &mut Vec<ListedContainer>) {
-        let Some(since) = self.keep_ended_since else { return }; // They run again in any case.
+        if !self.keeps_finished {
+            return; // They run again in any case.
+        }
         let Some(connector) = self.context.connector(runtime) else { return };
         for record in self.records.values().filter(|record| record.object.is_none()) {
             let Some(added) = &record.wanted else { continue };
@@ -58,16 +60,16 @@ impl<C: Clock> RuntimeManager<C> {
             let Some((id, state)) = end_record::kept(&*connector, &added.instance, &self.context.calls.boot) else {
                 continue;
             };
-            let ended_at = Some(since);
             let found = listed.iter_mut().find(|found| found.instance == added.instance);
             let Some(found) = found else {
                 let instance = added.instance.clone();
-                listed.push(ListedContainer { id, instance, state, processes: Vec::new(), ended_at, in_pod: false });
+                let processes = Vec::new();
+                listed.push(ListedContainer { id, instance, state, processes, ended_at: None, in_pod: false });
                 continue;
             };
             // A pod that others have removed is listed in a state that nobody knows.
             if found.id == id && found.processes.is_empty() && found.state.phase == Phase::FailedUnknown {
-                (found.state, found.ended_at) = (state, ended_at);
+                found.state = state;
             }
         }
     }
@@ -154,10 +156,22 @@ impl<C: Clock> RuntimeManager<C> {
 
     /// Whether a container is left as it is when this is wanted.
     fn stays(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
-        let is_kept =
-            |since: u64| container.state.phase.has_ended() && container.ended_at.is_some_and(|at| at >= since);
-        let stays_ended = self.keep_ended_since.is_some_and(is_kept);
-        is_unchanged(added, runtime, container) && (container.state.phase == Phase::Running || stays_ended)
+        let is_kept = match container.state.phase {
+            Phase::Running => true,
+            phase if phase.has_ended() => self.keeps_finished && self.ended_in_this_boot(added, runtime, container),
+            _ => false,
+        };
+        is_kept && is_unchanged(added, runtime, container)
+    }
+
+    /// Whether a container that has ended did so since the node booted: it is known to have run, or was seen to end.
+    fn ended_in_this_boot(&self, added: &AddedWorkload, runtime: &Name, container: &ListedContainer) -> bool {
+        let Some(connector) = self.context.connector(runtime) else { return false };
+        if connector.ran_in_this_boot(&added.instance, &container.id) {
+            return true;
+        }
+        let kept = end_record::kept(&*connector, &added.instance, &self.context.calls.boot);
+        kept.is_some_and(|(id, _)| id == container.id)
     }
 
     /// Goes on with this container of an earlier agent, starts it again, or replaces or deletes it.

@@ -13,7 +13,7 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let machine = Machine { temporary: folder.path().to_owned(), cores: 3, boot_time: Some(1000) };
+        let machine = Machine { temporary: folder.path().to_owned(), cores: 3 };
         Self { folder, machine }
     }
 
@@ -51,7 +51,7 @@ fn defaults_are_those_of_the_specification() {
     assert_eq!(settings.create_timeout, None);
     assert_eq!(settings.retry_limit, Some(20));
     assert!(settings.restart_backoff);
-    assert_eq!(settings.keep_ended_since, None);
+    assert!(!settings.keeps_finished);
     assert_eq!(settings.parallel_starts, 6);
     assert_eq!((settings.prepare, settings.prepare_max, settings.cores), (PrepareLevel::None, 4, 3));
     assert_eq!(settings.listing_interval, REPAIR_INTERVAL);
@@ -82,7 +82,7 @@ fn every_key_of_the_config_file_is_used() {
     assert_eq!(settings.create_timeout, Some(Duration::from_secs(90)));
     assert_eq!(settings.retry_limit, None);
     assert!(!settings.restart_backoff);
-    assert_eq!(settings.keep_ended_since, Some(1000));
+    assert!(settings.keeps_finished);
     assert_eq!(settings.parallel_starts, 9);
     assert_eq!((settings.prepare, settings.prepare_max), (PrepareLevel::Init, 64));
     assert_eq!(settings.control_message_max.0, 8192);

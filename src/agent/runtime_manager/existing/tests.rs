@@ -232,21 +232,29 @@ fn the_old_container_of_a_workload_that_moved_to_another_runtime_goes_before_the
 
 #[test]
 fn finished_workloads_run_again_after_an_agent_restart_unless_the_settings_say_otherwise() {
-    let boot = 1000;
-    for (rerun, ended_at, state, rerun_expected) in [
-        (None, Some(boot), ExecutionState::exited(0), true),
-        (Some(boot), Some(boot), ExecutionState::exited(0), false),
-        (Some(boot), Some(boot + 5), ExecutionState::exited(1), false),
-        (Some(boot), Some(boot - 1), ExecutionState::exited(0), true),
-        (Some(boot), None, ExecutionState::exited(0), true),
+    #[derive(Debug, PartialEq)]
+    enum LastRun {
+        ThisBoot,
+        EarlierBoot,
+        Unknown,
+    }
+    for (keeps, last_run, state, rerun_expected) in [
+        (false, LastRun::ThisBoot, ExecutionState::exited(0), true),
+        (true, LastRun::ThisBoot, ExecutionState::exited(0), false),
+        (true, LastRun::ThisBoot, ExecutionState::exited(1), false),
+        (true, LastRun::EarlierBoot, ExecutionState::exited(0), true),
+        (true, LastRun::Unknown, ExecutionState::exited(0), true),
     ] {
-        let mut rig = silent_with(|options| options.keep_ended_since = rerun);
+        let mut rig = silent_with(|options| options.keeps_finished = keeps);
         let id = rig.engine.add(&instance("w", "a"), state.clone());
-        if let Some(at) = ended_at {
-            rig.engine.set_ended_at(&id, at);
+        if last_run != LastRun::Unknown {
+            rig.engine.note(&id);
+        }
+        if last_run == LastRun::EarlierBoot {
+            rig.engine.reboot();
         }
         rig.agent.hello(&[wanted("w", "a")]);
-        assert_eq!(rig.engine.take_calls().len() > 1, rerun_expected, "{rerun:?} {ended_at:?} {state}");
+        assert_eq!(rig.engine.take_calls().len() > 1, rerun_expected, "{keeps} {last_run:?} {state}");
         if !rerun_expected {
             let mut sent = rig.sent();
             sent.dedup();
@@ -262,7 +270,7 @@ fn observed_end_stays_when_others_remove_the_container() {
         wanted_with(name, "a", |w| _ = w.dependencies.insert(on.to_owned(), condition))
     };
     for (policy, code) in [(RestartPolicy::Never, 0), (RestartPolicy::Never, 3), (RestartPolicy::OnFailure, 0)] {
-        let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000)).telling_configs();
+        let mut rig = Rig::with(|options| options.keeps_finished = true).telling_configs();
         let finished = wanted_with("w", "a", |w| w.restart_policy = policy);
         rig.add(std::slice::from_ref(&finished));
         rig.ends("w", code);
@@ -293,7 +301,7 @@ fn observed_end_stays_when_others_remove_the_container() {
 
 #[test]
 fn end_is_forgotten_with_its_instance_and_at_its_next_start() {
-    let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000));
+    let mut rig = Rig::with(|options| options.keeps_finished = true);
     let web = wanted("w", "a");
     for forget in [true, false] {
         rig.add(std::slice::from_ref(&web));
@@ -308,7 +316,7 @@ fn end_is_forgotten_with_its_instance_and_at_its_next_start() {
         rig.change(&[], &[deleted_after(&web.instance, &[])]);
     }
     // A setting that runs all again ignores records.
-    rig.keep_ended_since = None;
+    rig.keeps_finished = false;
     rig.restart_agent(std::slice::from_ref(&web));
     rig.ends("w", 0);
     rig.engine.remove(&rig.container_of("w"));
@@ -320,7 +328,7 @@ fn end_is_forgotten_with_its_instance_and_at_its_next_start() {
 
 #[test]
 fn pod_that_ended_and_was_removed_keeps_its_end() {
-    let mut rig = Rig::with(|options| options.keep_ended_since = Some(1000));
+    let mut rig = Rig::with(|options| options.keeps_finished = true);
     let pod = wanted("w", "a");
     rig.add(std::slice::from_ref(&pod));
     rig.ends("w", 3);
