@@ -27,10 +27,14 @@ pub enum ExitCode {
     /// The update was accepted, but `--wait-timeout` passed before all workloads were there, or, with `--fail-on-error`,
     /// a guarded one stays open since an agent is away.
     GaveUp = 4,
-    /// The update was accepted, failed and was rolled back.
+    /// The update was accepted, failed and was rolled back, and what was there before is as it was.
     Undone = 5,
     /// The manifests and the desired state differ; only of `ank diff` and `ank apply --dry-run`.
     Different = 6,
+    /// The update was accepted, failed and was rolled back, but not all that ran before it runs again.
+    NotRestored = 7,
+    /// The update was refused, since the server has rolled back the same one before.
+    UndoneBefore = 8,
 }
 
 /// Why a command ends without success.
@@ -171,6 +175,14 @@ impl CliError {
         hint.to_owned()
     }
 
+    /// The exit code of a command that ends with it.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Refused(text) | Self::Input { text, .. } if text.contains(REMEMBERED) => ExitCode::UndoneBefore,
+            _ => ExitCode::Failed,
+        }
+    }
+
     /// Whether a signal ended the command.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Interrupted)
@@ -279,6 +291,16 @@ mod tests {
         ] {
             assert_eq!(CliError::ended(end, false).hint(), expected);
         }
+    }
+
+    #[test]
+    fn refusal_of_what_was_rolled_back_before_has_its_own_exit_code() {
+        let refused = |text: &str| CliError::Refused(text.to_owned()).exit_code();
+        assert_eq!(
+            refused(&format!("Update rejected: '{REMEMBERED}3, which was rolled back: x'")),
+            ExitCode::UndoneBefore
+        );
+        assert_eq!(refused("Update rejected: 'x'"), ExitCode::Failed);
     }
 
     #[test]

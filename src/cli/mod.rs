@@ -53,7 +53,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
         Err(error) if error.is_broken_pipe() || error.is_interrupted() => ExitCode::Success,
         Err(error) => {
             output.error(error.text_for(arguments.command.action()), &error.hint());
-            ExitCode::Failed
+            error.exit_code()
         }
     }
 }

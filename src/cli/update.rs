@@ -42,6 +42,7 @@ mod named;
 pub mod trial;
 
 use named::Unchanged;
+use trial::Earlier;
 
 impl Context<'_> {
     /// Sends the update and, unless `no_wait` is set, waits until its workloads have reached their states.
@@ -130,8 +131,9 @@ impl Context<'_> {
         let mut followed = None;
         let code = match (guarded, &old) {
             (Some(mut update), _) => {
+                let earlier = Earlier::new(&before);
                 drop(before);
-                let code = self.follow(&mut update, state, give_up, is_rollback)?;
+                let code = self.follow(&mut update, state, &earlier, give_up, is_rollback)?;
                 followed = Some(update.id);
                 code
             }
@@ -494,6 +496,12 @@ impl WaitState {
     /// Whether all that was to end has ended.
     pub fn has_ended(&self) -> bool {
         self.watched.values().all(|watched| !watched.ends)
+    }
+
+    /// The state of an instance as far as it is known.
+    fn state(&self, instance: &InstanceName) -> Option<ExecutionState> {
+        let row = self.reasons.rows.get(instance)?;
+        Some(ExecutionState::with_info(row.phase?, row.info.as_str()))
     }
 
     fn is_outstanding(&self, instance: &InstanceName) -> bool {
@@ -936,6 +944,7 @@ impl Context<'_> {
         &mut self,
         update: &mut Guarded,
         mut state: WaitState,
+        earlier: &Earlier,
         give_up: Option<Instant>,
         is_rollback: bool,
     ) -> Result<ExitCode> {
@@ -960,11 +969,17 @@ impl Context<'_> {
             self.output.error(text, "the update goes on; follow it with 'ank get updates'");
             return Ok(ExitCode::GaveUp);
         }
-        self.conclude_guarded(update, is_rollback)
+        self.conclude_guarded(update, earlier, give_up, is_rollback)
     }
 
     /// Reports how a guarded update ended and decides the exit code.
-    fn conclude_guarded(&mut self, update: &Guarded, is_rollback: bool) -> Result<ExitCode> {
+    fn conclude_guarded(
+        &mut self,
+        update: &Guarded,
+        earlier: &Earlier,
+        give_up: Option<Instant>,
+        is_rollback: bool,
+    ) -> Result<ExitCode> {
         let id = update.id;
         let reason = text(&update.update, &["reason"]);
         let because = if reason.is_empty() { String::new() } else { format!(": {}", one_line(reason)) };
@@ -991,6 +1006,12 @@ impl Context<'_> {
                 return Ok(if self.waiting.fail_on_error { ExitCode::GaveUp } else { ExitCode::Success });
             }
             Some(UpdatePhase::Undone) => {
+                if let Some(why) = self.restored(id, earlier, give_up)? {
+                    let text = format!("update {id} failed and was rolled back, but not all is as before: {why}");
+                    let hint = format!("'ank get workloads' shows what runs; the update failed{because}");
+                    self.output.error(one_line(&text), &hint);
+                    return Ok(ExitCode::NotRestored);
+                }
                 let text = format!("update {id} failed and was rolled back{because}");
                 let hint = if reason.contains(CANNOT_BE_STAGED) {
                     "nothing was stopped; correct it and send it again"
@@ -1024,6 +1045,21 @@ impl Context<'_> {
         };
         self.output.error(text, hint);
         Ok(code)
+    }
+
+    /// Waits until what ran before update `id`, which was rolled back, runs again. Returns why not all of it does.
+    fn restored(&mut self, id: u64, earlier: &Earlier, give_up: Option<Instant>) -> Result<Option<String>> {
+        let path = ["updates", &id.to_string(), "workloads"];
+        let state = self.read(&[path.join(".")])?;
+        let mut names = BTreeSet::new();
+        let mut restored = BTreeSet::new();
+        for (name, workload) in rows::entries(state.at(&path)) {
+            names.insert(name.to_owned());
+            let old = InstanceName::parse(text(workload, &["old"]));
+            restored.extend(old.filter(|old| !old.agent.is_empty() && earlier.may_have_run(old)));
+        }
+        restored.extend(earlier.dependents(names));
+        self.wait_for_restored(restored.into_iter().collect(), give_up)
     }
 }
 

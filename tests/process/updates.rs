@@ -73,11 +73,12 @@ fn a_failed_update_ends_with_5_and_the_same_is_refused_unless_it_is_forced() {
     };
     assert_ended(&apply(&cluster, &[], &bad), 5, &undone(1));
     assert_eq!(cluster.ank(&["get", "state", "desiredState"]).success(), before);
-    cluster.wait_for_state("web", "Running(Ok)");
+    let runs = cluster.workload("web").map(|row| row.state);
+    assert_eq!(runs.as_deref(), Some("Running(Ok)"), "the old one runs when the command ends");
     let refused = "error: Command failed: 'SetState failed with: 'Update rejected: 'it is the same as update 1, which was \
                    rolled back: web: Failed(ExecFailed): 'Exit code: '3'''''\n\
                    hint: nothing was changed; 'ank apply --force' tries it again all the same\n";
-    assert_ended(&apply(&cluster, &[], &bad), 1, refused);
+    assert_ended(&apply(&cluster, &[], &bad), 8, refused);
     assert_ended(&apply(&cluster, &["--force"], &bad), 5, &undone(2));
     // With '--rollback' it is the server that judges what it guards.
     assert_ended(&apply(&cluster, &["--force", "--rollback"], &bad), 5, &undone(3));

@@ -3,7 +3,7 @@
 //!
 //! Thread: `main`. Takes: the complete state, broadcast states. Gives: how it ended.
 
-use super::trial::{ClientTrial, effective_mask};
+use super::trial::{ClientTrial, Earlier, effective_mask};
 use super::{GUARDED_MASKS, Guarded, WaitState, wait};
 use crate::cli::error::{ExitCode, Result};
 use crate::cli::modes::PART;
@@ -50,7 +50,8 @@ impl Context<'_> {
                 continue;
             }
             let state = self.present(&names)?.state;
-            let code = self.follow(&mut update, state, give_up, false)?;
+            // What ran before that update is unknown, so all that it replaced has to run again.
+            let code = self.follow(&mut update, state, &Earlier::default(), give_up, false)?;
             if code != ExitCode::Success {
                 return Ok(code);
             }

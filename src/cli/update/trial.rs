@@ -3,8 +3,9 @@
 //!
 //! Thread: `main`; the time is passed in. Owns: the trial. Takes: broadcast states. Gives: good, or why it failed.
 
-use super::{Progress, WaitState, settled, wait};
+use super::{Progress, WaitState, wait};
 use crate::cli::error::{CliError, ExitCode, Result};
+use crate::cli::output::one_line;
 use crate::cli::rows;
 use crate::cli::session::{Accepted, Context, ServerLink};
 use crate::cli::settings::AbsentAgents;
@@ -42,23 +43,52 @@ pub struct ClientTrial {
 }
 
 impl ClientTrial {
+    /// Begins at `now` with instances that ran before an update which was undone, as `wait` has them: each is healthy as
+    /// soon as it runs, and no failure of it is kept.
+    fn of_restored(instances: &[InstanceName], wait: &WaitState, effective: &Node, now: Instant) -> Self {
+        let mut new = Self::empty(effective);
+        for instance in instances {
+            let keeps_name = wait.watched.get(instance).is_some_and(|watched| watched.ends);
+            let is_present = wait.connected.contains(&instance.agent);
+            let mut candidate = Candidate { ran: true, keeps_name, is_present, ..candidate(instance, effective) };
+            candidate.terms.healthy = Duration::ZERO;
+            candidate.on_failure = OnFailure::Rollback;
+            new.judge(candidate, now);
+            new.take_present(instance, wait, now);
+        }
+        new
+    }
+
+    /// Judges an instance by the state that it has already: it may have failed for good, and will report nothing more.
+    fn take_present(&mut self, instance: &InstanceName, wait: &WaitState, now: Instant) {
+        let Some(state) = wait.state(instance) else { return };
+        let failure = self.trial.report(instance, &state, now);
+        self.take(failure, wait);
+    }
+
+    /// Why not all runs; `None` when everything does.
+    fn why_not(&self, wait: &WaitState) -> Option<String> {
+        if let Some(why) = &self.failure {
+            return Some(why.clone());
+        }
+        if let Some(agent) = self.away.first() {
+            return Some(format!("agent '{agent}' is not connected"));
+        }
+        if let Some(name) = self.gone.first() {
+            return Some(format!("others deleted or replaced '{name}' meanwhile"));
+        }
+        let waits_for = self.trial.waits_for().into_iter().next();
+        let missing = waits_for.and_then(|name| self.trial.instance(&name));
+        let instance = missing.or_else(|| wait.those(|watched| watched.ends).into_iter().next())?;
+        Some(format!("{}: {}", instance.workload, wait.described(instance)))
+    }
+
     /// The names of the workloads that are judged when `accepted` came to `before`: those that change, and those that
     /// need one of them to run, directly or not.
     pub fn names(accepted: &Accepted, before: &Node) -> BTreeSet<String> {
         let needs = rows::needs(before);
         let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
-        let mut names: BTreeSet<String> = changed.collect();
-        loop {
-            let needs_one = |needs: &BTreeMap<String, String>| {
-                needs.iter().any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
-            };
-            let more = needs.iter().filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
-            let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
-            if more.is_empty() {
-                return names;
-            }
-            names.extend(more);
-        }
+        with_dependents(changed.collect(), &needs)
     }
 
     /// Begins at `now`, with the complete state before the update, the wait for it, and the effective state after it.
@@ -93,9 +123,9 @@ impl ClientTrial {
     pub fn of_present(instances: &[InstanceName], wait: &WaitState, effective: &Node, now: Instant) -> Self {
         let mut new = Self::empty(effective);
         for instance in instances {
-            let state = wait.watched.get(instance).and_then(|watched| watched.reported.clone());
             let is_present = wait.connected.contains(&instance.agent);
-            new.judge(Candidate { state, is_present, ..candidate(instance, effective) }, now);
+            new.judge(Candidate { is_present, ..candidate(instance, effective) }, now);
+            new.take_present(instance, wait, now);
         }
         new
     }
@@ -201,6 +231,60 @@ impl ClientTrial {
     }
 }
 
+/// What ran before an update.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    phases: BTreeMap<InstanceName, Option<Phase>>,
+    needs: rows::Needs,
+}
+
+impl Earlier {
+    /// Takes it from the complete state before the update.
+    pub fn new(before: &Node) -> Self {
+        let phases = rows::rows(before).into_iter().map(|(instance, row)| (instance, row.phase)).collect();
+        Self { phases, needs: rows::needs(before) }
+    }
+
+    /// Whether an instance has to run after the update was undone: it ran before, or what it did is unknown.
+    pub fn may_have_run(&self, instance: &InstanceName) -> bool {
+        match self.phases.get(instance) {
+            Some(Some(phase)) => ran(*phase) || phase.state() == "Stopping" || *phase == Phase::Removed,
+            Some(None) | None => true,
+        }
+    }
+
+    /// The instances that ran and that need one of `names` to run, directly or not.
+    pub fn dependents(&self, names: BTreeSet<String>) -> Vec<InstanceName> {
+        let dependents: BTreeSet<String> =
+            with_dependents(names.clone(), &self.needs).difference(&names).cloned().collect();
+        let ran = |(instance, phase): (&InstanceName, &Option<Phase>)| {
+            let is_one = dependents.contains(&*instance.workload) && phase.is_some_and(ran);
+            is_one.then(|| instance.clone())
+        };
+        self.phases.iter().filter_map(ran).collect()
+    }
+}
+
+/// Whether a workload in this phase runs or has done its work.
+fn ran(phase: Phase) -> bool {
+    matches!(phase, Phase::Running | Phase::Succeeded)
+}
+
+/// Adds to `names` those that need one of them to run, directly or not.
+fn with_dependents(mut names: BTreeSet<String>, needs: &rows::Needs) -> BTreeSet<String> {
+    loop {
+        let needs_one = |needs: &BTreeMap<String, String>| {
+            needs.iter().any(|(name, how)| how == AddCondition::Running.as_str() && names.contains(name))
+        };
+        let more = needs.iter().filter(|(name, needs)| !names.contains(*name) && needs_one(needs));
+        let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
+        if more.is_empty() {
+            return names;
+        }
+        names.extend(more);
+    }
+}
+
 /// The mask of a workload as its agent gets it.
 pub fn effective_mask(name: &str) -> String {
     format!("effectiveState.workloads.{name}")
@@ -245,7 +329,7 @@ impl Context<'_> {
         })?;
         if let Some(why) = &trial.failure {
             self.output.warn(format_args!("the update failed: {why}"));
-            return self.undo(masks, old, &sent, trial.longest_deadline);
+            return self.undo(masks, old, &sent, &Earlier::new(before), give_up);
         }
         for why in &trial.kept {
             self.output.warn(format_args!("failed, and stays because of 'onFailure: KEEP': {why}"));
@@ -261,13 +345,22 @@ impl Context<'_> {
         Ok(if failed && code == ExitCode::Success { ExitCode::WorkloadFailed } else { code })
     }
 
-    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits at most for `limit`.
-    fn undo(&mut self, masks: &[String], old: &Node, sent: &Node, limit: Duration) -> Result<ExitCode> {
+    /// Sends what was `old` there, but for those that are not as they were `sent`, and waits until what ran `earlier` runs
+    /// again.
+    fn undo(
+        &mut self,
+        masks: &[String],
+        old: &Node,
+        sent: &Node,
+        earlier: &Earlier,
+        give_up: Option<Instant>,
+    ) -> Result<ExitCode> {
         let before = self.read(&rows::MASKS)?;
         let now = self.read(masks)?;
         let is_as_sent = |mask: &String| now.at(&parts(mask)) == sent.at(&parts(mask));
         let (ours, others): (Vec<String>, Vec<String>) = masks.iter().cloned().partition(is_as_sent);
         self.output.status("Rolling back the update.")?;
+        let mut missing = None;
         if !ours.is_empty() {
             let accepted = match self.link.update_state(old.clone(), ours) {
                 Err(CliError::Refused(text)) => {
@@ -277,11 +370,18 @@ impl Context<'_> {
                 }
                 accepted => accepted?,
             };
-            let now = self.link.complete_state(&rows::MASKS)?;
-            let mut state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
-            let give_up = self.link.now().checked_add(limit);
-            let reached = wait(&mut state, settled, give_up, self)?;
-            self.warn_of_missed(&state, reached);
+            let mut restored: Vec<InstanceName> =
+                accepted.added.iter().filter(|added| earlier.may_have_run(added)).cloned().collect();
+            let changed = accepted.added.iter().chain(&accepted.deleted).map(|instance| instance.workload.to_string());
+            restored.extend(earlier.dependents(changed.collect()));
+            let now = self.read_restored(&restored)?;
+            let state = WaitState::new(&accepted, &before, &now, AbsentAgents::Skipped);
+            missing = self.wait_until_restored(&restored, state, &now, give_up)?;
+        }
+        if let Some(why) = missing {
+            let text = format!("the update failed and was rolled back, but not all is as before: {why}");
+            self.output.error(one_line(&text), "'ank get workloads' shows what runs");
+            return Ok(ExitCode::NotRestored);
         }
         if others.is_empty() {
             let hint = "the desired state is as it was before; correct the manifest and apply it again";
@@ -292,6 +392,52 @@ impl Context<'_> {
         let text = format!("the update failed; '{}' stayed because others changed it meanwhile", names.join("', '"));
         self.output.error(text, "all else that the update names is as it was before; see 'ank diff'");
         Ok(ExitCode::Failed)
+    }
+
+    /// Waits until these instances, which ran before an update that the server has rolled back, run again. Returns why not
+    /// all of them do.
+    pub fn wait_for_restored(
+        &mut self,
+        restored: Vec<InstanceName>,
+        give_up: Option<Instant>,
+    ) -> Result<Option<String>> {
+        if restored.is_empty() {
+            return Ok(None);
+        }
+        let now = self.read_restored(&restored)?;
+        let names: BTreeSet<&Name> = restored.iter().map(|instance| &instance.workload).collect();
+        let listed = rows::instances(now.get("workloadStates")).map(|(instance, _)| instance);
+        let others = listed.filter(|listed| names.contains(&listed.workload) && !restored.contains(listed));
+        let others: Vec<InstanceName> = others.collect();
+        let state = WaitState::of_present(&restored, &others, &now, AbsentAgents::Skipped);
+        self.wait_until_restored(&restored, state, &now, give_up)
+    }
+
+    /// Reads the states of all instances and the workloads of `restored` ones as their agents get them.
+    fn read_restored(&mut self, restored: &[InstanceName]) -> Result<Node> {
+        let masks = rows::MASKS.iter().map(ToString::to_string);
+        let workloads = restored.iter().map(|instance| effective_mask(&instance.workload));
+        self.read(&masks.chain(workloads).collect::<Vec<_>>())
+    }
+
+    /// The same with the wait for them, and the complete state `now`. Each has its own deadline; a limit of the command that
+    /// is earlier holds as well.
+    fn wait_until_restored(
+        &mut self,
+        restored: &[InstanceName],
+        mut state: WaitState,
+        now: &Node,
+        give_up: Option<Instant>,
+    ) -> Result<Option<String>> {
+        let mut trial = ClientTrial::of_restored(restored, &state, now, self.link.now());
+        if !state.has_ended() || !trial.trial.is_settled() {
+            // What is only deleted has no deadline of its own.
+            let limit = trial.longest_deadline.max(Terms::default().deadline);
+            let last = self.link.now().checked_add(limit);
+            let goal = |wait: &mut WaitState, link: &mut dyn ServerLink, states: &[_]| trial.check(wait, link, states);
+            wait(&mut state, goal, give_up.into_iter().chain(last).min(), self)?;
+        }
+        Ok(trial.why_not(&state))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cli::session::Update;
 use crate::cli::settings::Waiting;
-use crate::cli::tests::{Played, Step, accepted, play, reported, state};
+use crate::cli::tests::{Played, Step, accepted, let_need, play, reported, state};
 use crate::model::execution_state::Phase;
 use std::time::Duration;
 
@@ -49,6 +49,11 @@ fn begun() -> Vec<Step> {
     ]
 }
 
+/// After a rollback: which instances it brought back, and how they are.
+fn brought_back(phase: Phase) -> [Step; 2] {
+    [read("4", update(&[])), Step::State(state(&["A"], &[("web", "1", "A", phase)]))]
+}
+
 fn run_with(update: Update, waiting: Waiting, steps: Vec<Step>) -> Played<ExitCode> {
     play(None, steps, |link, output| Context { link, output, waiting, ignore_modes: false }.update_and_wait(update))
 }
@@ -72,10 +77,14 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
     let needed = "web: not healthy within 120 s: waits for 'app' to stop";
     let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
     let hint = "\nhint: 'ank apply --restart-dependents' restarts what needs it, too\n";
-    assert!(run([end]).err.ends_with(hint), "the same again would only wait again");
+    assert!(
+        run([end].into_iter().chain(brought_back(Phase::Running))).err.ends_with(hint),
+        "the same again would only wait again"
+    );
     let end = read("4", update(&[("phase", "UNDONE"), ("reason", needed)]));
     let request = Update { rollback_of: Some(3), ..request() };
-    let err = run_with(request, Waiting::default(), begun().into_iter().chain([end]).collect()).err;
+    let steps = begun().into_iter().chain([end]).chain(brought_back(Phase::Running));
+    let err = run_with(request, Waiting::default(), steps.collect()).err;
     let hint = "\nhint: apply the earlier manifest with '--restart-dependents', which restarts what needs it, too\n";
     assert!(err.ends_with(hint), "the same rollback would be refused: {err}");
     for (phase, code, err) in [
@@ -114,13 +123,99 @@ fn each_end_of_an_update_has_its_text_and_exit_code() {
     ] {
         let is_in_force = ["GOOD", "KEPT"].contains(&phase);
         let end = read("4", update(&[("phase", phase), ("reason", reason)]));
-        let ran = run(std::iter::once(end).chain(is_in_force.then(gone)));
+        let back = if phase == "UNDONE" { brought_back(Phase::Running).to_vec() } else { Vec::new() };
+        let ran = run(std::iter::once(end).chain(is_in_force.then(gone)).chain(back));
         assert_eq!((ran.result.unwrap(), ran.err), (code, err), "{phase}");
         assert!(ran.server.is_done());
         let fields = ["phase", "reason", "waitsFor", "replacedBy"].map(|field| format!("updates.4.{field}"));
-        assert_eq!(ran.server.reads.last().unwrap(), &fields);
+        assert_eq!(ran.server.reads[2], fields);
         assert_eq!(ran.out.ends_with("\nUpdate 4 is good.\n"), phase == "GOOD", "{}", ran.out);
     }
+}
+
+/// Steps of an update that was rolled back while what ran before is not back yet.
+fn rolled_back(then: impl IntoIterator<Item = Step>) -> Vec<Step> {
+    let end = read("4", update(&[("phase", "UNDONE"), ("reason", "why")]));
+    begun().into_iter().chain([end]).chain(brought_back(Phase::PendingInitial)).chain(then).collect()
+}
+
+fn back(phase: Phase, info: &str) -> Step {
+    Step::Broadcast(vec![reported("web.1.A", phase, info)])
+}
+
+#[test]
+fn rolled_back_update_ends_when_the_old_workloads_run() {
+    let steps = rolled_back([back(Phase::PendingStarting, ""), back(Phase::Running, "")]);
+    let ran = run_with(request(), Waiting::default(), steps);
+    assert_eq!(ran.result.unwrap(), ExitCode::Undone);
+    assert!(ran.server.is_done(), "it waited for the old one");
+    assert!(ran.err.starts_with("error: update 4 failed and was rolled back: why\n"), "{}", ran.err);
+}
+
+#[test]
+fn rolled_back_update_whose_old_workloads_do_not_run_ends_with_7() {
+    let too_long = Step::Silence(Duration::from_secs(121));
+    let gone = Step::Broadcast(vec![reported("web.1.A", Phase::AgentDisconnected, "")]);
+    for (step, why) in [
+        (
+            back(Phase::PendingStartingFailed, "No more retries: x"),
+            "web: Pending(StartingFailed): 'No more retries: x'",
+        ),
+        (too_long, "web: Pending(Initial)"),
+        (gone, "agent 'A' is not connected"),
+    ] {
+        let ran = run_with(request(), Waiting::default(), rolled_back([step]));
+        assert_eq!(ran.result.unwrap(), ExitCode::NotRestored);
+        let expected = format!(
+            "error: update 4 failed and was rolled back, but not all is as before: {why}\n\
+             hint: 'ank get workloads' shows what runs; the update failed: why\n"
+        );
+        assert_eq!(ran.err, expected);
+    }
+    let waiting = Waiting { limit: Some(Duration::from_secs(10)), ..Waiting::default() };
+    let ran = run_with(request(), waiting, rolled_back([Step::Silence(Duration::from_secs(11))]));
+    assert_eq!(ran.result.unwrap(), ExitCode::NotRestored, "the limit of the command holds, too");
+}
+
+#[test]
+fn rolled_back_update_with_a_failed_dependent_ends_at_once_with_7() {
+    let mut before = state(&["A"], &[("web", "1", "A", Phase::Running), ("app", "1", "A", Phase::Running)]);
+    let_need(&mut before, "desiredState", "app", &[("web", "ADD_COND_RUNNING")]);
+    let mut now = state(&["A"], &[("web", "1", "A", Phase::Running), ("app", "1", "A", Phase::FailedExecFailed)]);
+    let app = Node::map([("workloads", Node::map([("app", texts(&[("restartPolicy", "NEVER")]))]))]);
+    now.as_map_mut().unwrap().insert("effectiveState".to_owned(), app);
+    let mut steps = begun();
+    steps[0] = Step::State(before);
+    steps.push(read("4", update(&[("phase", "UNDONE"), ("reason", "why")])));
+    steps.extend([read("4", update(&[])), Step::State(now)]);
+    let ran = run_with(request(), Waiting::default(), steps);
+    assert_eq!(ran.result.unwrap(), ExitCode::NotRestored);
+    assert!(ran.err.contains("not all is as before: app: Failed(ExecFailed)\n"), "{}", ran.err);
+}
+
+#[test]
+fn rolled_back_update_does_not_wait_for_what_did_not_run_before() {
+    let mut steps = rolled_back([]);
+    let failed = state(&["A"], &[("web", "1", "A", Phase::FailedExecFailed)]);
+    steps[0] = Step::State(with_updates(failed, &[("3", update(&[("phase", "GOOD")]))]));
+    let ran = run_with(request(), Waiting::default(), steps);
+    assert_eq!(ran.result.unwrap(), ExitCode::Undone);
+}
+
+#[test]
+fn rolled_back_update_waits_for_dependents_of_what_it_changed() {
+    let running = [("web", "1", "A", Phase::Running), ("app", "1", "A", Phase::Running)];
+    let mut before = state(&["A"], &running);
+    let_need(&mut before, "desiredState", "app", &[("web", "ADD_COND_RUNNING")]);
+    let failed = [("web", "1", "A", Phase::Running), ("app", "1", "A", Phase::FailedLost)];
+    let mut steps = begun();
+    steps[0] = Step::State(before);
+    steps.push(read("4", update(&[("phase", "UNDONE"), ("reason", "why")])));
+    steps.extend([read("4", update(&[])), Step::State(state(&["A"], &failed))]);
+    steps.push(Step::Broadcast(vec![reported("app.1.A", Phase::Running, "")]));
+    let ran = run_with(request(), Waiting::default(), steps);
+    assert_eq!(ran.result.unwrap(), ExitCode::Undone);
+    assert!(ran.server.is_done());
 }
 
 #[test]
@@ -172,6 +267,8 @@ fn the_successor_of_a_replaced_update_is_followed() {
         read("4", update(&[("phase", "REPLACED"), ("replacedBy", "5")])),
         read("5", update(&[("phase", "REPLACED"), ("replacedBy", "7")])),
         read("7", update(&[("phase", "UNDONE"), ("reason", "why")])),
+        read("7", update(&[])),
+        Step::State(state(&["A"], &[("web", "1", "A", Phase::Running)])),
     ]);
     assert_eq!(ran.result.unwrap(), ExitCode::Undone);
     let expected = "warn: update 4 became a part of update 7\nerror: update 7 failed and was rolled back: why\n";
@@ -240,7 +337,8 @@ fn with_rollback_the_server_judges_what_it_guards() {
     let steps = [Step::State(Node::empty())].into_iter().chain(begun());
     let undone = read("4", update(&[("phase", "UNDONE")]));
     let update = Update { rollback: true, ..request() };
-    let ran = run_with(update, Waiting::default(), steps.chain([undone]).collect());
+    let steps = steps.chain([undone]).chain(brought_back(Phase::Running));
+    let ran = run_with(update, Waiting::default(), steps.collect());
     assert_eq!((ran.result.unwrap(), ran.server.updates.len()), (ExitCode::Undone, 1));
 }
 
