@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::{Filter, Format, WorkloadArguments};
-use super::error::Result;
+use super::error::{Result, unknown};
 use super::output::{Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -25,17 +25,21 @@ impl Filter {
         self.accepts_agent(&instance.agent) && (self.names.is_empty() || self.names.iter().any(is_named))
     }
 
-    /// Warns about names that do not exist: they are probably typing errors.
-    pub(super) fn warn_of_unknown(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output) {
-        output.warn_of_unknown_workloads(&self.names, rows.keys().map(|instance| &*instance.workload));
+    /// Warns about names that do not exist: they are probably typing errors. Returns whether all exist.
+    pub(super) fn check_names(&self, state: &Node, rows: &BTreeMap<InstanceName, Row>, output: &mut Output) -> bool {
+        let workloads = rows.keys().map(|instance| &*instance.workload);
+        let mut all_exist = unknown(&self.names, workloads.clone()).next().is_none();
+        output.warn_of_unknown_workloads(&self.names, workloads);
         // Workloads that are not scheduled are on an agent without a name.
         if let Some(agent) = self.agent.as_ref().filter(|agent| !agent.is_empty()) {
             let connected = || state.entries("agents").map(|(name, _)| name);
             let known = || connected().chain(rows.keys().map(|instance| &*instance.agent));
             if !known().any(|known| known == agent) {
                 output.warn(format_args!("agent '{agent}' does not exist{}", meant(agent, known())));
+                all_exist = false;
             }
         }
+        all_exist
     }
 }
 
@@ -128,7 +132,8 @@ pub fn workloads(link: &mut dyn ServerLink, filter: &WorkloadArguments, output: 
     let state = link.complete_state(&[&rows::MASKS[..], &[WARNING]].concat())?;
     output.warn_of_storage(&state);
     let mut reasons = Reasons::new(&state);
-    filter.filter.warn_of_unknown(&state, &reasons.rows, output);
+    // Where Eclipse Ankaios has the command, an unknown name is no error: scripts rely on it.
+    let _ = filter.filter.check_names(&state, &reasons.rows, output);
     filter.warn_of_unknown_state(output);
     drop(state); // It may be large, and watching may take long.
     let mut frames = filter.watch.then(LiveFrames::default);

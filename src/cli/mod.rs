@@ -145,7 +145,7 @@ fn run_verb(verb: &Verb, context: &mut Context<'_>) -> Result<ExitCode, CliError
         Verb::Logs(arguments) => return logs::print(arguments, link, output),
         Verb::Graph(arguments) => graph::print(arguments, link, output)?,
         Verb::Blame(arguments) => blame::print(arguments, link, output)?,
-        Verb::Top(arguments) => top::show(arguments, SystemTime::now, link, output)?,
+        Verb::Top(arguments) => return top::show(arguments, SystemTime::now, link, output),
         Verb::Validate(_) | Verb::Completion { .. } => {} // They need no server.
     }
     Ok(ExitCode::Success)

@@ -3,7 +3,7 @@
 //! Thread: `main`. Takes: complete states with samples. Gives: a table or data, once or again and again.
 
 use super::args::{Filter, TopArguments};
-use super::error::{CliError, Result};
+use super::error::{CliError, ExitCode, Result};
 use super::output::{Field, LiveFrames, Output, TooWide, View, object, timestamp, value};
 use super::rows::{self, entries, instance_fields};
 use super::session::ServerLink;
@@ -34,19 +34,19 @@ type Column = (&'static str, fn(f64) -> String);
 type Values = [Option<f64>; 6];
 
 /// Reads samples and shows the last one, and the shares since the one before; with `--watch` until the connection ends.
-/// `now` is the time of each document.
+/// `now` is the time of each document. A name that does not exist is an error at the end.
 pub fn show(
     arguments: &TopArguments,
     now: fn() -> SystemTime,
     link: &mut dyn ServerLink,
     output: &mut Output,
-) -> Result<()> {
+) -> Result<ExitCode> {
     let TopArguments { filter, watch, interval, .. } = arguments;
     // Time between two frames of `ank top --watch`.
     let usual = if *watch { Duration::from_secs(2) } else { TOP_INTERVAL_FIRST };
     let interval = interval.unwrap_or(usual);
     let mut before = read(filter, link)?;
-    filter.warn_of_unknown(&before, &rows::rows(&before), output);
+    let all_exist = filter.check_names(&before, &rows::rows(&before), output);
     let (mut frames, mut warned) = (LiveFrames::default(), BTreeSet::new());
     warn_of_missing(filter, &before, &mut warned, output); // Without it there are no shares.
     // Whoever watches sees something soon, however long the interval is.
@@ -67,7 +67,7 @@ pub fn show(
         let frames = watch.then_some(&mut frames);
         view(arguments, &before, &state).print(("workloads", more), TooWide::Drop, frames, output)?;
         if !watch {
-            return Ok(());
+            return Ok(if all_exist { ExitCode::Success } else { ExitCode::Failed });
         }
         (before, pause) = (state, interval);
     }

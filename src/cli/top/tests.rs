@@ -65,7 +65,11 @@ fn silence() -> Step {
     Step::Silence(Duration::from_secs(7200))
 }
 
-fn top(words: &str, terminal: Option<fn() -> (usize, usize)>, steps: impl IntoIterator<Item = Step>) -> Played<()> {
+fn top(
+    words: &str,
+    terminal: Option<fn() -> (usize, usize)>,
+    steps: impl IntoIterator<Item = Step>,
+) -> Played<ExitCode> {
     let arguments = Arguments::read(["ank", "top"].into_iter().chain(words.split_whitespace())).unwrap();
     let Verb::Top(arguments) = arguments.command else { panic!("{words}") };
     play(terminal, steps, |server, output| show(&arguments, || UNIX_EPOCH + Duration::from_secs(1), server, output))
@@ -279,5 +283,25 @@ fn sizes_and_times_are_short() {
         (273_600, "3d4h"),
     ] {
         assert_eq!(duration(f64::from(seconds) * 1_000.0), expected);
+    }
+}
+
+#[test]
+fn unknown_name_ends_with_1() {
+    let running = || state(&["agent_A"], &[("web", "1", "agent_A", Phase::Running)]);
+    for (words, code) in [
+        ("web", ExitCode::Success),
+        ("-a agent_A", ExitCode::Success),
+        ("web nope", ExitCode::Failed),
+        ("-a nope", ExitCode::Failed),
+    ] {
+        let read = || {
+            let mut state = running();
+            state.as_map_mut().unwrap().insert("usage".to_owned(), Node::empty());
+            Step::State(state)
+        };
+        let played = top(words, None, [read(), silence(), read()]);
+        assert_eq!(played.result.unwrap(), code, "{words}: {}", played.err);
+        assert_eq!(played.err.contains("'nope' does not exist"), code == ExitCode::Failed, "{}", played.err);
     }
 }
