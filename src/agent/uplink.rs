@@ -150,7 +150,7 @@ impl Uplink {
                 SessionEnd::Interrupted { reason, greeted }
             }
             Ok((end @ StreamEnd::Lost(_), false)) if self.options.has_no_tls() => {
-                interrupted(format!("{end}; the server may expect TLS"))
+                interrupted(format!("{end}; the server may expect TLS, or be none of Ankaios"))
             }
             Ok((end, greeted)) => SessionEnd::Interrupted { reason: end.to_string(), greeted },
             Err(_) => interrupted("the reader of the connection ended".to_owned()),

@@ -143,7 +143,7 @@ impl CliError {
             StreamEnd::Lost(ref text) if text.starts_with("the server refused the connection") => {
                 Self::Ended(end, "check the certificates of both sides")
             }
-            _ => Self::Ended(end, "check the server's log, and whether it expects TLS"),
+            _ => Self::Ended(end, "check whether an Ankaios server answers there, whether it expects TLS, and its log"),
         }
     }
 
@@ -286,7 +286,8 @@ mod tests {
             ),
             (
                 StreamEnd::Lost("Socket closed".into()),
-                "the connection was lost: Socket closed; check the server's log, and whether it expects TLS",
+                "the connection was lost: Socket closed; check whether an Ankaios server answers there, whether it expects \
+                 TLS, and its log",
             ),
         ] {
             assert_eq!(CliError::ended(end, false).hint(), expected);

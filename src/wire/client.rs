@@ -99,6 +99,9 @@ pub enum StreamEnd {
     /// The connection broke.
     #[error("the connection was lost: {0}")]
     Lost(String),
+    /// Something answered that does not speak the protocol. Holds what gRPC says of it.
+    #[error("no Ankaios server answers there: {0}")]
+    Foreign(String),
 }
 
 /// Sends to the server.
@@ -114,6 +117,8 @@ pub struct ClientSender {
 pub struct ClientReceiver {
     stream: ClientDuplexReceiver<Received>,
     ended: Option<StreamEnd>,
+    /// Whether the other side has sent a message: then it is a server.
+    has_received: bool,
     /// Why TLS ended the connection, if it did: the better reason than the one that gRPC sees.
     tls_end: Reason,
     _client: Arc<grpcio::Client>,
@@ -181,7 +186,11 @@ pub(super) fn connect_with(
     let mut sender = ClientSender { sink, ended: None, _client: client.clone() };
     // When this fails the stream has ended, and its receiver knows why.
     let _ = sender.send(hello);
-    Ok((sender, ClientReceiver { stream, ended: None, tls_end, _client: client }, Hangup { socket }))
+    Ok((
+        sender,
+        ClientReceiver { stream, ended: None, has_received: false, tls_end, _client: client },
+        Hangup { socket },
+    ))
 }
 
 /// A channel over a connected stream socket that does not block.
@@ -311,6 +320,7 @@ impl ClientReceiver {
             }
             match block_on(self.stream.next()) {
                 Some(Ok(received)) => {
+                    self.has_received = true;
                     let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
                     match bytes.and_then(|bytes| read_from_server(bytes).map_err(|error| error.0)) {
                         Ok(message) => return Ok(message),
@@ -318,9 +328,11 @@ impl ClientReceiver {
                     }
                 }
                 Some(Err(error)) => {
-                    self.ended = Some(match (stream_end(error), self.tls_end.get()) {
-                        (StreamEnd::Lost(_), Some(reason)) => StreamEnd::Lost(reason.clone()),
-                        (end, _) => end,
+                    let foreign = foreign_answer(&error).filter(|_| !self.has_received);
+                    self.ended = Some(match (stream_end(error), self.tls_end.get(), foreign) {
+                        (_, _, Some(text)) => StreamEnd::Foreign(text),
+                        (StreamEnd::Lost(_), Some(reason), None) => StreamEnd::Lost(reason.clone()),
+                        (end, _, None) => end,
                     });
                 }
                 None => self.ended = Some(StreamEnd::Closed),
@@ -345,6 +357,16 @@ fn stream_end(error: grpcio::Error) -> StreamEnd {
     }
 }
 
+/// What gRPC says of an answer that is none of a server of Ankaios: of a web server, or of a server with other services.
+fn foreign_answer(error: &grpcio::Error) -> Option<String> {
+    let (grpcio::Error::RpcFailure(status) | grpcio::Error::RpcFinished(Some(status))) = error else { return None };
+    // gRPC has no other sign of a peer that does not speak HTTP/2, or that answers with a page.
+    const TEXTS: [&str; 4] = ["Stream removed", "http1", "Received http2 header with status", "HTTP status"];
+    let text = status.message();
+    let is_foreign = status.code() == RpcStatusCode::UNIMPLEMENTED || TEXTS.iter().any(|known| text.contains(known));
+    is_foreign.then(|| if text.is_empty() { "it has no such service".to_owned() } else { text.to_owned() })
+}
+
 fn from_status(status: &RpcStatus) -> StreamEnd {
     let message = status.message().to_owned();
     match status.code() {
@@ -354,6 +376,27 @@ fn from_status(status: &RpcStatus) -> StreamEnd {
         code => {
             let text = format!("{code:?}"); // `<number>-<name>`
             StreamEnd::Refused { code: text.split_once('-').map_or(text.clone(), |(_, name)| name.to_owned()), message }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_other_servers_are_told_from_lost_connections() {
+        for (code, text, is_foreign) in [
+            (RpcStatusCode::UNKNOWN, "Stream removed", true),
+            (RpcStatusCode::UNAVAILABLE, "Trying to connect an http1.x server", true),
+            (RpcStatusCode::UNIMPLEMENTED, "", true),
+            (RpcStatusCode::PERMISSION_DENIED, "Received http2 header with status: 403", true),
+            (RpcStatusCode::UNAVAILABLE, "Socket closed", false),
+            (RpcStatusCode::UNAUTHENTICATED, "Only certificates", false),
+            (RpcStatusCode::OK, "", false),
+        ] {
+            let end = grpcio::Error::RpcFailure(RpcStatus::with_message(code, text.to_owned()));
+            assert_eq!(foreign_answer(&end).is_some(), is_foreign, "{code:?} {text}");
         }
     }
 }
