@@ -7,7 +7,7 @@
 
 use crate::model::execution_state::Phase;
 use crate::model::field_path::parts;
-use crate::model::fields::table::selects_nothing;
+use crate::model::fields::table::has_no_value;
 use crate::model::nearest::{meant, nearest};
 use crate::model::version::SHOWN_VERSION;
 use crate::platform::settings::naming_variable;
@@ -81,10 +81,10 @@ pub struct Common {
     /// Override `no_wait` of the config file
     #[arg(long, global = true, hide = true)]
     pub wait: bool,
-    /// Give up waiting after this time, for example 90s or 5m, and exit with 4
+    /// Wait also for agents that are not connected, give up after this time, for example 90s or 5m, and exit with 4
     #[arg(long, global = true, value_name = "TIME", value_parser = parse_duration, hide_short_help = true)]
     pub wait_timeout: Option<Duration>,
-    /// Exit with 3 when a workload of the change failed, and with 4 when a guarded update stays open since an agent is away
+    /// Exit with 3 when a workload that the command names failed, and with 4 when a guarded update stays open since an agent is away
     #[arg(long, global = true, hide_short_help = true)]
     pub fail_on_error: bool,
     /// Connect to the server without TLS, if no certificates are set
@@ -146,11 +146,13 @@ pub enum Verb {
     /// Check manifests without a server, for example in a build pipeline
     #[command(
         arg_required_else_help = true,
-        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update. A \
+        after_help = "Exit code: 0 when they are valid, 1 when not. Several files are checked as one update, and all that is \
+                      wrong is named. A \
                       workload or config that is referred to and is in none of the files is a warning: it may be in the \
                       cluster. Templates are rendered by the server, so what they lead to is not checked.\n\n\
                       Examples:\n  ank validate web.yaml db.yaml\n  \
-                      ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it"
+                      ank validate --agent agent_A web.yaml    as 'ank apply --agent' would use it\n  \
+                      ank validate --strict web.yaml           a warning is an error"
     )]
     Validate(ValidateArguments),
     /// Restart workloads and all that need them running
@@ -485,6 +487,9 @@ pub struct ValidateArguments {
     /// Assign all workloads of the manifests to this agent
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
+    /// Take warnings for errors, for example that of a runtime that no agent has
+    #[arg(long)]
+    pub strict: bool,
     /// Manifests; '-' as the first reads one from standard input
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<String>,
@@ -502,7 +507,7 @@ pub struct ApplyArguments {
     /// Format of the output of '--dry-run'
     #[arg(short, value_parser = formats(&["text", "json"]), default_value = "text", value_name = "FORMAT", requires = "dry_run")]
     pub output: Format,
-    /// Roll back when a workload fails or is not healthy in time; exit with 5 then
+    /// Roll back when a workload fails or is not healthy in time; exit with 5 then, or 7 if what was there does not run again
     #[arg(long, conflicts_with = "dry_run")]
     pub rollback: bool,
     /// Try it also when the server has rolled the same update back before
@@ -791,7 +796,7 @@ fn parse_until(text: &str) -> Result<Until, String> {
 
 /// Refuses a field that no state has, and a state that no workload has: the wait for it would never end.
 fn check_until(path: &[&str], value: &str) -> Result<(), String> {
-    if let Some(reason) = selects_nothing(path) {
+    if let Some(reason) = has_no_value(path) {
         return Err(reason);
     }
     let known =

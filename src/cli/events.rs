@@ -4,7 +4,7 @@
 
 use super::args::{EventsArguments, Until};
 use super::error::{ExitCode, Result, shown};
-use super::get::warn_of_unknown_parts;
+use super::get::check_masks;
 use super::output::event_text;
 use super::rows::entries;
 use super::session::{Context, Incoming};
@@ -41,7 +41,7 @@ pub fn follow(
     let EventsArguments { output: format, include_current_state, until, masks, count, reconnect } = arguments;
     let give_up = waiting.limit.and_then(|limit| link.now().checked_add(limit));
     let masks: Vec<String> = masks.iter().chain(until.iter().map(|until| &until.mask)).cloned().collect();
-    warn_of_unknown_parts(&masks, &[], output);
+    check_masks(&masks)?;
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let (mut left, mut is_subscribed, mut is_resumed) = (*count, false, false);
     loop {
@@ -186,6 +186,25 @@ completeState:
         let (result, _) = followed(Format::Json, false, None, Some(&until("desiredState.configs", "b")), steps(&["b"]));
         assert!(result.unwrap_err().is_transient(), "a map has no value");
         assert!(until("a.n", "7").is_met(&Node::map([("a", Node::map([("n", Node::Number(7))]))])));
+    }
+
+    #[test]
+    fn masks_that_never_match_are_refused_before_anything_is_sent() {
+        for (mask, reason) in [
+            ("desiredSate", "no part of the state is called 'desiredSate', did you mean 'desiredState'?"),
+            ("desiredState.wrkloads", "no part of 'desiredState' is called 'wrkloads', did you mean 'workloads'?"),
+            (
+                "workloadStates.A.w.state",
+                "the id of the instance is missing before 'state'; write 'workloadStates.A.w.*.state'",
+            ),
+            ("timings", "it is no part of events; 'ank get state timings' shows it"),
+        ] {
+            let error = check_masks(&["desiredState.configs".to_owned(), mask.to_owned()]).unwrap_err();
+            assert_eq!(error.to_string(), format!("Command failed: 'mask '{mask}' selects nothing: {reason}'"));
+        }
+        let later =
+            ["desiredState.workloads.later", "workloadStates.A.w", "agents.B", "*", "workloadStates.A.w.*.state"];
+        check_masks(&later.map(str::to_owned)).unwrap();
     }
 
     #[test]

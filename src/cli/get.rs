@@ -3,7 +3,7 @@
 //! Thread: `main`.
 
 use super::args::{Filter, Format, WorkloadArguments};
-use super::error::{Result, unknown};
+use super::error::{CliError, Result, unknown};
 use super::output::{Field, LiveFrames, Output, TooWide, View, WARNING, one_line, state_text, value};
 use super::rows::{self, Reasons, Row, text};
 use super::session::ServerLink;
@@ -73,7 +73,7 @@ impl WorkloadArguments {
 
 /// Prints the parts of the state that `masks` select.
 pub fn state(link: &mut dyn ServerLink, masks: &[String], format: Format, output: &mut Output) -> Result<()> {
-    warn_of_unknown_parts(masks, PARTS_ON_REQUEST, output);
+    warn_of_unknown_parts(masks, output);
     let masks: Vec<&str> = masks.iter().map(String::as_str).collect();
     let state = link.complete_state(&masks)?;
     for mask in masks {
@@ -114,10 +114,9 @@ fn warn_of_missing_part(mask: &str, state: &Node, output: &mut Output) {
     }
 }
 
-/// Warns about masks that can never select anything: the server accepts them without an error. Parts `on_request` are
-/// known beside those of each complete state.
-pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], output: &mut Output) {
-    let known = || COMPLETE_STATE.names().chain(on_request.iter().copied());
+/// Warns about masks that can never select anything: the server accepts them without an error.
+fn warn_of_unknown_parts(masks: &[String], output: &mut Output) {
+    let known = || COMPLETE_STATE.names().chain(PARTS_ON_REQUEST.iter().copied());
     for mask in masks {
         let part = parts(mask)[0];
         if part != WILDCARD && !known().any(|known| known == part) {
@@ -125,6 +124,23 @@ pub fn warn_of_unknown_parts(masks: &[String], on_request: &[&'static str], outp
             output.warn(format_args!("mask '{mask}' selects nothing: no part of the state is called '{part}'{meant}"));
         }
     }
+}
+
+/// Refuses masks of which nothing can ever change, so that no event would come for them.
+pub fn check_masks(masks: &[String]) -> Result<()> {
+    for mask in masks {
+        let path = parts(mask);
+        let reason = if PARTS_ON_REQUEST.contains(&path[0]) {
+            format!("it is no part of events; 'ank get state {}' shows it", path[0])
+        } else if let Some(reason) = selects_nothing(&path) {
+            reason
+        } else {
+            continue;
+        };
+        let text = format!("mask '{mask}' selects nothing: {reason}");
+        return Err(CliError::input(text, "'ank get state' shows which parts there are"));
+    }
+    Ok(())
 }
 
 /// Prints the workloads; with `--watch` it keeps them up to date until the connection ends.

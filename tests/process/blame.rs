@@ -108,7 +108,9 @@ fn times_are_read_by_their_name_only_and_not_by_workloads() {
     assert!(cluster.ank(&["get", "state", "timings.instances.agent_A.web"]).success().contains("desired: "));
     assert!(!cluster.ank(&["get", "state", "-o", "json"]).success().contains("\"timings\""));
     let events = cluster.ank(&["get", "events", "-c", "--count", "0", "timings"]);
-    assert_eq!(events.stderr, "warn: mask 'timings' selects nothing: no part of the state is called 'timings'\n");
+    assert_eq!(events.code, 1);
+    let refused = "mask 'timings' selects nothing: it is no part of events; 'ank get state timings' shows it";
+    assert!(events.stderr.contains(refused), "{}", events.stderr);
     assert!(!events.stdout.contains("desired"), "{}", events.stdout);
     let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
     let ResponseContent::CompleteState { state, .. } = client.read("1", &["timings", "agents"]) else {

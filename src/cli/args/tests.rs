@@ -70,6 +70,25 @@ fn a_wait_for_what_can_never_happen_is_refused() {
             "desiredState.workloads.*.agnet=b",
             "no part of 'desiredState.workloads.*' is called 'agnet', did you mean 'agent'?",
         ),
+        (
+            "workloadStates.front.storage.state=Running",
+            "the id of the instance is missing before 'state'; write 'workloadStates.front.storage.*.state'",
+        ),
+        (
+            "workloadStates.storage.state=Running",
+            "'workloadStates.storage.state' is a group of fields and has no value; write 'workloadStates.storage.*.*.state'",
+        ),
+        ("workloadStates.A.w.*.stat=x", "no part of 'workloadStates.A.w.*' is called 'stat', did you mean 'state'?"),
+        ("workloadStates.A.w=Running", "'workloadStates.A.w' is a group of fields"),
+        (
+            "desiredState.workloads.agent=A",
+            "'desiredState.workloads.agent' is a group of fields and has no value; write 'desiredState.workloads.*.agent'",
+        ),
+        ("agents.A=1", "'agents.A' is a group of fields"),
+        ("agents.cpuUsage=1", "'agents.cpuUsage' is a group of fields"),
+        ("desiredState.workloads.w.tags=x", "'desiredState.workloads.w.tags' is a group of fields"),
+        ("desiredState.workloads.w.files=x", "'desiredState.workloads.w.files' is a group of fields or a list"),
+        ("*=x", "'*' is a group of fields"),
         ("workloadStates.*.w.*.state=Runing", "no workload has the state 'Runing', did you mean 'Running'?"),
         ("workloadStates.*.w.*.subState=OK", "no workload has the subState 'OK', did you mean 'Ok'?"),
     ] {
@@ -80,6 +99,10 @@ fn a_wait_for_what_can_never_happen_is_refused() {
         "workloadStates.*.w.*.state=Running",
         "workloadStates.A.w.*.additionalInfo=x",
         "*.workloads.w.agent=A",
+        "desiredState.workloads.w.tags.site=x",
+        "desiredState.apiVersion=v1",
+        "agents.A.status.cpuUsage=5",
+        "workloadStates.*.*.*.*=Running",
         "desiredState.configs.c.d=e",
         "desiredState.workloads.w.dependencies.*=ADD_COND_RUNNING",
     ] {

@@ -191,6 +191,7 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
         "desiredState.workloads.web.foo",
         "desiredState.workloads.web.agent.x",
         "desiredState.workloads.web",
+        "workloadStates.A.web.state",
     ]
     .map(str::to_owned);
     let web = Node::map([("web", Node::map([("agent", Node::text("A"))]))]);
@@ -206,7 +207,8 @@ fn a_mask_that_selects_nothing_leads_to_a_warning() {
          'workloads'?\nwarn: mask 'desiredState.workloads.web.tags' selects nothing\nwarn: mask \
          'desiredState.workloads.web.foo' selects nothing: no part of 'desiredState.workloads.web' is called 'foo'\nwarn: \
          mask 'desiredState.workloads.web.agent.x' selects nothing: no part of 'desiredState.workloads.web.agent' is \
-         called 'x'\n"
+         called 'x'\nwarn: mask 'workloadStates.A.web.state' selects nothing: the id of the instance is missing before \
+         'state'; write 'workloadStates.A.web.*.state'\n"
     );
 }
 

@@ -86,15 +86,95 @@ pub const AGENT: Object = Object::new(&[
 
 const STATUS: Object = Object::new(&[Field::new("cpuUsage", Kind::Number), Field::new("freeMemory", Kind::Number)]);
 
+/// The states of workloads, by agent, workload and id. They are no part of [`COMPLETE_STATE`], since nobody can set them:
+/// whatever a file has there is not used.
+const WORKLOAD_STATES: Kind = Kind::Map(&Kind::Map(&Kind::Map(&Kind::Object(&EXECUTION_STATE))));
+
+const EXECUTION_STATE: Object = Object::new(&[
+    Field::new("state", ANY_TEXT),
+    Field::new("subState", ANY_TEXT),
+    Field::new("additionalInfo", ANY_TEXT),
+]);
+
+const WORKLOAD_STATES_NAME: &str = "workloadStates";
+
+/// What a field of the complete state holds, for masks.
+fn kind_of(field: &Field) -> Kind {
+    if field.name == WORKLOAD_STATES_NAME { WORKLOAD_STATES } else { field.kind }
+}
+
+/// Why a field, given by its parts, can never have a value; `None` when some state has one there.
+pub fn has_no_value(path: &[&str]) -> Option<String> {
+    if let Some(reason) = selects_nothing(path) {
+        return Some(reason);
+    }
+    if holds_value(Kind::Object(&COMPLETE_STATE), path) {
+        return None;
+    }
+    let mask = path.join(".");
+    let whole = (1..=LEVELS_MAX).find_map(|missing| with_levels(path, missing));
+    Some(match whole {
+        Some(whole) => format!("'{mask}' is a group of fields and has no value; write '{}'", whole.join(".")),
+        None => format!("'{mask}' is a group of fields or a list and has no value"),
+    })
+}
+
+/// Levels of names that are left out at most: agent, workload and id.
+const LEVELS_MAX: usize = 3;
+
+/// The field with wildcards for so many names that are missing before its last part; `None` when it has no value either.
+fn with_levels<'p>(path: &[&'p str], missing: usize) -> Option<Vec<&'p str>> {
+    let (last, above) = path.split_last()?;
+    let mut whole = above.to_vec();
+    whole.extend(std::iter::repeat_n(WILDCARD, missing));
+    let mut kind = Kind::Object(&COMPLETE_STATE);
+    for (depth, part) in whole.iter().enumerate() {
+        kind = match kind {
+            Kind::Map(below) | Kind::Named(below) => *below,
+            Kind::Object(object) if depth < above.len() => kind_of(object.field(part)?),
+            _ => return None,
+        };
+    }
+    let is_field = matches!(kind, Kind::Object(_)) && holds_value(kind, &[last]);
+    whole.push(last);
+    is_field.then_some(whole)
+}
+
+/// Whether there can be a value below something of this kind.
+fn holds_value(kind: Kind, path: &[&str]) -> bool {
+    let Some((part, below)) = path.split_first() else {
+        return !matches!(
+            kind,
+            Kind::Object(_) | Kind::Map(_) | Kind::Named(_) | Kind::Tags | Kind::List(_) | Kind::OneOf(_)
+        );
+    };
+    match kind {
+        Kind::Object(object) => {
+            let mut named = object.fields.iter().filter(|field| *part == WILDCARD || *part == field.name);
+            named.any(|field| holds_value(kind_of(field), below))
+        }
+        Kind::Map(kind) | Kind::Named(kind) => holds_value(*kind, below),
+        Kind::Tags => below.is_empty(),
+        Kind::Config | Kind::Any => true,
+        _ => false,
+    }
+}
+
 /// Why a field mask, given by its parts, can never select anything; `None` when some state has the field.
 pub fn selects_nothing(path: &[&str]) -> Option<String> {
+    if let [WORKLOAD_STATES_NAME, agent, workload, field] = path
+        && EXECUTION_STATE.field(field).is_some()
+    {
+        let whole = format!("{WORKLOAD_STATES_NAME}.{agent}.{workload}.{WILDCARD}.{field}");
+        return Some(format!("the id of the instance is missing before '{field}'; write '{whole}'"));
+    }
     let mut kind = Kind::Object(&COMPLETE_STATE);
     for (depth, part) in path.iter().enumerate() {
         let known = match kind {
             Kind::Object(_) if *part == WILDCARD => return None, // Below each of its fields are others.
             Kind::Object(object) => match object.field(part) {
                 Some(field) => {
-                    kind = field.kind;
+                    kind = kind_of(field);
                     continue;
                 }
                 None => object.names().collect(),
