@@ -4,7 +4,7 @@
 //! Thread: `main`. Takes: files or standard input. Gives: the update; all checks are made before the connection.
 
 use super::args::{ManifestArguments, ModeChange, ValidateArguments};
-use super::error::{CliError, Result, counted, meant_or};
+use super::error::{CliError, ExitCode, Result, counted, meant_or};
 use super::output::Output;
 use super::session::Update;
 use super::set::{hint_of_unread, hint_of_unreadable};
@@ -53,14 +53,19 @@ pub fn update(arguments: &ManifestArguments, output: &mut Output) -> Result<Upda
 /// then the others are ignored.
 fn read_inputs(names: &[String]) -> Result<Vec<Input>> {
     if names.first().is_some_and(|name| name == "-") {
-        let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
-        return Ok(vec![Input { name: "standard input".to_owned(), text }]);
+        return Ok(vec![read_standard_input()?]);
     }
-    let read = |name: &String| {
-        let path = if name == "-" { "./-" } else { name };
-        Ok(Input { name: name.clone(), text: read_file(path).map_err(|error| not_read(name, &error))? })
-    };
-    names.iter().map(read).collect()
+    names.iter().map(|name| read_manifest_file(name)).collect()
+}
+
+fn read_standard_input() -> Result<Input> {
+    let text = read_file("-").map_err(|error| not_read("standard input", &error))?;
+    Ok(Input { name: "standard input".to_owned(), text })
+}
+
+fn read_manifest_file(name: &str) -> Result<Input> {
+    let path = if name == "-" { "./-" } else { name };
+    Ok(Input { name: name.to_owned(), text: read_file(path).map_err(|error| not_read(name, &error))? })
 }
 
 fn not_read(name: &str, error: &io::Error) -> CliError {
@@ -74,7 +79,10 @@ fn not_read(name: &str, error: &io::Error) -> CliError {
 
 /// The update with sorted masks.
 fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -> Result<Update> {
-    let desired = merged(inputs, arguments, output, true)?;
+    let Merged { desired, errors } = merged(inputs, arguments, output, true);
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error);
+    }
     let config_masks = desired.configs.keys().map(|name| format!("desiredState.configs.{name}"));
     let workload_masks = desired.workloads.keys().map(|name| format!("desiredState.workloads.{name}"));
     let masks: Vec<String> = config_masks.chain(workload_masks).collect();
@@ -88,27 +96,37 @@ fn merge(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output) -
     Ok(Update { new_state, masks, checks_modes: !arguments.ignore_modes, keeps_mode, ..Update::default() })
 }
 
-fn merged(
-    inputs: &[Input],
-    arguments: &ManifestArguments,
-    output: &mut Output,
-    warns_of_engines: bool,
-) -> Result<DesiredState> {
+/// What manifests hold together, and all that is wrong with them, in the order of the files.
+struct Merged {
+    desired: DesiredState,
+    errors: Vec<CliError>,
+}
+
+fn merged(inputs: &[Input], arguments: &ManifestArguments, output: &mut Output, warns_of_engines: bool) -> Merged {
     let mut desired = DesiredState::default();
+    let mut errors = Vec::new();
     let mut origins = BTreeMap::new();
     for input in inputs {
-        let (mut manifest, root) = read_manifest(input, output)?;
+        let (mut manifest, root) = match read_manifest(input, output) {
+            Ok(read) => read,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
         if !arguments.delete {
-            check_blocks(input, &manifest.warnings)?;
+            errors.extend(check_blocks(input, &manifest.warnings));
         }
-        for warning in manifest.warnings.iter().take(MANIFEST_WARNINGS_MAX) {
+        // What is refused is not ignored.
+        let is_ignored = |key: &&UnknownKey| arguments.delete || misplaced_block(key).is_none();
+        for warning in manifest.warnings.iter().filter(is_ignored).take(MANIFEST_WARNINGS_MAX) {
             output.warn(format_args!("{}: {warning}", input.name));
         }
         if !arguments.delete {
             // Who ends here because of a missing agent checks no engine later.
             let misses_agent = arguments.agent.is_none() && manifest.without_agent.is_some();
-            check_configs(input, &manifest, &root, output, warns_of_engines || misses_agent)?;
-            set_agents(input, &mut manifest, arguments.agent.as_deref())?;
+            errors.extend(check_configs(input, &manifest, &root, output, warns_of_engines || misses_agent));
+            errors.extend(set_agents(input, &mut manifest, arguments.agent.as_deref()).err());
         }
         let DesiredState { workloads, configs, .. } = manifest.state;
         let names = workloads.keys().map(|name| ("workloads", name.to_string()));
@@ -120,13 +138,13 @@ fn merged(
                     true => format!("'{first}' is given twice"),
                     false => format!("it is in '{first}' and in '{second}'; remove it from one of them"),
                 };
-                return Err(CliError::input(text, hint));
+                errors.push(CliError::input(text, hint));
             }
         }
         desired.workloads.extend(workloads);
         desired.configs.extend(configs);
     }
-    Ok(desired)
+    Merged { desired, errors }
 }
 
 /// Gives all workloads the agent of the command line, if there is one.
@@ -185,16 +203,22 @@ fn refused(input: &Input, workload: &str, error: &dyn Display, hint: String) -> 
     CliError::input(format!("Invalid manifest data provided: {}: workload '{workload}': {error}", input.name), hint)
 }
 
-/// Refuses `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
-fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Result<()> {
-    let misplaced = unknown.iter().find_map(|UnknownKey { path, location, .. }| {
-        let (workload, key) = path.strip_prefix("workloads.")?.split_once('.')?;
-        nearest(key, [lifecycle::KEY]).map(|_| (workload, key, *location))
-    });
-    let Some((workload, key, at)) = misplaced else { return Ok(()) };
-    let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
-    let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, at));
-    Err(refused(input, workload, &text, hint))
+/// Refuses each `lifecycle:` beside `runtimeConfig`: it would be ignored there, with all its gates.
+fn check_blocks(input: &Input, unknown: &[UnknownKey]) -> Vec<CliError> {
+    let mut errors = Vec::new();
+    for unknown in unknown {
+        let Some((workload, key)) = misplaced_block(unknown) else { continue };
+        let text = format!("the block '{key}' belongs into the text of 'runtimeConfig', not beside it");
+        let hint = format!("{}: indent it below 'runtimeConfig: |'", place(input, unknown.location));
+        errors.push(refused(input, workload, &text, hint));
+    }
+    errors
+}
+
+/// The workload and the key, when an unknown key is probably `lifecycle:`.
+fn misplaced_block(unknown: &UnknownKey) -> Option<(&str, &str)> {
+    let (workload, key) = unknown.path.strip_prefix("workloads.")?.split_once('.')?;
+    nearest(key, [lifecycle::KEY]).map(|_| (workload, key))
 }
 
 /// Refuses mount points that are further options, and errors in `lifecycle:` blocks: a misspelt key would disable a check. Warns of what engines cannot use or ignore.
@@ -205,7 +229,8 @@ fn check_configs(
     root: &Yaml,
     output: &mut Output,
     warns_of_engines: bool,
-) -> Result<()> {
+) -> Vec<CliError> {
+    let mut errors = Vec::new();
     let mut warnings: usize = 0;
     // To find the place of each takes time, and nobody reads thousands.
     let mut may_warn = || {
@@ -216,7 +241,7 @@ fn check_configs(
         let begins = |field: &str| root.entry_at(&["workloads", name, field]).map(|(_, value)| value.at);
         // The engine would take a mount point with the syntax of further options as such.
         if let Err(error) = check_mount_points(workload) {
-            return Err(refused(input, name, &error, place(input, begins("files"))));
+            errors.push(refused(input, name, &error, place(input, begins("files"))));
         }
         let config = &workload.runtime_config;
         let runtime = &*workload.runtime;
@@ -235,7 +260,8 @@ fn check_configs(
         let in_file = |at: Option<Location>| place_in_manifest(&input.text, begins()?, config, at?);
         if let Err(error) = &read.lifecycle {
             let line = in_file(error.location).map(|at| format!("see '{}', line {}", input.name, at.line));
-            return Err(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
+            errors.push(refused(input, name, error, line.unwrap_or_else(|| place(input, begins()))));
+            continue;
         }
         if let Some(reason) = read.engine.as_ref().err().filter(|_| warns_of_engines && may_warn()) {
             let at = begins().map_or_else(String::new, |at| format!(" at {at}"));
@@ -256,7 +282,7 @@ fn check_configs(
     if let more @ 1.. = warnings.saturating_sub(MANIFEST_WARNINGS_MAX) {
         output.warn(format_args!("{}: and {more} more of these", input.name));
     }
-    Ok(())
+    errors
 }
 
 /// What is wrong with restarts by the engine, when there are any. Those of a pod are usual in manifests of Kubernetes and
@@ -321,7 +347,7 @@ fn check_keys(input: &Input, root: &Yaml) -> Result<()> {
     }
 }
 
-/// The message for the first wrong key below `node`, and where its value is.
+/// The message for the first wrong key below `node`, and where it is.
 fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
     match &node.content {
         Content::Map(entries) => entries.iter().find_map(|(key, value)| {
@@ -333,7 +359,7 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
                 Content::Plain(..) => format!("Unsupported mapping key '{}'", key.scalar().unwrap_or_default()),
                 Content::List(_) | Content::Map(_) => format!("Unsupported mapping key '{}'", key.describe()),
             };
-            Some((wrong, value.at))
+            Some((wrong, key.at))
         }),
         Content::List(items) => items.iter().find_map(wrong_key),
         Content::Text(_) | Content::Plain(..) => None,
@@ -342,25 +368,58 @@ fn wrong_key(node: &Yaml) -> Option<(String, Location)> {
 
 // ------------------------------------------------------------ `ank validate`
 
-/// Checks the manifests as one update of an empty cluster.
+/// Checks the manifests as one update of an empty cluster. Prints everything that is wrong in any of them: all that a
+/// server or an agent would refuse, and with `--strict` also what is only warned of.
 ///
 /// # Errors
-/// Everything that a server or an agent would refuse.
-pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<()> {
-    let ValidateArguments { agent, manifests } = arguments.clone();
-    let input = ManifestArguments { agent, manifests, delete: false, ignore_modes: true, mode: ModeChange::default() };
-    let state = merged(&read_inputs(&input.manifests)?, &input, output, false)?;
-    for warning in unknown(&state) {
-        output.warn(warning);
+/// Standard output cannot be written.
+pub fn validate(arguments: &ValidateArguments, output: &mut Output) -> Result<ExitCode> {
+    let ValidateArguments { agent, strict, manifests } = arguments.clone();
+    let arguments =
+        ManifestArguments { agent, manifests, delete: false, ignore_modes: true, mode: ModeChange::default() };
+    let earlier = output.warnings;
+    // First each file: one that cannot be read does not hide what is wrong with the others.
+    let mut inputs = Vec::new();
+    let mut wrong = Vec::new();
+    let is_stdin = arguments.manifests.first().is_some_and(|name| name == "-");
+    if is_stdin {
+        inputs.push(read_standard_input()?); // The others are ignored then.
+    } else {
+        for name in &arguments.manifests {
+            match read_manifest_file(name) {
+                Ok(input) => inputs.push(input),
+                Err(error) => wrong.push(error),
+            }
+        }
     }
-    let errors = errors(&state);
-    if !errors.is_empty() {
-        let text = format!("Invalid manifest data provided:\n{}", errors.join("\n"));
-        return Err(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
+    let Merged { desired, errors: found } = merged(&inputs, &arguments, output, false);
+    wrong.extend(found);
+    // Then all of them together. What cannot be read may be what others refer to.
+    if wrong.is_empty() {
+        for warning in unknown(&desired) {
+            output.warn(warning);
+        }
     }
-    let (workloads, configs) = (counted(state.workloads.len(), "workload"), counted(state.configs.len(), "config"));
+    let rules = errors(&desired);
+    if !rules.is_empty() {
+        let text = format!("Invalid manifest data provided:\n{}", rules.join("\n"));
+        wrong.push(CliError::input(text, "correct the manifests; 'ank apply' would be refused or fail"));
+    }
+    for error in &wrong {
+        output.error(error, &error.hint());
+    }
+    if !wrong.is_empty() {
+        return Ok(ExitCode::Failed);
+    }
+    let warnings = output.warnings - earlier;
+    if strict && warnings > 0 {
+        let text = format!("valid, but with {}", counted(warnings, "warning"));
+        output.error(text, "correct what the warnings name; without '--strict' they are no error");
+        return Ok(ExitCode::Failed);
+    }
+    let (workloads, configs) = (counted(desired.workloads.len(), "workload"), counted(desired.configs.len(), "config"));
     output.status(&format!("Valid: {workloads}, {configs}."))?;
-    Ok(())
+    Ok(ExitCode::Success)
 }
 
 fn errors(state: &DesiredState) -> Vec<String> {

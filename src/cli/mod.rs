@@ -61,7 +61,7 @@ pub fn main(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Exi
 fn run(arguments: &Arguments, output: &mut Output) -> Result<ExitCode, CliError> {
     let verb = &arguments.command;
     match verb {
-        Verb::Validate(arguments) => return apply::validate(arguments, output).map(|()| ExitCode::Success),
+        Verb::Validate(arguments) => return apply::validate(arguments, output),
         Verb::Completion { shell } => {
             output.result(&completion::script(shell)?)?;
             return Ok(ExitCode::Success);

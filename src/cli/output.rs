@@ -49,6 +49,8 @@ pub struct Output {
     pub quiet: bool,
     /// Debug messages are written.
     verbose: bool,
+    /// How many warnings were written.
+    pub warnings: usize,
 }
 
 impl Output {
@@ -65,6 +67,7 @@ impl Output {
             result_colours: io::stdout().is_terminal() && !no_colour,
             quiet: false,
             verbose: false,
+            warnings: 0,
         }
     }
 
@@ -80,6 +83,7 @@ impl Output {
             result_colours: false,
             quiet: false,
             verbose: false,
+            warnings: 0,
         }
     }
 
@@ -144,6 +148,7 @@ impl Output {
 
     /// Writes a warning.
     pub fn warn(&mut self, text: impl Display) {
+        self.warnings += 1;
         self.labelled("\x1b[38;5;11m", "warn:", &text);
     }
 

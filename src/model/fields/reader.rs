@@ -139,6 +139,11 @@ impl<'a> At<'a> {
         Err(Problem { path, message, at: self.node.at, key_at: self.key_at })
     }
 
+    /// The key is wrong, whatever its value is.
+    fn problem_of_key<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+        self.problem(message).map_err(|problem| Problem { at: problem.key_at, ..problem })
+    }
+
     fn expected<T>(&self, expected: &str) -> Result<T, Problem> {
         self.problem(format!("{} found, expected {expected}", self.node.describe()))
     }
@@ -301,7 +306,7 @@ impl Reader<'_> {
             };
             let child = at.child(key, entry);
             if named && at.rules == Rules::Schema {
-                self.noted(Text::Name.check(key).or_else(|message| child.problem(message)));
+                self.noted(Text::Name.check(key).or_else(|message| child.problem_of_key(message)));
             }
             let value = self.value(&child, kind);
             map.extend(self.noted(value).map(|node| (key, node)));

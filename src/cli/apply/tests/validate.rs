@@ -55,6 +55,62 @@ fn before_a_missing_agent_ends_it_what_cannot_be_run_is_named() {
     let inputs = [Input { name: "a.yaml".to_owned(), text }];
     let mode = ModeChange::default();
     let arguments = ManifestArguments { agent: None, delete: false, ignore_modes: true, mode, manifests: Vec::new() };
-    let played = play(None, [], |_, output| crate::cli::apply::merged(&inputs, &arguments, output, false));
-    assert!(played.result.is_err() && played.err.contains("cannot be run: "), "{}", played.err);
+    let played = play(None, [], |_, output| Ok(crate::cli::apply::merged(&inputs, &arguments, output, false)));
+    assert!(!played.result.unwrap().errors.is_empty() && played.err.contains("cannot be run: "), "{}", played.err);
+}
+
+/// Validates files of these texts, named `0.yaml`, `1.yaml`, ..., and a missing one where a text is empty.
+fn validated(texts: &[&str], strict: bool) -> (ExitCode, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |(number, text): (usize, &&str)| {
+        let path = folder.path().join(format!("{number}.yaml"));
+        if !text.is_empty() {
+            std::fs::write(&path, text).unwrap();
+        }
+        path.to_str().unwrap().to_owned()
+    };
+    let manifests: Vec<String> = texts.iter().enumerate().map(file).collect();
+    let arguments = ValidateArguments { agent: None, strict, manifests };
+    let played = play(None, [], |_, output| validate(&arguments, output));
+    let err = played.err.replace(&format!("{}/", folder.path().display()), "");
+    (played.result.unwrap(), played.out, err)
+}
+
+#[test]
+fn wrong_name_is_reported_with_its_own_line() {
+    let body = "    runtime: podman\n    agent: A\n    runtimeConfig: 'image: x'\n";
+    for (text, line) in [
+        (format!("apiVersion: v1\nworkloads:\n  my.app:\n{body}"), "line 3 "),
+        (format!("apiVersion: v1\nworkloads:\n  w:\n{body}configs:\n  a.b:\n    c: d\n"), "line 8 "),
+    ] {
+        let (code, _, err) = validated(&[&text], false);
+        assert_eq!(code, ExitCode::Failed);
+        assert!(err.contains(line), "{err}");
+    }
+}
+
+#[test]
+fn errors_of_all_files_are_named() {
+    let bad = "apiVersion: v1\nworkloads:\n  web: { runtime: podman, agent: A }\n";
+    let worse = "apiVersion: v1\nworkloads:\n  a: { runtime: podman, agent: A, runtimeConfig: \"image: x\\nlifecycle: { redy: {} }\" }\n  \
+                 b: { runtime: podman, agent: A, runtimeConfig: \"image: x\\nlifecycle: { alve: {} }\" }\n";
+    let (code, out, err) = validated(&[bad, "", worse, "- x"], false);
+    assert_eq!((code, out.as_str()), (ExitCode::Failed, ""));
+    for named in ["0.yaml", "'1.yaml' not found", "2.yaml: workload 'a': ", "2.yaml: workload 'b': ", "3.yaml"] {
+        assert!(err.contains(named), "{named}: {err}");
+    }
+    assert_eq!(err.matches("error: ").count(), 5, "{err}");
+}
+
+#[test]
+fn warnings_are_errors_only_with_strict() {
+    let unknown = "apiVersion: v1\nworkloads:\n  web: { runtime: podmn, agent: A, runtimeConfig: 'image: x' }\n";
+    let (code, out, err) = validated(&[unknown], false);
+    assert_eq!((code, out.as_str()), (ExitCode::Success, "Valid: 1 workload, 0 configs.\n"));
+    assert!(err.contains("unknown runtime 'podmn', did you mean 'podman'?"), "{err}");
+    let (code, out, err) = validated(&[unknown], true);
+    assert_eq!((code, out.as_str()), (ExitCode::Failed, ""));
+    assert!(err.contains("error: valid, but with 1 warning\n"), "{err}");
+    let good = format!("apiVersion: v1\nworkloads: {{ w: {} }}", workload(""));
+    assert_eq!(validated(&[&good], true).0, ExitCode::Success);
 }
