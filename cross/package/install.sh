@@ -81,7 +81,7 @@ if [ -z "$init" ] && { serves server || serves agent; }; then
     elif any /etc/init.d; then
         init=sysv
     else
-        looked_for="systemd (/run/systemd/system, systemctl, /usr/lib/systemd/systemd) and SysV init (/etc/init.d)"
+        looked_for="systemd (/run/systemd/system, systemctl, /usr/lib/systemd/systemd) nor SysV init (/etc/init.d)"
     fi
 fi
 case $init in systemd | sysv | none) ;; '') init=none ;; *) fail "'--init $init' is not known" "systemd, sysv or none" ;; esac

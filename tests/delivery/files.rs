@@ -562,7 +562,7 @@ fn install_sh_without_an_init_system_says_what_it_left_out() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{output:?}");
     let warning = format!("warning: no service was installed: '{}' has neither systemd (", image.path().display());
-    assert!(said.starts_with(&warning) && said.contains(" and SysV init (/etc/init.d)\nhint: "), "{said}");
+    assert!(said.starts_with(&warning) && said.contains(" nor SysV init (/etc/init.d)\nhint: "), "{said}");
     assert!(said.contains("--init systemd or --init sysv"), "{said}");
     assert!(!files_below(image.path()).iter().any(|file| file.contains("service") || file.contains("init.d")));
     // Nobody asked for a service.

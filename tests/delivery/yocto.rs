@@ -190,7 +190,7 @@ fn what_is_inherited_for_the_server_is_nothing_without_it() {
 }
 
 #[test]
-fn every_file_beside_the_recipes_is_named_in_them_and_the_other_way_round() {
+fn files_beside_the_recipes_are_those_that_they_name() {
     let recipe = recipe(COMMON);
     let named: BTreeSet<String> = recipe
         .split_whitespace()
