@@ -396,7 +396,7 @@ fn maintainer_scripts_enable_and_start_nothing() {
 }
 
 /// Everything below `folder`, without `folder` itself.
-fn files_below(folder: &Path) -> BTreeSet<String> {
+pub fn files_below(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::files::files_below;
 use crate::support::process::clean_command;
 use crate::support::python::{cache, environment, repository, succeeded};
 use crate::support::{leave_out, scratch};
@@ -255,20 +256,60 @@ fn recipe_of_the_tree_names_all_that_is_compiled() {
     for source in &sources {
         assert!(repository(source).exists(), "'{source}' does not exist");
     }
-    for program in [env!("CARGO_BIN_EXE_ank"), env!("CARGO_BIN_EXE_ank-schema"), env!("CARGO_BIN_EXE_ank-server")] {
-        // What cargo has seen the compiler and the build script read.
-        let list = fs::read_to_string(format!("{program}.d")).expect("cargo writes it beside the program");
-        let name = Path::new(program).file_name().and_then(|name| name.to_str()).expect("it has a name");
-        let main = format!("/src/bin/{name}.rs");
-        // Target folders may be copied, so the list itself says where the sources were.
-        let top = list.split_whitespace().find_map(|file| file.strip_suffix(&main)).expect("the main file is listed");
-        let files = list.split_whitespace().filter_map(|file| Path::new(file).strip_prefix(top).ok());
-        let mut count = 0;
-        for file in files.filter(|file| !file.starts_with("target")) {
-            assert!(sources.iter().any(|source| file.starts_with(source)), "'{}' is not named", file.display());
-            count += 1;
+    for file in compiled_files() {
+        assert!(sources.iter().any(|source| file.starts_with(source)), "'{}' is not named", file.display());
+    }
+}
+
+/// What the programs are compiled from, relative to the repository: the manifest, the folders of their sources, and the
+/// files that these take in by a macro. Only tests take in files of tests/.
+fn compiled_files() -> BTreeSet<PathBuf> {
+    let mut compiled: BTreeSet<PathBuf> = ["Cargo.lock", "Cargo.toml"].map(PathBuf::from).into();
+    for folder in ["src", "proto", "cross/package"] {
+        for file in files_below(&repository(folder)) {
+            let file = Path::new(folder).join(file);
+            compiled.extend(taken_in_by(&file));
+            compiled.insert(file);
         }
-        assert!(count > 1, "{list}");
+    }
+    compiled.retain(|file| !file.starts_with("tests"));
+    compiled
+}
+
+/// The files that `include_str!` and `include_bytes!` with a literal path take into `source`.
+fn taken_in_by(source: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if source.extension().is_none_or(|extension| extension != "rs") {
+        return found;
+    }
+    let text = fs::read_to_string(repository("").join(source)).expect("sources are text");
+    for macro_name in ["include_str!(\"", "include_bytes!(\""] {
+        for after in text.split(macro_name).skip(1) {
+            let literal = after.split('"').next().expect("the literal ends");
+            let folder = source.parent().expect("it is in a folder");
+            found.push(without_parents(&folder.join(literal)));
+        }
+    }
+    found
+}
+
+/// `src/bin/../../a` is `a`.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => assert!(plain.pop(), "'{}' is in the repository", path.display()),
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[test]
+fn files_taken_in_by_sources_are_found() {
+    let compiled = compiled_files();
+    for file in ["ank_schema.json", "proto/build.rs", "src/lib.rs"] {
+        assert!(compiled.contains(Path::new(file)), "'{file}'");
     }
 }
 
