@@ -15,7 +15,7 @@ use super::workload_control_loop::{Held, LoopContext, WorkloadControlLoop};
 use super::workload_state_store::WorkloadStateStore;
 use crate::agent::preparation::record::PreparedContainer;
 use crate::limits::STACK_WORKLOAD;
-use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, MAY_NOT_RUN, PARTS_SEPARATOR, Phase, WAITS_PREFIX, WorkloadState};
 use crate::model::messages::{AddedWorkload, DeletedWorkload};
 use crate::model::names::{InstanceName, Name};
 use crate::model::prepare_level::{PREPARE_PREFIX, PrepareLevel};
@@ -67,6 +67,8 @@ struct Record {
     held_back: Option<String>,
     /// Why it may not be started yet whatever its dependencies do.
     unlisted: Option<String>,
+    /// The dependencies of what is wanted that were not met when it was decided last.
+    unmet: BTreeMap<String, AddCondition>,
     /// The conditions of what is wanted.
     gate: Option<Gate>,
     /// What the server lets this agent stage for an update.
@@ -143,10 +145,20 @@ impl Record {
     }
 
     /// What is shown of `instance`, which waits to be started.
+    // [impl->swdd~agent-shows-unmet-dependencies~1]
     fn waiting_to_start(&self, instance: &InstanceName) -> WorkloadState {
-        let why = self.held_back.as_deref().into_iter().chain(self.unlisted.as_deref());
-        let parts = why.chain(Some(&*self.note).filter(|note| !note.is_empty()));
-        let info = short_info(parts.collect::<Vec<_>>().join("; "));
+        // The first part decides whether the server waits for it.
+        let mut parts: Vec<String> = self.held_back.iter().chain(&self.unlisted).cloned().collect();
+        if !self.note.is_empty() {
+            parts.push(self.note.clone());
+        }
+        for (name, condition) in &self.unmet {
+            let is_said = self.held_back.as_deref() == Some(&*waits_for_blocked(name));
+            if !is_said {
+                parts.push(format!("{WAITS_PREFIX}{name}' {}", condition.awaited()));
+            }
+        }
+        let info = short_info(parts.join(PARTS_SEPARATOR));
         WorkloadState::new(instance.clone(), ExecutionState::with_info(Phase::PendingWaitingToStart, info))
     }
 }
@@ -307,10 +319,13 @@ impl<C: Clock> RuntimeManager<C> {
         if !self.awaits_listings {
             self.resume_replaced(name);
         }
-        let Some(record) = self.records.get_mut(name).filter(|_| !self.awaits_listings) else { return };
+        let Some(record) = self.records.get(name).filter(|_| !self.awaits_listings) else { return };
         let _source = log_source(name.clone());
         self.touched.insert(name.clone());
         let (before, wanted) = (record.waits, record.wanted.clone());
+        let unmet = wanted.as_ref().map(|wanted| self.unmet(wanted)).unwrap_or_default();
+        let Some(record) = self.records.get_mut(name) else { return };
+        record.unmet = unmet;
         let runtime = wanted.as_ref().map(|wanted| &*wanted.workload.runtime);
         record.unlisted = runtime.and_then(|runtime| self.listings.hold_up(runtime));
         let record = &self.records[name];
@@ -347,17 +362,13 @@ impl<C: Clock> RuntimeManager<C> {
                 return self.wait(name, Waits::ToStop, users);
             }
         }
-        let may_start = |new: &AddedWorkload| {
-            record.held_back.is_none()
-                && record.unlisted.is_none()
-                && self.store.may_start(&new.workload.dependencies, |instance| self.counts(instance))
-        };
+        let may_start = record.held_back.is_none() && record.unlisted.is_none() && record.unmet.is_empty();
         match wanted {
             None => {
                 self.wait(name, Waits::No, BTreeMap::new());
                 old.iter().for_each(|_| self.end(name));
             }
-            Some(new) if may_start(&new) => {
+            Some(new) if may_start => {
                 self.wait(name, Waits::No, BTreeMap::new());
                 self.start(new);
             }
@@ -377,6 +388,11 @@ impl<C: Clock> RuntimeManager<C> {
         }
     }
 
+    /// The dependencies of what is wanted that are not met.
+    fn unmet(&self, AddedWorkload { workload, .. }: &AddedWorkload) -> BTreeMap<String, AddCondition> {
+        self.store.unmet(&workload.dependencies, |instance| self.counts(instance))
+    }
+
     /// Whether what depends on this instance may be started. One of ours that is about to be replaced would go while that
     /// starts, unless it is not known yet whether it will be.
     fn counts(&self, instance: &InstanceName) -> bool {
@@ -390,6 +406,9 @@ impl<C: Clock> RuntimeManager<C> {
         let Some(record) = self.records.get_mut(name) else { return };
         if waits != Waits::ToStop {
             self.unstaged.remove(name);
+        }
+        if waits == Waits::No {
+            record.unmet.clear();
         }
         (record.waits, record.stop_after) = (waits, users);
     }
@@ -452,7 +471,7 @@ impl<C: Clock> RuntimeManager<C> {
                 let needs =
                     |added: &AddedWorkload| added.workload.dependencies.get(&*name) == Some(&AddCondition::Running);
                 if !held_back.contains_key(user) && record.wanted.as_ref().is_some_and(needs) {
-                    held_back.insert(user.clone(), short_info(format!("waits for '{name}', which may not run")));
+                    held_back.insert(user.clone(), waits_for_blocked(&name));
                     open.push(user.clone());
                 }
             }
@@ -743,6 +762,11 @@ impl Record {
         let shown = store.get(&state.instance)?;
         (shown.phase == Phase::PendingWaitingToStart && *shown != state.state).then_some(state)
     }
+}
+
+/// Why a workload is held back that needs this one, which is held back itself.
+fn waits_for_blocked(name: &str) -> String {
+    short_info(format!("{WAITS_PREFIX}{name}{MAY_NOT_RUN}"))
 }
 
 fn waiting_to_stop(instance: &InstanceName) -> WorkloadState {

@@ -110,17 +110,21 @@ impl WorkloadStateStore {
         self.entries.get(instance).map(|entry| &entry.state)
     }
 
-    /// Whether a workload with these dependencies may start: of each, some instance that counts has reached the state.
+    /// Those of these dependencies that are not met: of none of them, an instance that counts has reached the state.
     // [impl->swdd~workload-ready-to-create-on-fulfilled-dependencies~1]
-    pub fn may_start(
+    pub fn unmet(
         &self,
         dependencies: &BTreeMap<String, AddCondition>,
         counts: impl Fn(&InstanceName) -> bool,
-    ) -> bool {
-        dependencies.iter().all(|(name, condition)| {
+    ) -> BTreeMap<String, AddCondition> {
+        let mut unmet = BTreeMap::new();
+        for (name, condition) in dependencies {
             let mut entries = of_workload(&self.entries, name);
-            entries.any(|(instance, entry)| entry.state.phase.fulfils_add(*condition) && counts(instance))
-        })
+            if !entries.any(|(instance, entry)| entry.state.phase.fulfils_add(*condition) && counts(instance)) {
+                unmet.insert(name.clone(), *condition);
+            }
+        }
+        unmet
     }
 
     /// Whether a workload that `dependent` depends on may stop: all instances of that are far enough.
@@ -286,9 +290,9 @@ mod tests {
                     store.set_foreign(WorkloadState::new(instance("d", agent), plain(*phase)));
                 }
             }
-            assert_eq!(store.may_start(&add, |_| true), may_start, "{states:?}");
+            assert_eq!(store.unmet(&add, |_| true).is_empty(), may_start, "{states:?}");
             assert_eq!(store.may_stop("d", DeleteCondition::NotPendingNorRunning), may_stop, "{states:?}");
-            assert!(store.may_start(&BTreeMap::new(), |_| true));
+            assert!(store.unmet(&BTreeMap::new(), |_| true).is_empty());
         }
     }
 }

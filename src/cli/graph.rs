@@ -9,7 +9,7 @@ use super::modes::named;
 use super::output::{Field, Output, TooWide, View, object, one_line, value};
 use super::rows::{self, MASKS};
 use super::session::ServerLink;
-use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX};
+use crate::model::execution_state::{GONE_PREFIX, INACTIVE_PREFIX, PARTS_SEPARATOR, is_unmet_dependency};
 use crate::model::modes::{MODES_TAG, NOT_IN_MODE, mode_names};
 use crate::model::node::Node;
 use crate::model::prepare_level::{PREPARE_PREFIX, PREPARED_PREFIX};
@@ -69,7 +69,7 @@ impl Workload {
         }
         // The last results of their conditions stand behind the states.
         let conditions = self.rows.iter().map(|row| row.info.as_str()).filter(|info| is_about_condition(info));
-        let states = self.rows.iter().map(|row| row.state.as_str()).chain(conditions);
+        let states = self.rows.iter().map(|row| row.state.clone()).chain(conditions.map(without_dependencies));
         let states = states.collect::<Vec<_>>().join(", ");
         if states.is_empty() { "does not exist".to_owned() } else { states }
     }
@@ -80,6 +80,12 @@ fn is_about_condition(info: &str) -> bool {
     let begins =
         ["ready: ", "alive: ", GONE_PREFIX, "precondition: ", INACTIVE_PREFIX, PREPARED_PREFIX, PREPARE_PREFIX];
     begins.iter().any(|begin| info.starts_with(begin))
+}
+
+/// An additional info without the dependencies that are waited for: the graph has a row for each.
+fn without_dependencies(info: &str) -> String {
+    let parts: Vec<&str> = info.split(PARTS_SEPARATOR).filter(|part| !is_unmet_dependency(part)).collect();
+    parts.join(PARTS_SEPARATOR)
 }
 
 /// A row of a tree: name, what of it is needed, whether that is so, agent, timing, state.
@@ -470,7 +476,7 @@ flowchart LR
         for (workload, agent, info) in [
             ("storage", "A", "ready: tcp 5432 refused, attempt 7"),
             ("init", "A", "Exit code: '0'"),
-            ("handler", "A", "prepared: INIT"),
+            ("handler", "A", "prepared: INIT; waits for 'storage' to fail"),
             ("logger", "B", "prepare: no such image, retry in 4 s"),
         ] {
             let at = ["workloadStates", agent, workload, "1"];

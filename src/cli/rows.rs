@@ -5,7 +5,7 @@
 
 use super::args::Format;
 use super::output::{Field, View, one_line, some_of};
-use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, Phase, WorkloadState};
+use crate::model::execution_state::{ExecutionState, INACTIVE_PREFIX, PARTS_SEPARATOR, Phase, WorkloadState};
 use crate::model::modes::NOT_IN_MODE;
 use crate::model::names::{InstanceName, of_workload};
 use crate::model::nearest::meant;
@@ -191,9 +191,15 @@ impl Reasons {
             }
             _ => Vec::new(),
         };
-        waits.retain(|text| !says_whom(&row.info, text));
-        let parts = std::iter::once(row.info.clone()).filter(|info| !info.is_empty()).chain(waits);
-        Row { info: parts.collect::<Vec<_>>().join("; "), ..row }
+        // Its agent names what it waits for as well, but not how that is.
+        let mut parts: Vec<&str> = row.info.split(PARTS_SEPARATOR).collect();
+        parts.retain(|part| !waits.iter().any(|text| text.starts_with(part)));
+        let said = parts.join(PARTS_SEPARATOR);
+        waits.retain(|text| !says_whom(&said, text));
+        if !said.is_empty() {
+            waits.insert(0, said);
+        }
+        Row { info: waits.join(PARTS_SEPARATOR), ..row }
     }
 
     fn rows_of<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Row> {
@@ -204,12 +210,7 @@ impl Reasons {
     pub fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
             let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
-            let wanted = match condition.as_str() {
-                "ADD_COND_RUNNING" => "to run",
-                "ADD_COND_SUCCEEDED" => "to succeed",
-                "ADD_COND_FAILED" => "to fail",
-                _ => "",
-            };
+            let wanted = AddCondition::parse(condition).map_or("", AddCondition::awaited);
             let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
             let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
             let states = self.rows_of(needed).map(|row| row.state.as_str());
@@ -344,8 +345,24 @@ mod tests {
             needs: BTreeMap::from([("web".to_owned(), needed)]),
             needed_before: Needs::new(),
         };
-        let expected = format!("{said}; waits for 'other' to run, it does not exist");
+        let mut reasons = reasons;
+        let other = "waits for 'other' to run, it does not exist";
+        let expected = format!("{said}; {other}");
         assert_eq!(reasons.explained(&web).info, expected);
+        // Which dependencies are not met is said by `ank`, which knows how they are; the end of a long info is cut off.
+        for by_agent in ["waits for 'other' to run", "waits for 'oth", ""] {
+            reasons.rows.insert(web.clone(), waits(&format!("{said}; {by_agent}")));
+            assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
+        }
+        let gate = "waits for 'gate' to run, it is Pending(WaitingToStart)";
+        for (by_agent, expected) in [
+            ("waits for 'gate' to run; waits for 'other' to run", format!("{gate}; {other}")),
+            ("prepared: INIT; waits for 'gate' to run", format!("prepared: INIT; {gate}; {other}")),
+            ("waits for 'else' to fail", format!("waits for 'else' to fail; {gate}; {other}")),
+        ] {
+            reasons.rows.insert(web.clone(), waits(by_agent));
+            assert_eq!(reasons.explained(&web).info, expected, "{by_agent}");
+        }
     }
 
     #[test]

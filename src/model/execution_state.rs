@@ -17,6 +17,22 @@ pub const INACTIVE_PREFIX: &str = "inactive: ";
 /// Begins the additional info of a workload that its agent does not restart any more.
 pub const NO_MORE_RESTARTS: &str = "No more restarts: ";
 
+/// Between the parts of an additional info.
+pub const PARTS_SEPARATOR: &str = "; ";
+
+/// Begins the part of an additional info that names a workload which is waited for.
+pub const WAITS_PREFIX: &str = "waits for '";
+
+/// Follows the name of a workload that is waited for, if that one is blocked itself.
+pub const MAY_NOT_RUN: &str = "', which may not run";
+
+/// Whether this part of an additional info names an unmet dependency. A blocked one is none: waiting for it is in vain
+/// until its conditions change.
+pub fn is_unmet_dependency(part: &str) -> bool {
+    let Some(waited_for) = part.strip_prefix(WAITS_PREFIX) else { return false };
+    !waited_for.ends_with(MAY_NOT_RUN)
+}
+
 /// State of one workload instance.
 // [impl->swdd~api-workload-states-supported-states~1]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

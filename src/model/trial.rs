@@ -4,7 +4,9 @@
 //!
 //! Thread: none, a plain value; `server` judges with it, and `main` of `ank`. Time is passed in.
 
-use super::execution_state::{ExecutionState, INACTIVE_PREFIX, NO_MORE_RESTARTS, Phase};
+use super::execution_state::{
+    ExecutionState, INACTIVE_PREFIX, NO_MORE_RESTARTS, PARTS_SEPARATOR, Phase, is_unmet_dependency,
+};
 use super::guarded_update::AGENT_PREFIX;
 use super::lifecycle::{OnFailure, Terms};
 use super::names::{InstanceName, Name};
@@ -86,9 +88,16 @@ impl Judged {
 
     fn may_not_run(&self) -> bool {
         let info = &self.state.additional_info;
-        let waits = self.state.phase == Phase::PendingWaitingToStart && !info.is_empty();
-        let may_not_run = waits && ![PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| info.starts_with(prefix));
-        may_not_run && (!self.candidate.ran || info.starts_with(INACTIVE_PREFIX))
+        if self.state.phase != Phase::PendingWaitingToStart || info.is_empty() {
+            return false;
+        }
+        // What blocks it comes first; then how far it is prepared, and the dependencies that it waits for.
+        let first = info.split(PARTS_SEPARATOR).next().unwrap_or_default();
+        let is_prepared = [PREPARED_PREFIX, PREPARE_PREFIX].iter().any(|prefix| first.starts_with(prefix));
+        if is_prepared || is_unmet_dependency(first) {
+            return false;
+        }
+        !self.candidate.ran || info.starts_with(INACTIVE_PREFIX)
     }
 
     fn standing(&self, now: Instant) -> Standing {

@@ -38,6 +38,17 @@ named_enum! {
     }
 }
 
+impl AddCondition {
+    /// What the other workload has to do, as it is shown.
+    pub fn awaited(self) -> &'static str {
+        match self {
+            Self::Running => "to run",
+            Self::Succeeded => "to succeed",
+            Self::Failed => "to fail",
+        }
+    }
+}
+
 named_enum! {
     /// What a dependent must have reached before a workload is stopped.
     // [impl->swdd~api-delete-conditions-for-dependencies~1]

@@ -4,7 +4,7 @@
 //! of instances. An instance has times as long as it has a state or is wanted.
 
 use super::state_view::{present, put_instance};
-use crate::model::execution_state::{ExecutionState, Phase};
+use crate::model::execution_state::{ExecutionState, PARTS_SEPARATOR, Phase};
 use crate::model::mask_tree::Wanted;
 use crate::model::names::InstanceName;
 use crate::model::node::{Entries, Node};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Begins the additional info of a container that runs and is not ready.
 const READY_PREFIX: &str = "ready: ";
-/// Between that part and the others.
-const PARTS_SEPARATOR: &str = "; ";
 
 /// The times of all instances.
 #[derive(Debug)]
@@ -275,6 +273,7 @@ mod tests {
             (&["prepared: IMAGE"][..], "\"IMAGE\""),
             (&["prepared: IMAGE", "prepared: INIT", "prepare: no space left, retry in 4 s"], "\"INIT\""),
             (&["precondition: /run/keys is missing; prepared: CREATE", ""], "\"CREATE\""),
+            (&["prepared: CREATE; waits for 'db' to run", "waits for 'db' to run"], "\"CREATE\""),
             (&["prepare: no such image", "prepared: MORE", "it is prepared: INIT"], ""),
         ] {
             let reports: Vec<(Phase, &str)> = infos.iter().map(|info| (PendingWaitingToStart, *info)).collect();

@@ -5,6 +5,7 @@
 use crate::support::manifest::Workload;
 use crate::support::process::is_alive;
 use crate::support::{Cluster, Recorder, manifest, wait_until, with_enough_time, workload};
+use serde_json::Value;
 
 /// The storage example of the design document, with containers that end when the test says so.
 fn storage_example() -> Vec<Workload> {
@@ -49,6 +50,48 @@ fn workloads_start_when_their_dependencies_are_met_and_not_before() {
     assert!(at("storage_provider", "Running(Ok)") < at("logger", "Pending(Starting)"));
     assert!(at("storage_provider", "Failed(ExecFailed)") < at("error_handler", "Pending(Starting)"));
     assert!(at("error_handler", "Succeeded(Ok)") < at("restart_service", "Pending(Starting)"));
+}
+
+/// The additional info of a workload on agent_A, as any client reads it from the state.
+fn additional_info(cluster: &Cluster, name: &str) -> Option<String> {
+    let mask = format!("workloadStates.agent_A.{name}");
+    let state: Value = serde_json::from_str(&cluster.ank(&["get", "state", "-o", "json", &mask]).stdout).ok()?;
+    let instances = state["workloadStates"]["agent_A"][name].as_object()?;
+    Some(instances.values().next()?["additionalInfo"].as_str()?.to_owned())
+}
+
+fn wait_for_additional_info(cluster: &Cluster, name: &str, info: &str) {
+    wait_until(&format!("the state of '{name}' has the info '{info}'"), || {
+        additional_info(cluster, name).as_deref() == Some(info)
+    });
+}
+
+// [stest->swdd~agent-shows-unmet-dependencies~1]
+#[test]
+fn state_of_a_waiting_workload_names_unmet_dependencies() {
+    let cluster = Cluster::start(&["agent_A", "agent_B"]);
+    let waiting = workload("fallback", "run")
+        .after("init", "ADD_COND_SUCCEEDED")
+        .after("nobody", "ADD_COND_RUNNING")
+        .after("planner", "ADD_COND_FAILED");
+    cluster.apply(&manifest(&[waiting, workload("init", "run"), workload("planner", "run").on("agent_B")]));
+    cluster.wait_for_state("planner", "Running(Ok)");
+    cluster.wait_for_state("init", "Running(Ok)");
+    let nobody_and_planner = "waits for 'nobody' to run; waits for 'planner' to fail";
+    wait_for_additional_info(&cluster, "fallback", &format!("waits for 'init' to succeed; {nobody_and_planner}"));
+    // `ank` says of each one how it is, once.
+    cluster.wait_for_row("fallback", "how its dependencies are", |row| {
+        row.info
+            == "waits for 'init' to succeed, it is Running(Ok); waits for 'nobody' to run, it does not exist; \
+                waits for 'planner' to fail, it is Running(Ok)"
+    });
+    cluster.engine.finish("init", 0);
+    wait_for_additional_info(&cluster, "fallback", nobody_and_planner);
+    cluster.engine.finish("planner", 1);
+    wait_for_additional_info(&cluster, "fallback", "waits for 'nobody' to run");
+    cluster.apply(&manifest(&[workload("nobody", "run").on("agent_B")]));
+    cluster.wait_for_state("fallback", "Running(Ok)");
+    assert_eq!(additional_info(&cluster, "fallback").as_deref(), Some(""));
 }
 
 #[test]

@@ -60,8 +60,12 @@ fn the_storage_example_goes_through_the_documented_states() {
         workload("init_storage", |_| {}),
         needing("error_handler", "storage_provider", AddCondition::Failed),
     ]);
-    let waits = |name: &str| format!("{name} Pending(WaitingToStart)");
-    let waiting = vec![waits("error_handler"), waits("logger"), waits("storage_provider")];
+    let waits = |name: &str, other: &str| format!("{name} Pending(WaitingToStart): 'waits for {other}'");
+    let waiting = vec![
+        waits("error_handler", "'storage_provider' to fail"),
+        waits("logger", "'storage_provider' to run"),
+        waits("storage_provider", "'init_storage' to succeed"),
+    ];
     assert_eq!(rig.sent(), [waiting, started("init_storage")].concat());
     rig.ends("init_storage", 0);
     let expected =
@@ -70,6 +74,30 @@ fn the_storage_example_goes_through_the_documented_states() {
     rig.ends("storage_provider", 1);
     let failed = vec!["storage_provider Failed(ExecFailed): 'Exit code: '1''".to_owned()];
     assert_eq!(rig.sent(), [failed, started("error_handler")].concat());
+}
+
+// [utest->swdd~agent-shows-unmet-dependencies~1]
+#[test]
+fn unmet_dependencies_are_reported_again_only_when_others_are() {
+    let mut rig = Rig::new();
+    let waiting = workload("w", |workload| {
+        let conditions = [("a", AddCondition::Succeeded), ("b", AddCondition::Running), ("c", AddCondition::Failed)];
+        workload.dependencies = conditions.map(|(name, condition)| (name.to_owned(), condition)).into();
+    });
+    rig.add(&[waiting]);
+    let waits = |parts: &str| vec![format!("w Pending(WaitingToStart): '{parts}'")];
+    assert_eq!(rig.sent(), waits("waits for 'a' to succeed; waits for 'b' to run; waits for 'c' to fail"));
+    rig.foreign("a", Phase::Running);
+    assert!(rig.sent().is_empty(), "still the same are unmet");
+    rig.foreign("a", Phase::Succeeded);
+    assert_eq!(rig.sent(), waits("waits for 'b' to run; waits for 'c' to fail"));
+    rig.foreign("c", Phase::FailedExecFailed);
+    assert_eq!(rig.sent(), waits("waits for 'b' to run"));
+    rig.foreign("c", Phase::Running);
+    assert_eq!(rig.sent(), waits("waits for 'b' to run; waits for 'c' to fail"));
+    rig.foreign("c", Phase::FailedExecFailed);
+    rig.foreign("b", Phase::Running);
+    assert_eq!(rig.sent(), [waits("waits for 'b' to run"), started("w")].concat());
 }
 
 // [utest->swdd~agent-handles-update-workload-state-requests~1]
@@ -124,10 +152,10 @@ fn all_who_need_what_may_not_run_may_not_run_either_and_nobody_else() {
     assert_eq!(
         states,
         [
-            "after Pending(WaitingToStart)",
+            "after Pending(WaitingToStart): 'waits for 'closed' to succeed'",
             "closed Pending(WaitingToStart): 'precondition: /no does not exist'",
             "direct Pending(WaitingToStart): 'waits for 'closed', which may not run'",
-            "handler Pending(WaitingToStart)",
+            "handler Pending(WaitingToStart): 'waits for 'closed' to fail'",
             "indirect Pending(WaitingToStart): 'waits for 'direct', which may not run'",
         ]
     );
@@ -196,7 +224,7 @@ fn after_a_reconnect_dependencies_are_judged_on_what_the_server_says_now() {
     rig.foreign("far", Phase::Running);
     rig.agent.manager.on_event(SchedulerEvent::ServerGone);
     rig.agent.hello(&[needing("w", "far", AddCondition::Running)]);
-    assert_eq!(rig.sent(), ["w Pending(WaitingToStart)"]);
+    assert_eq!(rig.sent(), ["w Pending(WaitingToStart): 'waits for 'far' to run'"]);
     rig.foreign("far", Phase::Running);
     assert_eq!(rig.sent(), started("w"));
 }
@@ -369,7 +397,8 @@ fn nothing_starts_because_of_what_is_taken_over_only_to_be_ended() {
         let added: Vec<_> = replaced_by.into_iter().chain([user.clone()]).collect();
         rig.change(&added, &[deleted(&old, &["far"])]);
         assert_eq!(rig.says_what_it_has(), ["list"], "{then:?}");
-        assert_eq!((&*rig.known(&old), &*rig.known(&user)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
+        let waits = "Pending(WaitingToStart): 'waits for 'w0' to run'";
+        assert_eq!((&*rig.known(&old), &*rig.known(&user)), ("Stopping(WaitingToStop)", waits));
         rig.foreign("far", Phase::Removed);
         rig.agent.pass(Duration::from_secs(10));
         assert_eq!(rig.engine.take_calls(), then);
@@ -387,7 +416,8 @@ fn nothing_is_replaced_because_of_what_is_taken_over_only_to_be_ended() {
     let deleted = [deleted(&old, &[]), deleted(&net, &["far"])];
     rig.change(std::slice::from_ref(&new), &deleted);
     assert_eq!(rig.says_what_it_has(), ["list", "delete app"]);
-    assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", "Pending(WaitingToStart)"));
+    let waits = "Pending(WaitingToStart): 'waits for 'net' to run'";
+    assert_eq!((&*rig.known(&net), &*rig.known(&new)), ("Stopping(WaitingToStop)", waits));
 }
 
 #[test]

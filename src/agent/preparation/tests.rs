@@ -37,6 +37,12 @@ fn only_delete(rig: &mut AgentRig, added: &AddedWorkload) {
     rig.change(&[], &[deleted_after(&added.instance, &[])]);
 }
 
+const WAITS: &str = "w Pending(WaitingToStart): 'waits for 'far' to run'";
+
+fn waits_prepared(level: &str) -> String {
+    format!("w Pending(WaitingToStart): 'prepared: {level}; waits for 'far' to run'")
+}
+
 const TRIGGERED: &str = "w Pending(Starting): 'Triggered at runtime.'";
 
 // [utest->swdd~agent-prepares-starts~1]
@@ -51,9 +57,10 @@ fn what_waits_is_prepared_and_its_start_is_one_call() {
         let mut rig = rig(level);
         rig.add(&[plain("w")]);
         assert_eq!(rig.engine.take_calls(), steps, "{level}");
-        let mut expected = vec!["w Pending(WaitingToStart)".to_owned()];
-        expected
-            .extend((level > PrepareLevel::None).then(|| format!("w Pending(WaitingToStart): 'prepared: {level}'")));
+        let mut expected = vec![WAITS.to_owned()];
+        if level > PrepareLevel::None {
+            expected.push(waits_prepared(&level.to_string()));
+        }
         assert_eq!(rig.sent(), expected, "{level}");
         rig.agent.pass(MINUTE);
         assert_eq!((rig.engine.take_calls(), rig.sent()), (vec![], vec![]), "{level}");
@@ -202,7 +209,7 @@ fn what_the_engine_can_never_create_is_prepared_once() {
     rig.add(&[plain("w")]);
     rig.agent.pass(MINUTE * 60);
     assert_eq!(rig.engine.take_calls(), ["create-only w"]);
-    assert_eq!(rig.sent()[1..], ["w Pending(WaitingToStart): 'prepare: it will never work'"]);
+    assert_eq!(rig.sent()[1..], ["w Pending(WaitingToStart): 'prepare: it will never work; waits for 'far' to run'"]);
     only_delete(&mut rig, &plain("w"));
     rig.add(&[needing("w", "--rm", |_| {})]);
     assert!(rig.engine.take_calls().contains(&"create-only w".to_owned()), "an update may help");
@@ -323,8 +330,7 @@ fn an_update_begins_anew_and_the_same_again_changes_nothing() {
     rig.sent();
     rig.change(std::slice::from_ref(&new), &[deleted_after(&old.instance, &[])]);
     assert_eq!(rig.engine.take_calls(), ["delete w", "create-only w"]);
-    let states = ["w Removed", "w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"];
-    assert_eq!(rig.sent(), states);
+    assert_eq!(rig.sent(), ["w Removed", WAITS, &waits_prepared("CREATE")]);
     assert_eq!(rig.engine.only().1.instance, new.instance);
 }
 
@@ -400,12 +406,13 @@ fn a_precondition_that_stops_holding_takes_the_container_away() {
     rig.paths.lock().unwrap().clear();
     rig.agent.pass(Duration::from_secs(2));
     assert_eq!(rig.engine.take_calls(), ["delete w".to_owned(), format!("image {config}")]);
-    let last = "w Pending(WaitingToStart): 'precondition: /key does not exist; prepared: IMAGE'";
+    let last =
+        "w Pending(WaitingToStart): 'precondition: /key does not exist; prepared: IMAGE; waits for 'far' to run'";
     assert_eq!(rig.sent().last().unwrap(), last);
     rig.paths.lock().unwrap().insert("/key".to_owned());
     rig.agent.pass(Duration::from_secs(2));
     assert_eq!(rig.engine.take_calls(), ["create-only w", "init w"]);
-    assert_eq!(rig.sent().last().unwrap(), "w Pending(WaitingToStart): 'prepared: INIT'");
+    assert_eq!(*rig.sent().last().unwrap(), waits_prepared("INIT"));
 }
 
 #[test]
@@ -596,7 +603,7 @@ fn what_others_remove_or_start_is_not_shown_as_prepared_any_more_and_is_prepared
             rig.engine.remove(&id);
         }
         rig.agent.run();
-        assert_eq!(rig.sent(), ["w Pending(WaitingToStart)", "w Pending(WaitingToStart): 'prepared: CREATE'"]);
+        assert_eq!(rig.sent(), [WAITS, &waits_prepared("CREATE")]);
         let removal = if is_started { "delete w" } else { "delete nothing" };
         assert_eq!(rig.engine.take_calls(), [removal, "create-only w"]);
         far(&mut rig, Phase::Running);

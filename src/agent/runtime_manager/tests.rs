@@ -55,6 +55,7 @@ fn sequence(parts: &[&str]) -> Vec<String> {
             let text = match state {
                 "starting" => "Pending(Starting): 'Triggered at runtime.'",
                 "waiting" => "Pending(WaitingToStart)",
+                "waiting-for-other" => "Pending(WaitingToStart): 'waits for 'other' to run'",
                 "running" => "Running(Ok)",
                 "waiting-to-stop" => "Stopping(WaitingToStop)",
                 "stopping" => "Stopping(RequestedAtRuntime)",
@@ -110,7 +111,7 @@ fn one_workload_from_create_over_update_to_delete() {
 fn an_update_that_must_wait_deletes_first_and_reports_the_old_instance_once() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b waiting", "w:a stopping", "w:a removed"]));
+    assert_eq!(rig.sent(), sequence(&["w:b waiting-for-other", "w:a stopping", "w:a removed"]));
     rig.change(&[wanted("other", "a")], &[]);
     assert_eq!(rig.sent(), sequence(&["other:a starting", "other:a running", "w:b starting", "w:b running"]));
     assert_eq!(rig.engine.take_calls(), ["delete w", "create other", "create w"]);
@@ -137,7 +138,7 @@ fn what_is_replaced_together_with_what_it_needs_starts_after_that_in_whatever_or
 fn the_same_instance_that_waits_after_its_removal_is_still_shown() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:a waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:a stopping", "w:a removed", "w:a waiting-for-other"]));
 }
 
 /// Seed 52498 of the simulation: the server reads "removed" when it wants the instance again already.
@@ -160,11 +161,11 @@ fn an_instance_whose_end_was_told_and_that_waits_behind_another_again_says_so() 
 fn an_instance_that_waits_to_come_back_and_is_replaced_meanwhile_is_reported_as_removed() {
     let mut rig = Rig::running(&[wanted("w", "a")]);
     rig.change(&[needing("w", "a", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart)");
+    assert_eq!(rig.sent().last().unwrap(), "w:a Pending(WaitingToStart): 'waits for 'other' to run'");
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:a removed", "w:b waiting-for-other"]));
     rig.change(&[needing("w", "c", "other")], &[deleted("w", "b", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c waiting-for-other"]));
     rig.change(&[wanted("other", "a")], &[]);
     assert_eq!(rig.engine.containers().len(), 2);
 }
@@ -189,7 +190,7 @@ fn an_instance_that_waits_for_a_delete_of_an_earlier_one_and_is_deleted_is_repor
     rig.change(&[], &[deleted("w", "b", None)]);
     assert!(rig.sent().contains(&"w:b Removed".to_owned()));
     rig.change(&[needing("w", "b", "other")], &[]);
-    assert_eq!(rig.sent(), sequence(&["w:b waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:b waiting-for-other"]));
     rig.change(&[], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:a stopping", "w:a removed"]));
     assert_eq!(rig.loops(), 0);
@@ -221,7 +222,7 @@ fn a_deleted_pending_create_is_dropped_and_never_started() {
     rig.change(&[needing("w", "a", "other")], &[]);
     rig.change(&[], &[deleted("w", "a", None)]);
     rig.change(&[wanted("other", "a")], &[]);
-    let states = ["w:a waiting", "w:a removed", "other:a starting", "other:a running"];
+    let states = ["w:a waiting-for-other", "w:a removed", "other:a starting", "other:a running"];
     assert_eq!(rig.sent(), sequence(&states));
     assert_eq!(rig.engine.take_calls(), ["create other"]);
 }
@@ -231,7 +232,7 @@ fn a_newer_wish_replaces_one_that_waits() {
     let mut rig = Rig::new().telling_configs();
     rig.change(&[needing("w", "a", "other")], &[]);
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "a", None)]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting", "w:a removed", "w:b waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-for-other", "w:a removed", "w:b waiting-for-other"]));
     rig.change(&[wanted("w", "c")], &[deleted("w", "b", None)]);
     assert_eq!(rig.sent(), sequence(&["w:b removed", "w:c starting", "w:c running"]));
 }
@@ -271,7 +272,7 @@ fn a_pending_update_that_changes_without_a_new_instance_is_not_reported_as_remov
     rig.change(&[wanted("w", "b")], &[deleted("w", "a", "user")]);
     rig.sent();
     rig.change(&[needing("w", "b", "other")], &[deleted("w", "b", "user")]);
-    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting"]));
+    assert_eq!(rig.sent(), sequence(&["w:a waiting-to-stop", "w:b waiting-for-other"]));
 }
 
 #[test]

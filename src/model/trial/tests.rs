@@ -192,6 +192,11 @@ fn what_may_not_run_is_waited_for_only_if_its_predecessor_ran() {
         (false, "waits for 'db', which may not run", false),
         (true, "inactive: /dev/nvme0n1 does not exist", false),
         (false, "", true),
+        (false, "precondition: /run/key does not exist; waits for 'db' to run", false),
+        (false, "waits for 'db', which may not run; prepared: IMAGE; waits for 'init' to succeed", false),
+        (false, "waits for 'db' to run", true),
+        (false, "waits for 'db' to run; waits for 'init' to succeed", true),
+        (false, "prepared: CREATE; waits for 'planner' to fail", true),
         (false, "prepared: CREATE", true),
         (false, "prepare: no such image, retry in 3 s", true),
     ] {

@@ -129,7 +129,7 @@ fn an_engine_that_is_not_installed_is_asked_once_per_hello_and_by_the_workloads_
 
 #[test]
 fn reuse_and_replace_wait_for_the_dependencies_but_the_old_container_goes_as_soon_as_it_is_found() {
-    let waits = "w:a Pending(WaitingToStart)";
+    let waits = "w:a Pending(WaitingToStart): 'waits for 'other' to run'";
     for (config, phase, calls, states, start) in [
         ("a", Phase::Succeeded, vec!["list"], vec![waits], "start w"),
         (
@@ -163,7 +163,8 @@ fn a_finished_container_that_waits_for_reuse_is_removed_with_its_workload() {
     rig.agent.hello(&[needs_other("w")]);
     rig.change(&[], &[deleted_after(&instance("w", "a"), &[])]);
     assert!(rig.engine.containers().is_empty());
-    let sequence = ["w:a Pending(WaitingToStart)", "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
+    let waits = "w:a Pending(WaitingToStart): 'waits for 'other' to run'";
+    let sequence = [waits, "w:a Stopping(RequestedAtRuntime)", "w:a Removed"];
     assert_eq!(rig.sent(), sequence);
 }
 
@@ -420,7 +421,7 @@ fn a_running_container_found_late_was_removed_although_nothing_had_changed() {
     rig.engine.add(&instance("w", "a"), plain(Phase::Succeeded));
     rig.engine.inject(Call::List, [Fault::Fails]);
     rig.agent.hello(&[needs_other("w")]);
-    let waits = format!("Waiting for 'podman', which may have a container of it: {FAILURE}");
+    let waits = format!("Waiting for 'podman', which may have a container of it: {FAILURE}; waits for 'other' to run");
     assert_eq!(rig.sent(), [format!("w:a Pending(WaitingToStart): '{waits}'")]);
     rig.agent.pass(REPAIR_INTERVAL * 2);
     assert_eq!(rig.engine.only().0, best);
@@ -898,7 +899,8 @@ fn a_reconnect_keeps_what_waits_waiting() {
     reconnect(&mut rig, &[waits, wanted("user", "a")]);
     assert!(rig.engine.take_calls().is_empty());
     let sent = rig.sent_sorted();
-    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", "waits:a Pending(WaitingToStart)"]);
+    let waiting = "waits:a Pending(WaitingToStart): 'waits for 'other' to run'";
+    assert_eq!(sent, ["used:a Stopping(WaitingToStop)", "user:a Running(Ok)", waiting]);
     reconnect(&mut rig, &[]);
     assert!(rig.engine.containers().is_empty());
     assert!(rig.sent().contains(&"waits:a Removed".to_owned()));
