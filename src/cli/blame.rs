@@ -9,6 +9,7 @@ use super::rows::{Needs, instances, needs};
 use super::session::ServerLink;
 use crate::model::names::InstanceName;
 use crate::model::node::Node;
+use crate::model::workload::AddCondition;
 use serde::{Deserialize, Deserializer};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -190,7 +191,10 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<u64> {
 impl Start {
     /// When a dependency with `condition` on this instance was met.
     fn met(&self, condition: &str) -> Option<u64> {
-        if condition == "ADD_COND_RUNNING" { self.running } else { self.ended }
+        match AddCondition::parse(condition)? {
+            AddCondition::Running => self.running,
+            AddCondition::Succeeded | AddCondition::Failed => self.ended,
+        }
     }
 
     /// When it was ready. Without a report that it starts, it ran before the server knew of it, and nobody knows when it was

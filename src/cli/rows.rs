@@ -210,7 +210,10 @@ impl Reasons {
     pub fn unmet(&self, name: &str) -> Vec<String> {
         let unmet = |(needed, condition): (&String, &String)| {
             let is_met = self.rows_of(needed).any(|row| row.fulfils(condition));
-            let wanted = AddCondition::parse(condition).map_or("", AddCondition::awaited);
+            let wanted = match AddCondition::parse(condition) {
+                Some(condition) => condition.awaited(),
+                None => "to meet a condition that only a newer 'ank' knows",
+            };
             let why = self.rows_of(needed).find(|row| row.info.starts_with(NOT_IN_MODE));
             let why = why.map_or_else(String::new, |row| format!(" ({})", row.info));
             let states = self.rows_of(needed).map(|row| row.state.as_str());

@@ -154,6 +154,9 @@ pub struct Workload {
     /// What it may request through its control interface.
     #[serde(default)]
     pub control_interface_access: ControlInterfaceAccess,
+    /// Why an agent that got it cannot read all of it, so that it must not be started. Never part of a state.
+    #[serde(skip)]
+    pub unreadable: Option<Arc<str>>,
 }
 
 fn trimmed<'de, D: Deserializer<'de>>(text: D) -> Result<RuntimeConfig, D::Error> {

@@ -324,7 +324,7 @@ impl ClientReceiver {
                     let bytes = received.unpack(usize::MAX).map_err(|(_, reason)| reason);
                     match bytes.and_then(|bytes| read_from_server(bytes).map_err(|error| error.0)) {
                         Ok(message) => return Ok(message),
-                        Err(error) => log::debug!("Dropping a message of the server: '{error}'"),
+                        Err(error) => log::warn!("Dropping a message of the server: '{error}'"),
                     }
                 }
                 Some(Err(error)) => {

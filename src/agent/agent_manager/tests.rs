@@ -593,3 +593,17 @@ fn a_workload_that_is_updated_again_and_again_filled_the_log_of_its_agent() {
     assert_eq!(suppressed(&lines), BTreeSet::from(["log requests", "t0"]), "{lines:#?}");
     assert_eq!(lines.len(), 2 * (LOG_SOURCE_LINES as usize + 1), "{lines:#?}");
 }
+
+// [utest->swdd~agent-refuses-unreadable-workload~1]
+#[test]
+fn workload_of_a_newer_server_is_refused_by_name_and_others_run() {
+    for level in [PrepareLevel::None, PrepareLevel::Create] {
+        let mut rig = Rig::with(|options| options.prepare.level = level);
+        let newer = workload("newer", |workload| workload.unreadable = Some("it is too new".into()));
+        rig.add(&[newer, workload("good", |_| {})]);
+        let sent = rig.sent();
+        assert!(sent.contains(&"newer Pending(StartingFailed): 'it is too new'".to_owned()), "{sent:?}");
+        assert!(sent.contains(&"good Running(Ok)".to_owned()), "{sent:?}");
+        assert_eq!(rig.engine.containers().len(), 1);
+    }
+}

@@ -94,6 +94,10 @@ pub fn new_container(
     agent_folder: &Path,
     AddedWorkload { instance, workload }: &AddedWorkload,
 ) -> Result<NewContainer, RuntimeError> {
+    // [impl->swdd~agent-refuses-unreadable-workload~1]
+    if let Some(why) = &workload.unreadable {
+        return Err(RuntimeError::Unsupported(why.to_string()));
+    }
     let folder = agent_folder.join(instance.folder());
     let has_interface = control_interface::is_wanted(&workload.control_interface_access);
     let config = workload.config();

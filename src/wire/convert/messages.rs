@@ -11,13 +11,13 @@ use super::tree::writer::Writer;
 use super::tree::{self, Parts};
 use super::{ConvertError, Decoded, LIBRARY_DEPTH, Left, MALFORMED, PART};
 use crate::limits::{ADDITIONAL_INFO_MAX, CONDITION_INFO_MAX, FOREIGN_MESSAGE_MAX, READ_MASKS_PARTS_MAX};
-use crate::model::execution_state::{ExecutionState, WorkloadState};
+use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
 use crate::model::messages::{
     AddedWorkload, AgentHello, AgentLoad, AlteredFields, DeletedWorkload, FromServer, FromWorkload, LogEntry,
     LogsRequest, PreparedInstance, ReadState, Request, RequestContent, Response, ResponseContent, ToServer, ToWorkload,
     UpdateState, WorkloadPlan,
 };
-use crate::model::names::{InstanceName, Name};
+use crate::model::names::{InstanceName, Name, excerpt};
 use crate::model::node::Node;
 use crate::model::prepare_level::PrepareLevel;
 use crate::model::usage::AgentUsage;
@@ -342,7 +342,12 @@ impl Wire<EnumOrUnknown<api::DeleteCondition>> for DeleteCondition {
         match message.enum_value() {
             Ok(api::DeleteCondition::DEL_COND_RUNNING) => Ok(Self::Running),
             Ok(api::DeleteCondition::DEL_COND_NOT_PENDING_NOR_RUNNING) => Ok(Self::NotPendingNorRunning),
-            Err(number) => Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned())),
+            Err(number) => {
+                log::warn!(
+                    "The server is probably newer: waiting for a workload to end instead of for condition {number}."
+                );
+                Ok(Self::NotPendingNorRunning)
+            }
         }
     }
 }
@@ -379,7 +384,11 @@ impl Wire<api::AddedWorkload> for AddedWorkload {
     fn read(message: api::AddedWorkload) -> Decoded<Self> {
         let instance = required_instance(message.instanceName)?;
         let workload = message.workload.ok_or_else(|| ConvertError("No workload".to_owned()))?;
-        Ok(Self { instance, workload: Arc::new(tree::read_workload(&workload, &mut Left::unbounded())?) })
+        let read = tree::read_workload(&workload, &mut Left::unbounded()).unwrap_or_else(|error| {
+            log::warn!("Workload '{}' is refused: {error}", excerpt(&instance.workload));
+            tree::unreadable_workload(&workload, &error)
+        });
+        Ok(Self { instance, workload: Arc::new(read) })
     }
 }
 
@@ -397,13 +406,24 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         write_states(self)
     }
 
-    /// An incomplete one is left out.
+    /// An incomplete one is left out. One that only a newer program knows is one that nobody knows.
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
         let mut read = Vec::new();
         for state in message.workloadStates {
             let bytes = state.executionState.unwrap_or_default();
             let execution = tree::read_phase(&bytes, &mut Left::unbounded());
-            let (Some(instance), Ok((info, Some(phase)))) = (state.instanceName.into_option(), execution) else {
+            let unknown;
+            let execution = match execution {
+                Ok(read) => read,
+                Err(error) => {
+                    log::warn!(
+                        "The state of a workload is not known: {error}. The program that sent it is probably newer."
+                    );
+                    unknown = format!("{error}, which only a newer program knows");
+                    (Some(&*unknown), Some(Phase::FailedUnknown))
+                }
+            };
+            let (Some(instance), (info, Some(phase))) = (state.instanceName.into_option(), execution) else {
                 log::debug!("Skipping an incomplete workload state.");
                 continue;
             };
@@ -592,7 +612,19 @@ pub fn write_plan(plan: &WorkloadPlan) -> Vec<u8> {
 /// What is missing or unknown.
 #[cfg(feature = "server")]
 pub fn read_plan(bytes: &[u8]) -> Decoded<WorkloadPlan> {
-    Wire::read(parse::<api::UpdateWorkload>(bytes)?)
+    let plan = parse::<api::UpdateWorkload>(bytes)?;
+    for condition in plan.deletedWorkloads.iter().flat_map(|deleted| deleted.dependencies.values()) {
+        if let Err(number) = condition.enum_value() {
+            return Err(ConvertError::unknown_enum(i64::from(number).cast_unsigned()));
+        }
+    }
+    for added in &plan.addedWorkloads {
+        // Nothing stands for one here: whoever wrote it has to know.
+        if let Some(workload) = &added.workload {
+            tree::read_workload(workload, &mut Left::unbounded())?;
+        }
+    }
+    Wire::read(plan)
 }
 
 /// The bytes of a state, with what changed when it is an event, without the id of its request.

@@ -66,6 +66,8 @@ pub struct Left {
     left: usize,
     /// Why the message is refused although it is one.
     refused: Option<String>,
+    /// Enumeration numbers without meaning are shown as they are; a newer program sent them.
+    shows_unknown: bool,
 }
 
 impl Left {
@@ -75,7 +77,7 @@ impl Left {
     }
 
     pub fn at_most(max: usize, bytes: &[u8]) -> Self {
-        Self { length: bytes.len(), max, left: max, refused: None }
+        Self { length: bytes.len(), max, left: max, refused: None, shows_unknown: false }
     }
 
     /// For a message of the server, which is trusted.

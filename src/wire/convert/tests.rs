@@ -6,7 +6,7 @@ use super::messages::{
     encode_states, read_from_server, read_from_workload, read_plan, read_to_server, request_id_of_begin,
     write_from_server, write_plan, write_to_server,
 };
-use super::schema::{ank_base as base, grpc_api};
+use super::schema::{ank_base as base, grpc_api, grpc_api as api};
 use super::tree::Parts;
 use super::tree::writer::Writer;
 use super::*;
@@ -274,7 +274,9 @@ fn incomplete_states_are_skipped_one_by_one() {
     let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(update));
     let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
     let ToServer::WorkloadStates(read) = read(&message.write_to_bytes().unwrap()).unwrap() else { panic!() };
-    assert_eq!(read, [running.clone(), running]);
+    let info = "unknown enumeration value 77, which only a newer program knows";
+    let newer = WorkloadState::new(instance(), ExecutionState::with_info(Phase::FailedUnknown, info));
+    assert_eq!(read, [running.clone(), newer, running]);
 }
 
 #[test]
@@ -616,4 +618,85 @@ fn a_plan_that_cannot_be_used_says_why() {
         let error = read_plan(&bytes).unwrap_err();
         assert!(error.0 == reason && !error.is_malformed(), "{error}");
     }
+}
+
+/// Field 2 of a workload, the restart policy, with a number of a newer program.
+const NEWER_POLICY: [u8; 2] = [0x10, 9];
+
+fn newer_workload() -> Vec<u8> {
+    [tree::write_workload(&workload_with_everything()), NEWER_POLICY.to_vec()].concat()
+}
+
+// [utest->swdd~agent-refuses-unreadable-workload~1]
+#[test]
+fn newer_value_in_a_workload_refuses_it_alone() {
+    let named = |name: &str| base::WorkloadInstanceName { workloadName: name.to_owned(), ..Default::default() };
+    let added = |name: &str, workload: Vec<u8>| api::AddedWorkload {
+        instanceName: MessageField::some(named(name)),
+        workload: Some(workload),
+        ..Default::default()
+    };
+    let good = tree::write_workload(&workload_with_everything());
+    let condition = EnumOrUnknown::from_i32(7);
+    let deleted = api::DeletedWorkload {
+        instanceName: MessageField::some(named("gone")),
+        dependencies: [("user".to_owned(), condition)].into(),
+        ..Default::default()
+    };
+    let plan = api::UpdateWorkload {
+        addedWorkloads: vec![added("newer", newer_workload()), added("good", good)],
+        deletedWorkloads: vec![deleted],
+        ..Default::default()
+    };
+    let bytes = plan.write_to_bytes().unwrap();
+    let message = api::FromServer {
+        FromServerEnum: Some(api::from_server::FromServerEnum::UpdateWorkload(plan)),
+        ..Default::default()
+    };
+    let read = read_from_server(message.write_to_bytes().unwrap());
+    let Ok(FromServer::UpdateWorkload(plan)) = read else { panic!("{read:?}") };
+    let [newer, good] = &plan.added[..] else { panic!("{plan:?}") };
+    let why = newer.workload.unreadable.as_deref().unwrap_or_default();
+    assert!(why.contains("unknown enumeration value 9. The server is probably newer"), "{why}");
+    assert_eq!(newer.workload.runtime, workload_with_everything().runtime);
+    assert_eq!(*good.workload, workload_with_everything());
+    assert_eq!(plan.deleted[0].dependencies["user"], DeleteCondition::NotPendingNorRunning);
+    // A hook of ours has to write what the server knows.
+    assert!(read_plan(&bytes).is_err());
+}
+
+#[test]
+fn newer_state_of_a_workload_is_unknown_and_the_others_are_read() {
+    let state = |name: &str, bytes: Vec<u8>| base::WorkloadState {
+        instanceName: MessageField::some(base::WorkloadInstanceName {
+            workloadName: name.to_owned(),
+            ..Default::default()
+        }),
+        executionState: Some(bytes),
+        ..Default::default()
+    };
+    // Running with a sub-state that nobody knows yet.
+    let states = vec![state("newer", vec![0x20, 9]), state("good", vec![0x20, 0])];
+    let states = api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
+    let message = api::FromServer {
+        FromServerEnum: Some(api::from_server::FromServerEnum::UpdateWorkloadState(states)),
+        ..Default::default()
+    };
+    let read = read_from_server(message.write_to_bytes().unwrap());
+    let Ok(FromServer::WorkloadStates(read)) = read else { panic!("{read:?}") };
+    let phases: Vec<Phase> = read.iter().map(|state| state.state.phase).collect();
+    assert_eq!(phases, [Phase::FailedUnknown, Phase::Running]);
+    assert!(read[0].state.additional_info.contains("unknown enumeration value 9"), "{read:?}");
+}
+
+#[test]
+fn newer_values_in_a_state_that_was_sent_are_shown_and_passed_on() {
+    let mut state = base::CompleteState::new();
+    let newer = base::Workload { restartPolicy: Some(EnumOrUnknown::from_i32(9)), ..Default::default() };
+    let map = base::WorkloadMap { workloads: [("w".to_owned(), newer)].into(), ..Default::default() };
+    state.desiredState = MessageField::some(base::State { workloads: MessageField::some(map), ..Default::default() });
+    let tree = read_tree(&state, Parts::Sent).unwrap();
+    let policy = tree.at(&["desiredState", "workloads", "w", "restartPolicy"]);
+    assert_eq!(policy.and_then(Node::as_text), Some("9"));
+    assert_eq!(read_tree(&written(&tree), Parts::Sent), Ok(tree));
 }

@@ -276,7 +276,15 @@ fn write_execution_state(writer: &mut Writer, number: u32, node: &Node) {
 }
 
 fn read_execution_state(bytes: &[u8], _: usize, left: &mut Left) -> Decoded<Node> {
-    let (info, phase) = read_phase(bytes, left)?;
+    let (info, phase) = match read_phase(bytes, left) {
+        // Of a newer program. It is written without a phase again.
+        Err(error) if left.shows_unknown => (None, Err(error)),
+        read => read.map(|(info, phase)| (info, Ok(phase)))?,
+    };
+    let phase = match phase {
+        Ok(phase) => phase,
+        Err(error) => return Ok(Node::object([("state", Node::text("Unknown")), ("subState", Node::text(error.0))])),
+    };
     let names = phase.map(|phase| [("state", phase.state()), ("subState", phase.sub_state())]);
     let names = names.into_iter().flatten().map(|(key, name)| (key, Node::text(name)));
     Ok(Node::object(names.chain(info.map(|info| ("additionalInfo", Node::text(info))))))
@@ -354,6 +362,7 @@ pub fn read_state(bytes: &[u8], parts: Parts, left: &mut Left) -> Decoded<Node> 
         Parts::NewWhole => ["desiredState", "agents"].contains(&field.key),
     };
     let fields: Vec<Field> = COMPLETE_STATE.iter().filter(is_read).copied().collect();
+    left.shows_unknown = parts == Parts::Sent;
     message(&fields, bytes, 0, left)
 }
 
@@ -372,6 +381,17 @@ pub fn read_workload(bytes: &[u8], left: &mut Left) -> Decoded<Workload> {
         tree.get(key).ok_or_else(|| ConvertError::missing(name))?;
     }
     tree.read("workload").map_err(|error| ConvertError(error.to_string()))
+}
+
+/// What stands for a workload that cannot be read for the reason `error`: its agent refuses it by name.
+pub fn unreadable_workload(bytes: &[u8], error: &ConvertError) -> Workload {
+    let text = |number| {
+        let found = last_of(bytes, number..=number).ok().flatten();
+        found.and_then(|(_, bytes)| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    };
+    let [agent, runtime, config] = [1, 5, 6].map(text);
+    let why = format!("This agent cannot read the workload: {error}. The server is probably newer; update the agent");
+    Workload { unreadable: Some(why.into()), ..Workload::new(agent, runtime, config) }
 }
 
 #[cfg(test)]

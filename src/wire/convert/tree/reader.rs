@@ -129,10 +129,11 @@ fn value(kind: Kind, value: Value<'_>, depth: usize, left: &mut Left) -> Decoded
     match (kind, value) {
         (Text, Value::Bytes(bytes)) => Ok(Node::text(left.text(bytes)?)),
         (Number | Short, Value::Varint(number)) => Ok(Node::Number(number)),
-        (Choice(texts, numbers), Value::Varint(number)) => {
-            let index = numbers.iter().position(|known| *known == number);
-            Ok(Node::text(texts[index.ok_or_else(|| ConvertError::unknown_enum(number))?]))
-        }
+        (Choice(texts, numbers), Value::Varint(number)) => match numbers.iter().position(|known| *known == number) {
+            Some(index) => Ok(Node::text(texts[index])),
+            None if left.shows_unknown => Ok(Node::text(number.cast_signed().to_string())),
+            None => Err(ConvertError::unknown_enum(number)),
+        },
         (Kind::Message(fields), Value::Bytes(bytes)) => message(fields, bytes, depth, left),
         (Only(kind), Value::Bytes(bytes)) => only(kind, bytes, depth, left),
         (Own(codec), Value::Bytes(bytes)) => (codec.read)(bytes, deeper(depth)?, left),

@@ -91,8 +91,14 @@ impl Writer {
             Number => node.as_number().into_iter().for_each(|value| self.number(number, value)),
             Short => node.as_number().into_iter().for_each(|value| self.number(number, value.min(u32::MAX.into()))),
             Choice(texts, numbers) => {
-                let index = node.as_text().and_then(|text| texts.iter().position(|one| *one == text));
-                index.into_iter().for_each(|index| self.number(number, numbers[index]));
+                let Some(text) = node.as_text() else { return };
+                match texts.iter().position(|one| *one == text) {
+                    Some(index) => self.number(number, numbers[index]),
+                    // One of a newer program, which is passed on.
+                    None => {
+                        text.parse::<i64>().into_iter().for_each(|value| self.number(number, value.cast_unsigned()))
+                    }
+                }
             }
             Kind::Message(fields) => self.nested(number, |writer| writer.fields(fields, node)),
             Only(kind) => self.nested(number, |writer| writer.node(1, *kind, node)),
