@@ -4,7 +4,7 @@
 
 use crate::store::{PATIENT, Podman, shell, shells};
 use crate::support::log_client::everything;
-use crate::support::process::{children, is_alive, send_signal, write_program};
+use crate::support::process::{Process, children, is_alive, process_state, send_signal, write_program};
 use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
@@ -52,6 +52,23 @@ fn what_podman_restarts_itself_is_soon_shown_to_run_again() {
     cluster.remove("web");
 }
 
+/// Stops `agent` while no call of the engine is on its way, which would go on and tell it later what it has seen.
+fn stop_between_calls(agent: &Process) {
+    agent.signal(Signal::STOP);
+    wait_until("the agent is stopped", || process_state(agent.pid()) == Some('T'));
+    wait_until("its calls of the engine have ended", || {
+        let mut calls = children(agent.pid());
+        calls.retain(|call| is_alive(*call) && !follows_events(*call));
+        calls.is_empty()
+    });
+}
+
+/// Whether this call of the engine tells what happens until it is ended.
+fn follows_events(call: u32) -> bool {
+    let arguments = fs::read(format!("/proc/{call}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).any(|argument| argument == b"events")
+}
+
 #[test]
 fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_states() {
     let podman = Podman::new();
@@ -80,7 +97,7 @@ fn twenty_workloads_killed_paused_removed_updated_moved_and_deleted_show_their_s
     let removed = ids("removed");
     let arguments = ["rm", "--force", "--time=0"].into_iter().chain(removed.iter().map(|(_, id)| id.as_str()));
     // Between the end of a container and its removal the agent could see its exit code.
-    cluster.agents["agent_A"].signal(Signal::STOP);
+    stop_between_calls(&cluster.agents["agent_A"]);
     podman.run(&arguments.collect::<Vec<_>>());
     cluster.agents["agent_A"].signal(Signal::CONT);
     expect("killed", "Failed(ExecFailed)", "Exit code: '137'");
