@@ -94,23 +94,59 @@ pub enum WatchCommand {
 }
 
 /// How a container ended that was seen to end. Others may remove it afterwards, or a container of its pod; its workload has
-/// ended all the same. Forgotten once the container was started again.
+/// ended anyway. Forgotten once the container was started again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownEnd {
+    /// How all containers of the workload have ended; `None` while one may run.
     pub state: Option<ExecutionState>,
+    /// The failure of one container of a pod, whatever the others do.
+    failure: Option<Failure>,
+}
+
+/// How one container of a pod failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Failure {
+    container: ContainerId,
+    state: ExecutionState,
 }
 
 impl KnownEnd {
+    /// The end of the container `id` in an earlier life of the agent.
+    ///
+    /// Of a pod `id` is the name of its workload, which no listing has, so its failure stays until the pod is seen to run.
+    /// Where the engine restarts containers, one may have run and ended meanwhile: then a listing is right.
+    pub fn of_earlier_life(id: &ContainerId, state: ExecutionState, engine_restarts: bool) -> Self {
+        let is_failure = state.phase == Phase::FailedExecFailed && !engine_restarts;
+        let failure = is_failure.then(|| Failure { container: id.clone(), state: state.clone() });
+        Self { state: Some(state), failure }
+    }
+
     /// Takes in the state in which the engine lists the container, and returns the one to show.
     // [impl->swdd~agent-keeps-observed-ends~1]
-    pub fn update(&mut self, listed: &ExecutionState, has_process: bool) -> ExecutionState {
-        let is_started = has_process || listed.phase == Phase::Running || listed.phase.is_pending();
-        if is_started {
-            self.state = None;
-        } else if listed.phase.has_ended() {
-            self.state = Some(listed.clone());
+    pub fn update(&mut self, listed: &ListedContainer) -> ExecutionState {
+        let phase = listed.state.phase;
+        let is_started = !listed.processes.is_empty() || phase == Phase::Running || phase.is_pending();
+        if is_started && self.state.is_some() {
+            *self = Self::default();
         }
-        self.state.clone().unwrap_or_else(|| listed.clone())
+        let state = self.update_failure(listed);
+        if !is_started && state.phase.has_ended() {
+            self.state = Some(state.clone());
+        }
+        self.state.clone().unwrap_or(state)
+    }
+
+    /// The listed state, or the failure of a container that is missing: the others say nothing about it.
+    fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
+        let Some(pods) = &listed.pods else { return listed.state.clone() };
+        if let Some(failure) = &self.failure
+            && !pods.containers.contains(&failure.container)
+        {
+            return failure.state.clone();
+        }
+        let failed = pods.failed.clone();
+        self.failure = failed.map(|container| Failure { container, state: listed.state.clone() });
+        listed.state.clone()
     }
 }
 
@@ -351,7 +387,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
                     watched.note_end(found);
-                    let state = watched.end.update(&found.state, !found.processes.is_empty());
+                    let state = watched.end.update(found);
                     watched.judge(&state, now)
                 }
                 None => watched.judge_missing(),

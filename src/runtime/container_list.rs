@@ -148,6 +148,7 @@ impl EngineContainer {
             processes: self.process().into_iter().collect(),
             ended_at: self.ended_at(),
             in_pod: self.pod().is_some(),
+            pods: None,
         })
     }
 
@@ -257,6 +258,7 @@ mod tests {
                 processes: vec![],
                 ended_at: None,
                 in_pod: false,
+                pods: None,
             }]
         );
     }

@@ -154,6 +154,7 @@ mod tests {
             processes: Vec::new(),
             ended_at: None,
             in_pod,
+            pods: None,
         }
     }
 

@@ -64,7 +64,7 @@ pub fn listed(container: &EngineContainer, agent: &str) -> Option<ListedContaine
     let state = execution_state(container);
     let finished = of_state["FinishedAt"].as_str().filter(|_| state.phase.has_ended());
     let ended_at = finished.and_then(seconds_since_1970);
-    Some(ListedContainer { id, instance, state, processes, ended_at, in_pod: false })
+    Some(ListedContainer { id, instance, state, processes, ended_at, in_pod: false, pods: None })
 }
 
 /// What nerdctl's state of the container means for its workload.

@@ -86,6 +86,17 @@ pub struct ListedContainer {
     pub ended_at: Option<u64>,
     /// Whether it belongs to a pod of the engine. Labels of those prove nothing, see [`container_records`].
     pub in_pod: bool,
+    /// What its pods consist of, where the workload is pods; `None` where it is one container.
+    pub pods: Option<ListedPods>,
+}
+
+/// The containers of all pods of a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListedPods {
+    /// Each container that the engine lists.
+    pub containers: Vec<ContainerId>,
+    /// The container whose failure is the state of the workload, when that is a failure.
+    pub failed: Option<ContainerId>,
 }
 
 /// The main process of a container as the engine lists it.

@@ -20,7 +20,8 @@ use super::engine_cli::EngineCli;
 use super::log_reader::{LogCall, log_arguments};
 use super::masking::Arguments;
 use super::{
-    Cancel, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget, RuntimeConnector,
+    RuntimeError,
 };
 use crate::limits::{LISTING_MAX, STACK_WORKLOAD, STOP_GRACE};
 use crate::model::execution_state::{ExecutionState, Phase};
@@ -616,6 +617,10 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
     // One that failed while others go on has not ended.
     let ended = processes.is_empty() && state.phase.has_ended();
     let ended_at = ours.iter().filter_map(|container| container.ended_at()).max().filter(|_| ended);
+    let listed_pods = ListedPods {
+        containers: ours.iter().filter_map(|container| container.id()).collect(),
+        failed: failed_container(&ours, &state),
+    };
     ListedContainer {
         id: ContainerId(instance.to_string().into()),
         instance,
@@ -623,7 +628,17 @@ pub fn listed(instance: InstanceName, pods: &Pods, containers: &[EngineContainer
         processes,
         ended_at,
         in_pod: false,
+        pods: Some(listed_pods),
     }
+}
+
+/// The container whose failure is `state`; `None` when that is no failure.
+fn failed_container(containers: &[&EngineContainer], state: &ExecutionState) -> Option<ContainerId> {
+    if state.phase != Phase::FailedExecFailed {
+        return None;
+    }
+    let failed = containers.iter().find(|container| pod_container_state(container) == *state);
+    failed.and_then(|container| container.id())
 }
 
 fn texts_of(ids: &[ContainerId]) -> Vec<&str> {

@@ -778,6 +778,7 @@ impl World {
                     state,
                     ended_at: None,
                     in_pod: false,
+                    pods: None,
                 }
             })
             .collect()

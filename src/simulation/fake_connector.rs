@@ -8,7 +8,8 @@ use crate::model::names::InstanceName;
 use crate::model::workload::Workload;
 use crate::runtime::log_reader::LogCall;
 use crate::runtime::{
-    Cancel, ContainerId, ListedContainer, MainProcess, NewContainer, ProbeTarget, RuntimeConnector, RuntimeError,
+    Cancel, ContainerId, ListedContainer, ListedPods, MainProcess, NewContainer, ProbeTarget, RuntimeConnector,
+    RuntimeError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -92,6 +93,8 @@ pub struct FakeContainer {
     pub state: ExecutionState,
     /// Whether it is one of a pod.
     pub in_pod: bool,
+    /// What its pods consist of, where it stands for pods.
+    pub pods: Option<ListedPods>,
     /// What it was created with.
     pub new: Option<NewContainer>,
 }
@@ -166,6 +169,14 @@ impl FakeEngine {
         self.world().containers.remove(id);
     }
 
+    /// Lets it stand for pods with these containers, of which `failed` is its state when that is a failure.
+    pub fn set_pods(&self, id: &ContainerId, containers: &[&str], failed: Option<&str>) {
+        let id_of = |name: &str| ContainerId(name.into());
+        let containers = containers.iter().map(|name| id_of(name)).collect();
+        let pods = ListedPods { containers, failed: failed.map(id_of) };
+        self.world().containers.get_mut(id).unwrap().pods = Some(pods);
+    }
+
     /// Makes it one of a pod.
     pub fn put_into_pod(&self, id: &ContainerId) {
         self.world().containers.get_mut(id).unwrap().in_pod = true;
@@ -232,6 +243,7 @@ impl FakeEngine {
             processes: Vec::new(),
             ended_at: None,
             in_pod: container.in_pod,
+            pods: container.pods.clone(),
         })
         .collect()
     }
@@ -241,7 +253,7 @@ impl World {
     fn add(&mut self, instance: &InstanceName, state: ExecutionState, new: Option<NewContainer>) -> ContainerId {
         self.created += 1;
         let id = ContainerId(format!("{:064x}", self.created).into());
-        let container = FakeContainer { instance: instance.clone(), state, in_pod: false, new };
+        let container = FakeContainer { instance: instance.clone(), state, in_pod: false, pods: None, new };
         self.containers.insert(id.clone(), container);
         id
     }

@@ -528,7 +528,15 @@ mod tests {
         let listed = || {
             let state = ExecutionState::plain(Phase::Running);
             let (id, instance) = (ContainerId("1".into()), w.instance.clone());
-            let found = ListedContainer { id, instance, state, processes: Vec::new(), ended_at: None, in_pod: false };
+            let found = ListedContainer {
+                id,
+                instance,
+                state,
+                processes: Vec::new(),
+                ended_at: None,
+                in_pod: false,
+                pods: None,
+            };
             SchedulerEvent::Listed { runtime: w.workload.runtime.clone(), result: Ok(vec![found]) }
         };
         for events in [vec![hello(vec![]), listed()], vec![listed(), hello(vec![])]] {
@@ -606,6 +614,7 @@ mod tests {
             processes: Vec::new(),
             ended_at: None,
             in_pod: false,
+            pods: None,
         }
     }
 

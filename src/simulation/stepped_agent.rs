@@ -25,7 +25,7 @@ use crate::model::workload::{DeleteCondition, Workload};
 use crate::platform::clock::Clock;
 use crate::platform::service_manager::StatusBoard;
 use crate::runtime::engine_children::EarlierCalls;
-use crate::runtime::{ContainerId, RuntimeConnector};
+use crate::runtime::{ContainerId, ListedContainer, RuntimeConnector};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -171,10 +171,18 @@ impl SteppedChecker {
                 worked = true;
             }
         }
-        for watched in self.watched.values_mut() {
+        for (instance, watched) in &mut self.watched {
+            let container = containers.get(&watched.id);
             let lost = ExecutionState::plain(Phase::FailedLost);
-            let listed = containers.get(&watched.id).map_or(&lost, |container| &container.state);
-            let state = watched.end.update(listed, false);
+            let state = watched.end.update(&ListedContainer {
+                id: watched.id.clone(),
+                instance: instance.clone(),
+                state: container.map_or(lost, |container| container.state.clone()),
+                processes: Vec::new(),
+                ended_at: None,
+                in_pod: false,
+                pods: container.and_then(|container| container.pods.clone()),
+            });
             if watched.reported.as_ref() != Some(&state) {
                 watched.reported = Some(state.clone());
                 (watched.reply)(state);

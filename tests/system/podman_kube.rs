@@ -47,6 +47,12 @@ fn workload(name: &str, lines: &str, documents: &str) -> String {
     )
 }
 
+/// Runs another pod until it has failed, which a later listing shows.
+fn fails_later(cluster: &Cluster, name: &str) {
+    cluster.apply(&workload(name, "", &pod(name, &[("main", "exit 3")])));
+    cluster.wait_for_state(name, "Failed(ExecFailed)");
+}
+
 fn pods(podman: &Podman) -> Vec<Value> {
     serde_json::from_str(&podman.run(&["pod", "ps", "--format=json"])).expect("podman lists pods as JSON")
 }
@@ -110,15 +116,20 @@ fn the_state_of_a_workload_follows_all_containers_of_its_pods() {
         let state = cluster.workload("web")?.state;
         (podman.containers().iter().any(|one| one["State"] == "exited") && state == "Running(Ok)").then_some(())
     });
-    let (_, two) = containers(&podman, "-two").remove(0);
+    let (two_id, two) = containers(&podman, "-two").remove(0);
     assert!(send_signal(two, Signal::KILL));
     let row = cluster.wait_for_state("web", "Failed(ExecFailed)");
     assert_eq!(row.info, "Exit code: '137'");
+    let failure = (row.state, row.info);
     let id = pods(&podman)[0]["Id"].as_str().expect("an id").to_owned();
+    // How it ended is known, and stays so: first without the container that failed, then without any.
+    podman.run(&["rm", &two_id]);
+    fails_later(&cluster, "first");
+    assert_eq!(cluster.workload("web").map(|row| (row.state, row.info)), Some(failure.clone()));
     podman.run(&["pod", "rm", "--force", "--time=0", &id]);
-    // How it ended is known, and stays so.
-    cluster.wait_for_state("web", "Failed(ExecFailed)");
-    cluster.remove("web");
+    fails_later(&cluster, "second");
+    assert_eq!(cluster.workload("web").map(|row| (row.state, row.info)), Some(failure));
+    ["web", "first", "second"].iter().for_each(|name| cluster.remove(name));
     assert_eq!(volumes(&podman), [""; 0]);
 }
 

@@ -8,6 +8,7 @@ use super::{Existing, RuntimeManager, Waits, removed};
 use crate::agent::conditions::Gate;
 use crate::agent::end_record;
 use crate::agent::probes::short_info;
+use crate::agent::state_checker::KnownEnd;
 use crate::agent::wish_slot::Surplus;
 use crate::agent::workload_control_loop::Held;
 use crate::model::execution_state::{ExecutionState, Phase, WorkloadState};
@@ -64,12 +65,21 @@ impl<C: Clock> RuntimeManager<C> {
             let Some(found) = found else {
                 let instance = added.instance.clone();
                 let processes = Vec::new();
-                listed.push(ListedContainer { id, instance, state, processes, ended_at: None, in_pod: false });
+                listed.push(ListedContainer {
+                    id,
+                    instance,
+                    state,
+                    processes,
+                    ended_at: None,
+                    in_pod: false,
+                    pods: None,
+                });
                 continue;
             };
-            // A pod that others have removed is listed in a state that nobody knows.
-            if found.id == id && found.processes.is_empty() && found.state.phase == Phase::FailedUnknown {
-                found.state = state;
+            // A pod that others have removed, as a whole or its container that failed, is listed in another state.
+            if found.id == id {
+                let engine_restarts = added.workload.config().engine_restarts().is_some();
+                found.state = KnownEnd::of_earlier_life(&id, state, engine_restarts).update(found);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The checker on one thread: a manual clock, listings and ends of processes given by the test.
 
 use super::*;
+use crate::runtime::ListedPods;
 use crate::simulation::fake_connector::FakeEngine;
 use crate::simulation::manual_clock::ManualClock;
 use std::sync::{Arc, Mutex};
@@ -58,6 +59,7 @@ fn container(name: &str, state: &ExecutionState, pid: u32) -> ListedContainer {
         id,
         ended_at: None,
         in_pod: false,
+        pods: None,
     }
 }
 
@@ -67,6 +69,29 @@ fn running(name: &str, pid: u32) -> ListedContainer {
 
 fn exited(name: &str, code: i64) -> ListedContainer {
     container(name, &ExecutionState::exited(code), 0)
+}
+
+/// The workload 'pod', with these containers: the exit code of each, or none while it runs.
+fn pod(containers: &[(&str, Option<i64>)]) -> ListedContainer {
+    let mut listed = exited("pod", 0);
+    let mut pods = ListedPods::default();
+    for (number, (name, code)) in (1..).zip(containers) {
+        let id = ContainerId((*name).into());
+        pods.containers.push(id.clone());
+        match code {
+            None => listed.processes.push(MainProcess { container: id, pid: number }),
+            Some(0) => {}
+            Some(code) => {
+                listed.state = ExecutionState::exited(*code);
+                pods.failed = Some(id);
+            }
+        }
+    }
+    if pods.failed.is_none() && !listed.processes.is_empty() {
+        listed.state = ExecutionState::plain(Phase::Running);
+    }
+    listed.pods = Some(pods);
+    listed
 }
 
 fn settings() -> CheckerSettings {
@@ -465,12 +490,63 @@ fn failure_beside_running_containers_is_no_end_of_the_pod() {
     assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''", "pod/1 Failed(Lost)"]);
 }
 
+// [utest->swdd~agent-keeps-observed-ends~1]
+#[test]
+fn failure_of_a_pod_outlives_the_container_that_failed() {
+    let mut bench = Bench::new();
+    bench.watch("pod", 1);
+    bench.answer_listing(vec![pod(&[("one", Some(0)), ("two", Some(137))])]);
+    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '137''"]);
+    let unknown = ExecutionState::with_info(Phase::FailedUnknown, "unknown container state");
+    let gone = ListedContainer { state: unknown, ..pod(&[]) };
+    for later in [pod(&[("one", Some(0))]), pod(&[("one", Some(3))]), gone] {
+        bench.answer_listing_after(REPAIR_INTERVAL, vec![later]);
+        assert_eq!(bench.take_reports(), [""; 0]);
+    }
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", None)])]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0))])]);
+    assert_eq!(bench.take_reports(), ["pod/1 Running(Ok)", "pod/1 Succeeded(Ok)"]);
+}
+
+/// Nothing but the end of the same container replaces its failure.
+#[test]
+fn failure_of_a_pod_is_replaced_by_the_same_containers_end() {
+    let mut bench = Bench::new();
+    bench.watch("pod", 1);
+    bench.answer_listing(vec![pod(&[("one", Some(0)), ("two", Some(3))])]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0)), ("two", Some(0))])]);
+    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''", "pod/1 Succeeded(Ok)"]);
+}
+
+#[test]
+fn failure_beside_running_containers_outlives_its_container() {
+    let mut bench = Bench::new();
+    bench.watch("pod", 1);
+    bench.answer_listing(vec![pod(&[("one", None), ("two", Some(3))])]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", None)])]);
+    bench.answer_listing_after(REPAIR_INTERVAL, vec![pod(&[("one", Some(0))])]);
+    assert_eq!(bench.take_reports(), ["pod/1 Failed(ExecFailed): 'Exit code: '3''"]);
+}
+
+#[test]
+fn failure_of_a_pod_in_an_earlier_life_stays_until_it_runs() {
+    let (id, failed) = (ContainerId("pod".into()), ExecutionState::exited(3));
+    let (rest, running) = (pod(&[("one", Some(0))]), pod(&[("one", None)]));
+    let mut end = KnownEnd::of_earlier_life(&id, failed.clone(), false);
+    assert_eq!(end.update(&rest), failed);
+    assert_eq!(end.update(&running).phase, Phase::Running);
+    assert_eq!(end.update(&rest).phase, Phase::Succeeded);
+    // The engine may have started it again, and then it ended well.
+    let mut end = KnownEnd::of_earlier_life(&id, failed, true);
+    assert_eq!(end.update(&rest).phase, Phase::Succeeded);
+}
+
 #[test]
 fn end_of_an_earlier_life_is_reported_without_its_container() {
     let mut bench = Bench::new();
     let (reports, id) = (bench.reports.clone(), ContainerId("web".into()));
     let reply = Box::new(move |state: ExecutionState| reports.lock().unwrap().push(state.to_string()));
-    let end = KnownEnd { state: Some(ExecutionState::exited(3)) };
+    let end = KnownEnd::of_earlier_life(&id, ExecutionState::exited(3), false);
     bench.command(WatchCommand::Watch {
         instance: instance("web"),
         id,

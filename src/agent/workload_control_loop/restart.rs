@@ -25,10 +25,15 @@ impl<C: Clock> WorkloadControlLoop<C> {
         (self.watching, self.process) = (true, process.clone());
         let (instance, reply) = (self.instance.clone(), self.slot.begin_watch());
         let restarts = self.starts.saturating_sub(1);
-        let wanted = self.wanted.as_ref();
-        let engine_restarts = wanted.is_some_and(|workload| workload.config().engine_restarts().is_some());
+        let engine_restarts = self.engine_restarts();
         let command = WatchCommand::Watch { instance, id, process, restarts, engine_restarts, end, reply };
         let _ = source.watch.send(command); // Gone only when the agent ends.
+    }
+
+    /// Whether the engine starts the container again by itself when it has ended.
+    fn engine_restarts(&self) -> bool {
+        let wanted = self.wanted.as_ref();
+        wanted.is_some_and(|workload| workload.config().engine_restarts().is_some())
     }
 
     pub(super) fn unwatch(&mut self) {
@@ -82,9 +87,12 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// How this container ended in an earlier life of the agent.
     pub(super) fn known_end(&self, id: &ContainerId) -> KnownEnd {
         let Some(connector) = self.connector() else { return KnownEnd::default() };
-        let kept = end_record::kept(&*connector, &self.instance, &self.context.calls.boot);
-        let of_this_one = kept.filter(|(container, _)| container == id);
-        KnownEnd { state: of_this_one.map(|(_, state)| state) }
+        match end_record::kept(&*connector, &self.instance, &self.context.calls.boot) {
+            Some((container, state)) if container == *id => {
+                KnownEnd::of_earlier_life(id, state, self.engine_restarts())
+            }
+            _ => KnownEnd::default(),
+        }
     }
 
     /// The workload is about to be started or removed, so its last end does not count any more.

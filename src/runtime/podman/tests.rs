@@ -319,6 +319,7 @@ fn one_call_lists_all_containers_of_this_agent_and_no_others() {
         processes: vec![MainProcess { container: id(ID), pid: 7 }],
         ended_at: None,
         in_pod: false,
+        pods: None,
     });
     assert_eq!(engine.connector.list(), Ok(expected.collect()));
     assert_eq!(engine.calls(), [format!("ps --all --filter label=agent=agent_A --format={}", podman_format())]);

@@ -345,6 +345,26 @@ fn pod_that_ended_and_was_removed_keeps_its_end() {
 }
 
 #[test]
+fn pod_whose_failed_container_was_removed_keeps_its_failure() {
+    let mut rig = Rig::with(|options| options.keeps_finished = true);
+    let pod = wanted("w", "a");
+    rig.add(std::slice::from_ref(&pod));
+    rig.engine.set_pods(&rig.container_of("w"), &["one", "two"], Some("two"));
+    rig.ends("w", 3);
+    rig.sent();
+    for agent in ["same", "next"] {
+        rig.engine.set_pods(&rig.container_of("w"), &["one"], None);
+        rig.engine.set_state(&rig.container_of("w"), ExecutionState::exited(0));
+        rig.agent.run();
+        assert_eq!(rig.sent(), [""; 0], "{agent} agent");
+        rig.restart_agent(std::slice::from_ref(&pod));
+        let mut sent = rig.sent();
+        sent.dedup();
+        assert_eq!(sent, ["w Failed(ExecFailed): 'Exit code: '3''"], "{agent} agent");
+    }
+}
+
+#[test]
 fn a_container_with_a_name_that_leads_out_of_the_folder_is_left_alone() {
     let mut rig = silent();
     rig.engine.add(&InstanceName::with_id("..", "../etc", "agent_A"), plain(Phase::Running));

@@ -74,3 +74,18 @@ fn pods_have_ended_when_the_last_of_their_containers_has() {
         assert_eq!(listed(instance, &pods, &states(containers)).ended_at, ended_at, "{containers:?}");
     }
 }
+
+#[test]
+fn listed_pods_name_their_containers_and_the_one_that_failed() {
+    let text = r#"{"Id":"a","Pod":"p","State":"exited","ExitCode":0}{"Id":"b","Pod":"p","State":"exited","ExitCode":3}
+        {"Id":"x","Pod":"other","State":"exited","ExitCode":3}"#;
+    let containers = container_list::parse(text).unwrap();
+    let pods_of = |pod: &str, count: usize| {
+        let instance = InstanceName::with_id("web", "1", "agent_A");
+        listed(instance, &Ok(Some(vec![pod.to_owned()])), &containers[..count]).pods.unwrap()
+    };
+    let ids = |names: &[&str]| names.iter().map(|name| ContainerId((*name).into())).collect();
+    let failed = Some(ContainerId("b".into()));
+    assert_eq!(pods_of("p", 3), ListedPods { containers: ids(&["a", "b"]), failed });
+    assert_eq!(pods_of("p", 1), ListedPods { containers: ids(&["a"]), failed: None });
+}
