@@ -3,16 +3,60 @@
 //! Thread: the test's. Owns: per test one cluster and one podman store (support/podman.rs).
 
 use crate::store::{PATIENT, Podman, shell};
-use crate::support::{Cluster, wait_until};
+use crate::support::{Cluster, LIMIT, poll, wait_until};
 use ankaios_lite::limits::USAGE_WAIT_MAX;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Where the kernel shows control groups: version 2 here, each hierarchy of version 1 in a folder of its own.
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1024 * 1024;
 /// Between the two samples from which shares of time are counted.
 const INTERVAL: Duration = Duration::from_secs(3);
+
+/// A control group of the test's own for containers. On drop it goes, also when the test has failed: it would stay on the
+/// machine, since neither podman nor a container removes what it did not make itself.
+struct ParentGroup {
+    name: String,
+}
+
+impl ParentGroup {
+    /// Make it before the podman store: only when all containers are gone it can go.
+    fn new() -> Self {
+        Self { name: format!("ankaios-test-{}", std::process::id()) }
+    }
+
+    /// Its folders, one in each hierarchy that has it.
+    fn folders(&self) -> Vec<PathBuf> {
+        let root = PathBuf::from(CONTROL_GROUPS);
+        let hierarchies = fs::read_dir(&root).into_iter().flatten().flatten().map(|entry| entry.path());
+        let folders = hierarchies.chain([root.clone()]).map(|hierarchy| hierarchy.join(&self.name));
+        folders.filter(|folder| folder.is_dir()).collect()
+    }
+}
+
+impl Drop for ParentGroup {
+    fn drop(&mut self) {
+        // The kernel refuses as long as a process of it has not quite ended.
+        let removed = poll(LIMIT, || {
+            self.folders().iter().for_each(|folder| remove_group(folder));
+            self.folders().is_empty().then_some(())
+        });
+        assert!(removed.is_some() || std::thread::panicking(), "left behind: {:?}", self.folders());
+    }
+}
+
+/// Removes a control group and those below it, as far as the kernel allows it now.
+fn remove_group(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_group(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(folder); // Its files are the kernel's and go with it.
+}
 
 /// The file `name` in the control group of a container; that of version 1 where the kernel has it, else of version 2.
 fn file(pid: u32, id: &str, controller: &str, v1: &str, v2: &str) -> PathBuf {
@@ -26,8 +70,8 @@ fn file(pid: u32, id: &str, controller: &str, v1: &str, v2: &str) -> PathBuf {
         Some(path[..end].trim_start_matches('/').to_owned())
     };
     match group(controller) {
-        Some(path) => PathBuf::from("/sys/fs/cgroup").join(controller).join(path).join(v1),
-        None => PathBuf::from("/sys/fs/cgroup").join(group("").expect("version 2 has it")).join(v2),
+        Some(path) => PathBuf::from(CONTROL_GROUPS).join(controller).join(path).join(v1),
+        None => PathBuf::from(CONTROL_GROUPS).join(group("").expect("version 2 has it")).join(v2),
     }
 }
 
@@ -77,22 +121,23 @@ fn with_options(name: &str, options: &str, command: &str) -> String {
 // [stest->swdd~metrics-file~1]
 #[test]
 fn values_are_those_of_the_kernel_and_known_loads_are_seen() {
+    let parent = ParentGroup::new();
     let podman = Podman::new();
     let mut cluster = Cluster::prepare_on(&podman);
     let metrics = cluster.folder().join("agent.prom");
     cluster.agent_config = format!("metrics = '{}'\nmetrics_interval = 1\n", metrics.display());
     cluster.start_all(&["agent_A"]);
-    let parent = format!("/ankaios-test-{}", std::process::id());
     let held = format!("dd if=/dev/zero of=/dev/shm/held bs=1M count=100; {PATIENT}");
     let workloads = [
         with_options("busy", "\"--cpus=0.25\"", "while true; do true; done"),
         with_options("held", "\"--shm-size=200m\"", &held),
-        with_options("below", &format!("\"--cgroup-parent={parent}\""), PATIENT),
+        with_options("below", &format!("\"--cgroup-parent=/{}\"", parent.name), PATIENT),
         with_options("done", "\"--tty\"", "exit 0"),
     ];
     cluster.apply(&format!("apiVersion: v1\nworkloads:\n{}", workloads.concat()));
     cluster.wait_until_run(&["busy", "held", "below"]);
     cluster.wait_for_state("done", "Succeeded(Ok)");
+    assert!(!parent.folders().is_empty(), "the group of 'below' is where it is looked for");
     wait_until("the memory to be taken", || {
         let memory = value_of_held(&cluster);
         memory >= 100 * MIB
