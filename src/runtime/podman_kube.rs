@@ -236,15 +236,7 @@ impl PodmanKubeConnector {
     /// tried again with the next create or delete.
     fn remove_left_over(&self, workload: &Name, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
         let Some(mut failed) = self.failed_plays.lock().remove(workload) else { return Ok(()) };
-        let made = failed.made.take().map_or_else(|| self.pods_since(&failed, cancel), Ok);
-        let removed = made.and_then(|made| {
-            let call = Arguments::from(["pod", "rm", "--force", "--ignore"]).plain(&made);
-            failed.made = Some(made).filter(|made| !made.is_empty());
-            match failed.made {
-                Some(_) => self.cli.change(call).limit(POD_DOWN_MAX).run(cancel).map(drop),
-                None => Ok(()),
-            }
-        });
+        let removed = self.remove_made(&mut failed, cancel);
         match removed {
             Ok(()) => self.forget(&failed.instance),
             Err(_) => _ = self.failed_plays.lock().insert(workload.clone(), failed),
@@ -252,18 +244,38 @@ impl PodmanKubeConnector {
         removed
     }
 
+    /// Removes the pods that the failed play has made. What runs is stopped in order first: it may have written something.
+    /// All else never ran for the workload, so nothing is waited for: podman would wait ten seconds for what does not heed
+    /// the signal, whatever the manifest says.
+    fn remove_made(&self, failed: &mut Play, cancel: Cancel<'_>) -> Result<(), RuntimeError> {
+        if failed.made.is_none() {
+            failed.made = Some(self.pods_since(failed, cancel)?);
+        }
+        let made = failed.made.as_deref().unwrap_or_default();
+        if made.is_empty() {
+            return Ok(());
+        }
+        self.stop_in_order(&failed.instance, &failed.manifest, Some(made))?;
+        let call = Arguments::from(["pod", "rm", "--force", "--ignore", "--time=0"]).plain(made);
+        self.cli.change(call).limit(POD_DOWN_MAX).run(cancel).map(drop)
+    }
+
     /// Stops what runs in the pods of the instance with its stop signal, as long as each pod may take for that: `kube down`
-    /// of podman 4.3 kills it at once. The container that holds a pod together goes on, and with it the network.
+    /// of podman 4.3 kills it at once. The container that holds a pod together goes on, and with it the network. Of a play
+    /// that was cut short no ids of `pods` were noted: they are found by their names, as `kube down` finds them.
     // [impl->swdd~podman-kube-delete-stops-in-order~1]
-    fn stop_in_order(&self, instance: &InstanceName, manifest: &str) -> Result<(), RuntimeError> {
+    fn stop_in_order(
+        &self,
+        instance: &InstanceName,
+        manifest: &str,
+        pods: Option<&[String]>,
+    ) -> Result<(), RuntimeError> {
         let documents = pod_documents(manifest);
-        // Of a play that was cut short no ids were noted. Its pods are found by their names, as `kube down` finds them.
-        let pods = self.pods_of(instance).ok().flatten();
         let mut running: BTreeMap<Option<u32>, Vec<ContainerId>> = BTreeMap::new();
         let mut paused = Vec::new();
         for container in self.cli.containers(&["--pod"])? {
             let document = documents.iter().find(|document| document.makes(container.pod_name()));
-            let is_ours = match &pods {
+            let is_ours = match pods {
                 Some(pods) => is_in(&container, pods),
                 None => document.is_some(),
             };
@@ -438,7 +450,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         let instance = instance_of(id)?;
         self.remove_left_over(&instance.workload, None)?;
         if let Some(config) = self.recall(&instance)? {
-            self.stop_in_order(&instance, &config.manifest)?;
+            let pods = self.pods_of(&instance).ok().flatten();
+            self.stop_in_order(&instance, &config.manifest, pods.as_deref())?;
             self.down(&config)?;
             self.forget(&instance);
         }
@@ -451,7 +464,8 @@ impl RuntimeConnector for PodmanKubeConnector {
         match self.pods_of(&instance) {
             Ok(Some(pods)) if !pods.is_empty() => {
                 let config = self.recall(&instance)?;
-                self.stop_in_order(&instance, config.as_ref().map_or("", |config| &config.manifest))?;
+                let manifest = config.as_ref().map_or("", |config| &config.manifest);
+                self.stop_in_order(&instance, manifest, Some(&pods))?;
                 let arguments = Arguments::from(["pod", "stop", "--ignore"]).plain(&pods);
                 self.cli.change(arguments).limit(POD_DOWN_MAX).run(None).map(drop)
             }

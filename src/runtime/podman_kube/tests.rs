@@ -55,6 +55,7 @@ fn removal_calls() -> [String; 2] {
 }
 
 const POD_LS: &str = "pod ls --no-trunc --format={{.Id}} {{.Name}}";
+const REMOVE_NEW: &str = "pod rm --force --ignore --time=0 new";
 const PLAY: &str = "-g kube play --quiet --p -";
 
 /// What `volume inspect` prints for a volume with this data.
@@ -188,21 +189,50 @@ fn a_failed_play_removes_the_pods_that_it_made_and_no_others() {
     let mut kube = connector(&script);
     assert!(failed(create(&mut kube)).starts_with("pod already exists. Execution of "));
     let calls = calls(&script);
-    assert_eq!(calls[4..6], [POD_LS.to_owned(), "pod rm --force --ignore new".to_owned()]);
-    assert_eq!(calls[6..], removal_calls());
+    assert_eq!(calls[4..7], [POD_LS.to_owned(), listing_with_pods(), REMOVE_NEW.to_owned()]);
+    assert_eq!(calls[7..], removal_calls());
+}
+
+/// The rest never ran: podman waited ten seconds for the container that holds the pod together.
+#[test]
+fn failed_play_stops_what_runs_and_waits_for_nothing_else() {
+    let listing = "printf 'p1 web\np2 db-pod\nx web\n'";
+    let script = ScriptedEngine::answering(&["echo 'x web'", "", "", "exit 125", listing]);
+    script.on("ps", TWO_PODS_RUN);
+    let new = new_container("podman-kube", TWO_PODS);
+    assert!(connector(&script).create(&new, None, None).is_err());
+    let mut calls = calls(&script);
+    calls[7..9].sort();
+    let stops = ["unpause c", "stop --ignore --time=7 a", "stop --ignore b c"];
+    assert_eq!(calls[5..9], [&listing_with_pods(), stops[0], stops[1], stops[2]]);
+    assert_eq!(calls[9], "pod rm --force --ignore --time=0 p1 p2");
+    assert_eq!(calls[10..], ["pods", "config"].map(|what| format!("volume rm {}.{what}", new.instance)));
+}
+
+#[test]
+fn failed_play_whose_pods_cannot_be_stopped_is_not_killed() {
+    let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'"]);
+    script.on("ps", "exit 125");
+    let mut kube = connector(&script);
+    assert!(create(&mut kube).is_err());
+    assert_eq!(calls(&script)[5..], [listing_with_pods()], "the volumes stay as well");
+    script.on("ps", "");
+    assert_eq!(kube.remove_left_over(&new().instance.workload, None), Ok(()));
+    assert_eq!(calls(&script)[7..8], [REMOVE_NEW]);
 }
 
 #[test]
 fn pods_that_a_failed_play_left_are_removed_before_the_next() {
-    let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "exit 125"]);
+    let script = ScriptedEngine::answering(&["", "", "", "exit 125", "echo 'new web'", "", "exit 125"]);
     let mut kube = connector(&script);
     assert!(create(&mut kube).is_err());
     script.on("-g", "printf 'Pod:\\nabc\\n'");
     create(&mut kube).unwrap();
     let calls = calls(&script);
-    assert_eq!(calls[5..7], ["pod rm --force --ignore new"; 2], "the volumes stay until the pods are gone");
-    assert_eq!(calls[7..9], removal_calls());
-    assert_eq!(calls[9], POD_LS);
+    let removal = [listing_with_pods(), REMOVE_NEW.to_owned()];
+    assert_eq!(calls[5..9], [removal.clone(), removal].concat(), "the volumes stay until the pods are gone");
+    assert_eq!(calls[9..11], removal_calls());
+    assert_eq!(calls[11], POD_LS);
 }
 
 #[test]
@@ -221,13 +251,13 @@ fn pods_of_a_failed_play_that_could_not_be_listed_were_forgotten() {
     script.on("7", "exit 125");
     assert!(kube.delete(&web).is_err());
     script.on("8", "printf 'old web\nnew web\n'");
-    script.on("12", NO_VOLUME);
+    script.on("13", NO_VOLUME);
     assert_eq!(kube.delete(&web), Ok(()));
     let calls = calls(&script);
     assert_eq!(calls[5..8], [POD_LS; 3]);
-    assert_eq!(calls[8], "pod rm --force --ignore new");
-    assert_eq!(calls[9..11], removal_calls());
-    assert_eq!(calls[11], format!("volume inspect {instance}.config"));
+    assert_eq!(calls[8..10], [listing_with_pods(), REMOVE_NEW.to_owned()]);
+    assert_eq!(calls[10..12], removal_calls());
+    assert_eq!(calls[12], format!("volume inspect {instance}.config"));
 }
 
 #[test]
