@@ -10,10 +10,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::store::Podman;
+use crate::store::{PATIENT, Podman, shell};
+use crate::support::control_client::{folder, logs, read};
 use crate::support::process::write_program;
 use crate::support::python::{cache, interpreter, repository, succeeded};
-use crate::support::{Cluster, poll, wait_until};
+use crate::support::{Cluster, ControlClient, poll, wait_until};
+use ankaios_lite::model::messages::ResponseContent;
+use ankaios_lite::model::names::InstanceName;
 
 /// Longest run of a client that makes every call of its SDK.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1800);
@@ -169,6 +172,43 @@ fn the_named_container_of_a_pod_finds_the_control_interface_and_no_other_does() 
     wait_until("the container is accepted", || podman.logs("ci-main").contains("accepted"));
     wait_until("the other one has looked", || podman.logs("ci-other").contains("nothing"));
     cluster.remove("pods");
+}
+
+// ----------------------------------------------------- a server that restarts
+
+// [stest->swdd~agent-renews-event-subscriptions~1]
+#[test]
+fn logs_end_and_events_go_on_when_the_server_restarts() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    let access = format!("    controlInterfaceAccess: {ALL}\n    runtime:");
+    let web = shell("web", &format!("echo hello; {PATIENT}")).replacen("    runtime:", &access, 1);
+    let file = cluster.start_with_manifest(&web);
+    cluster.wait_for_state("web", "Running(Ok)");
+    let name = podman.containers_of("web")[0]["Labels"]["name"].clone();
+    let instance = name.as_str().and_then(InstanceName::parse).expect("the label has the full name");
+    let container = podman.only_container("web");
+    let mut client = ControlClient::connect(&folder(&cluster, "agent_A", "web"));
+    client.request("e", read(&["desiredState.workloads"], true));
+    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: None, .. }));
+    let follows = |client: &mut ControlClient, id: &str| {
+        client.request(id, logs(vec![instance.clone()]));
+        assert_eq!(client.answer(id), ResponseContent::LogsAccepted(vec![instance.clone()]));
+        let ResponseContent::LogEntries(lines) = client.answer(id) else { panic!("its line is expected") };
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["hello"]);
+    };
+    follows(&mut client, "before");
+    cluster.kill_server();
+    assert_eq!(client.answer("before"), ResponseContent::LogsStop(instance.clone()));
+    cluster.start_server(&["-m", &file]);
+    assert!(matches!(client.answer("e"), ResponseContent::CompleteState { altered: Some(_), .. }));
+    follows(&mut client, "after");
+    cluster.apply(&shell("job", "exit 0"));
+    let ResponseContent::CompleteState { altered: Some(altered), .. } = client.answer("e") else {
+        panic!("an event is expected")
+    };
+    assert_eq!(altered.added, ["desiredState.workloads.job"]);
+    assert_eq!(podman.only_container("web"), container, "it ran all the time");
 }
 
 // -------------------------------------------------------------- users of containers

@@ -9,6 +9,7 @@ use crate::support::{Cluster, LogClient, Recorder, SmallDisk, wait_until};
 use ankaios_lite::model::messages::{LogsRequest, ResponseContent};
 use rustix::process::Signal;
 use std::fs;
+use std::path::Path;
 
 /// What no event shows is to be seen soon.
 const SOON: &str = "listing_interval = 2";
@@ -313,6 +314,79 @@ fn full_run_folder_is_named_and_left_behind_once_there_is_room() {
     cluster.wait_until_run(&["plain", "file"]);
     ["plain", "file"].iter().for_each(|name| cluster.remove(name));
     assert_eq!(podman.containers().len(), 0);
+}
+
+/// The file in which a workload with [`with_shared_folder`] counts its runs.
+const RUNS: &str = "runs";
+
+/// The shell workload with this folder as `/shared`.
+fn with_shared_folder(manifest: &str, folder: &Path) -> String {
+    let option = format!("[\"--volume={}:/shared\", \"--stop-timeout\"", folder.display());
+    manifest.replacen("[\"--stop-timeout\"", &option, 1)
+}
+
+/// Makes what the agent has noted a note of another boot, as a reboot does.
+fn reboot_in_notes(run_folder: &Path) {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux tells the boot");
+    let other = "00000000-0000-4000-8000-000000000000";
+    let instances = fs::read_dir(run_folder.join("agent_A_io")).expect("the agent has made it").flatten();
+    let notes = instances.flat_map(|instance| fs::read_dir(instance.path()).into_iter().flatten().flatten());
+    let mut changed = 0;
+    for note in notes {
+        let Ok(text) = fs::read_to_string(note.path()) else { continue };
+        if text.contains(boot.trim()) {
+            fs::write(note.path(), text.replace(boot.trim(), other)).expect("own file");
+            changed += 1;
+        }
+    }
+    assert!(changed > 0, "it is noted in which boot it ran");
+}
+
+// [stest->swdd~agent-tells-boots-apart-by-id~1]
+#[test]
+fn finished_workload_runs_again_after_a_boot_only() {
+    let podman = Podman::new();
+    let mut cluster = Cluster::prepare_on(&podman);
+    cluster.agent_config = "rerun_finished = 'boot'".to_owned();
+    let shared = cluster.folder().join("shared");
+    fs::create_dir(&shared).expect("own folder is writable");
+    let runs = || fs::read_to_string(shared.join(RUNS)).unwrap_or_default().lines().count();
+    let job = with_shared_folder(&shell("job", &format!("echo x >>/shared/{RUNS}")), &shared);
+    cluster.start_with_manifest(&job);
+    cluster.wait_for_state("job", "Succeeded(Ok)");
+    assert_eq!(runs(), 1);
+    for (reboots, expected) in [(false, 1), (true, 2), (false, 2)] {
+        cluster.kill_agent("agent_A");
+        cluster.wait_for_state("job", "AgentDisconnected");
+        if reboots {
+            reboot_in_notes(&cluster.run_folder());
+        }
+        cluster.start_agent("agent_A");
+        cluster.wait_for_state("job", "Succeeded(Ok)");
+        assert_eq!(runs(), expected, "after another boot: {reboots}");
+    }
+}
+
+/// Nobody waits before the log is read: the workload is still pending, or runs, or has ended.
+#[test]
+fn logs_right_after_an_apply_have_all_lines() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let pod = "apiVersion: v1\nworkloads:\n  pods:\n    agent: agent_A\n    runtime: podman-kube\n    runtimeConfig: |\n      \
+               manifest: |\n        apiVersion: v1\n        kind: Pod\n        metadata: {name: pods}\n        spec:\n          \
+               hostNetwork: true\n          restartPolicy: Never\n          containers:\n          - {name: main, image: \
+               'alpine:latest', command: [sh, -c, 'echo one; sleep 1; echo two']}\n";
+    for (name, text) in [("job", shell("job", "echo one; sleep 1; echo two").as_str()), ("pods", pod)] {
+        for follow in [true, false] {
+            cluster.apply(text);
+            let arguments = if follow { vec!["logs", "-f", name] } else { vec!["logs", name] };
+            let output = cluster.ank(&arguments);
+            assert_eq!(output.code, 0, "{arguments:?}: {}", output.stderr);
+            let expected: &[&str] = if follow { &["one\ntwo\n"] } else { &["", "one\n", "one\ntwo\n"] };
+            assert!(expected.contains(&output.stdout.as_str()), "{arguments:?}: {}", output.stdout);
+            cluster.remove(name);
+        }
+    }
 }
 
 /// As `podman container prune` in a cron job does.
