@@ -148,7 +148,10 @@ fn logs_that_cannot_be_had_are_explained_instead_of_awaited() {
     cluster.wait_for_state("fine", "Running(Ok)");
     for (name, warning) in [
         ("odd", "warn: no logs of workload 'odd' on agent 'agent_A': it is Pending(StartingFailed): "),
-        ("waits", "warn: no logs of workload 'waits' on agent 'agent_A': it is Pending(WaitingToStart)\n"),
+        (
+            "waits",
+            "warn: no logs of workload 'waits' on agent 'agent_A': it is Pending(WaitingToStart): waits for 'odd' to run\n",
+        ),
         ("nowhere", "warn: no logs of workload 'nowhere': it is NotScheduled\n"),
     ] {
         for arguments in [&["logs", name][..], &["logs", "-f", name]] {

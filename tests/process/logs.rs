@@ -147,7 +147,10 @@ fn what_has_no_log_ends_at_once() {
     let mut client = LogClient::new(&cluster);
     let no_container = |state: &str| [format!("[no log: it has no container, it is {state}]")];
     let pending = recorder.instance("pending");
-    assert_eq!(client.read_all(everything(&pending)), no_container("Pending(WaitingToStart)"));
+    assert_eq!(
+        client.read_all(everything(&pending)),
+        no_container("Pending(WaitingToStart): 'waits for 'never' to run'")
+    );
     let odd = client.read_all(follow(&recorder.instance("odd")));
     let is_reason =
         odd[0].starts_with("[no log: it has no container, it is Pending(StartingFailed): 'Unsupported Runtime");
