@@ -244,6 +244,8 @@ struct Reader {
     bytes: usize,
     /// What of that was added by aliases and tags.
     added: usize,
+    /// What merging has copied. It is no part of what an alias adds: the copies stand for what was read.
+    merged: usize,
     /// Lines that it has when it is written again; each may be indented.
     lines: usize,
     /// Lists and mappings that have not ended.
@@ -306,8 +308,8 @@ struct Anchored {
 
 impl Reader {
     fn new(origin: Origin) -> Self {
-        let (bytes, added, lines) = (0, 0, 0);
-        Self { origin, bytes, added, lines, open: Vec::new(), anchors: HashMap::new(), roots: Vec::new() }
+        let (bytes, added, merged, lines) = (0, 0, 0, 0);
+        Self { origin, bytes, added, merged, lines, open: Vec::new(), anchors: HashMap::new(), roots: Vec::new() }
     }
 
     /// Takes the events up to the end of a document, or of the text; returns where that is.
@@ -400,9 +402,9 @@ impl Reader {
         self.bytes = self.bytes.saturating_add(bytes);
         self.added = self.added.saturating_add(if is_added { bytes } else { 0 });
         let (counted, max, longer) = match self.origin {
-            // What aliases may add to a file: as much as fits into a message.
-            Origin::Own => (self.added, MESSAGE_MAX, " longer"),
-            Origin::Others => (self.bytes, OTHERS_MAX, ""),
+            // What aliases and merge keys may add to a file: as much as fits into a message.
+            Origin::Own => (self.added.saturating_add(self.merged), MESSAGE_MAX, " longer"),
+            Origin::Others => (self.bytes.saturating_add(self.merged), OTHERS_MAX, ""),
         };
         if counted <= max {
             return Ok(());
@@ -453,8 +455,9 @@ impl Reader {
     }
 
     /// Adds to the entries of a mapping what its merge `key` names, one mapping or several: all whose keys are not there
-    /// yet. Of several mappings the first one counts. What they take was counted where their aliases were followed.
-    fn merge(&self, entries: &mut Vec<(Yaml, Yaml)>, key: &Yaml, value: &Yaml) -> Result<(), YamlError> {
+    /// yet. Of several mappings the first one counts. Each entry counts again: without aliases, mappings merged into one
+    /// another would be copied as often as they are nested.
+    fn merge(&mut self, entries: &mut Vec<(Yaml, Yaml)>, key: &Yaml, value: &Yaml) -> Result<(), YamlError> {
         let mappings = match &value.content {
             Content::List(items) => items,
             _ => std::slice::from_ref(value),
@@ -467,6 +470,8 @@ impl Reader {
                 let message = format!("{found} found at '{MERGE_KEY}', expected a mapping or a list of mappings");
                 return Err(self.wrong(&message, key.at));
             };
+            self.merged = self.merged.saturating_add(NODE_BYTES.saturating_mul(added.len()));
+            self.count(0, 0, false)?;
             for (key, value) in added.iter() {
                 // Keys of lists and mappings are of no use.
                 if key.identity().is_some_and(|identity| known.insert(identity)) {

@@ -186,6 +186,10 @@ fn bombs() -> Vec<(&'static str, String)> {
                 |n: usize| format!("l{n}: &l{n} {{k{n}: [{}]}}\n", format!("{{<<: *l{}}}, ", n - 1).repeat(100));
             format!("l0: &l0 {{k: x}}\n{}{}{}{}", level(1), level(2), level(3), level(4))
         }),
+        ("merged mappings in one another", {
+            let entries: String = (0..MANY).map(|key| format!("k{key}: x, ")).collect();
+            format!("a: {}{{{entries}}}{}\n", "{<<: ".repeat(100), "}".repeat(100))
+        }),
         (
             "indented lines",
             format!(
