@@ -406,7 +406,7 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
         write_states(self)
     }
 
-    /// An incomplete one is left out. One that only a newer program knows is one that nobody knows.
+    /// An incomplete or malformed one is left out. One that only a newer program knows is one that nobody knows.
     fn read(message: api::UpdateWorkloadState) -> Decoded<Self> {
         let mut read = Vec::new();
         for state in message.workloadStates {
@@ -415,6 +415,10 @@ impl Wire<api::UpdateWorkloadState> for Vec<WorkloadState> {
             let unknown;
             let execution = match execution {
                 Ok(read) => read,
+                Err(error) if error.is_malformed() => {
+                    log::debug!("Skipping a malformed workload state: {error}");
+                    continue;
+                }
                 Err(error) => {
                     log::warn!(
                         "The state of a workload is not known: {error}. The program that sent it is probably newer."

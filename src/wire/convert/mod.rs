@@ -29,7 +29,6 @@ const NO_TEXT: &str = "a text that is no UTF-8";
 
 impl ConvertError {
     /// Whether it is no message at all, and not just one that lacks something.
-    #[cfg(feature = "server")]
     pub fn is_malformed(&self) -> bool {
         [MALFORMED, NO_TEXT].contains(&self.0.as_str())
     }

@@ -256,7 +256,7 @@ fn a_zero_sub_state_is_on_the_wire() {
 }
 
 #[test]
-fn incomplete_states_are_skipped_one_by_one() {
+fn incomplete_and_malformed_states_are_skipped_one_by_one() {
     let running = WorkloadState::new(instance(), ExecutionState::plain(Phase::Running));
     let good = base::WorkloadState::parse_from_bytes(&encode_states(std::slice::from_ref(&running))[2..]).unwrap();
     let with = |change: &dyn Fn(&mut base::ExecutionState)| {
@@ -269,7 +269,10 @@ fn incomplete_states_are_skipped_one_by_one() {
         state.ExecutionStateEnum = Some(base::execution_state::ExecutionStateEnum::Pending(number));
     });
     let without_info = with(&|state| state.additionalInfo = None);
-    let states = vec![good.clone(), unknown, base::WorkloadState::default(), without_info];
+    // Field 1 with a byte that is no UTF-8, and one that ends too early; both Running(Ok).
+    let [no_text, cut] = [&[0x0a, 0x01, 0xff, 0x20, 0x00][..], &[0x20, 0x00, 0x0a, 0x09]]
+        .map(|bytes| base::WorkloadState { executionState: Some(bytes.to_vec()), ..good.clone() });
+    let states = vec![good.clone(), unknown, base::WorkloadState::default(), no_text, cut, without_info];
     let update = grpc_api::UpdateWorkloadState { workloadStates: states, ..Default::default() };
     let content = Some(grpc_api::to_server::ToServerEnum::UpdateWorkloadState(update));
     let message = grpc_api::ToServer { ToServerEnum: content, ..Default::default() };
