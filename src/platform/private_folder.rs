@@ -5,6 +5,7 @@
 //!
 //! Thread: any. Takes: paths. Gives: open folders and files, with the modes that they are to have.
 
+use crate::limits::MESSAGE_MAX;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, ftruncate, mkdirat, open, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -23,6 +24,11 @@ const STICKY: u32 = 0o1000;
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 
+/// How folders are opened.
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Longest file that is read, in bytes: what agents keep came to them in one message.
+const READ_MAX: u64 = MESSAGE_MAX as u64;
+
 /// A folder that only our user can change.
 #[derive(Debug)]
 pub struct PrivateFolder {
@@ -39,7 +45,14 @@ impl PrivateFolder {
         Self::at(CWD, path, path.to_owned(), Mode::RWXU)
     }
 
-    /// Opens the folder `name` in this one in the same way.
+    /// Opens `path`, which has to exist, and leaves it as it is.
+    pub fn existing(path: &Path) -> io::Result<Self> {
+        let descriptor = openat(CWD, path, FOLDER, Mode::empty())?;
+        check(&fstat(&descriptor)?, path)?;
+        Ok(Self { path: path.to_owned(), descriptor })
+    }
+
+    /// Opens the folder `name` in this one in the same way as [`Self::open`].
     pub fn subfolder(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         self.subfolder_with_mode(name.as_ref(), Mode::RWXU)
     }
@@ -50,8 +63,7 @@ impl PrivateFolder {
     }
 
     fn at(parent: BorrowedFd, name: &Path, path: PathBuf, mode: Mode) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let existing = || openat(parent, name, flags, Mode::empty());
+        let existing = || openat(parent, name, FOLDER, Mode::empty());
         let descriptor = match existing() {
             Err(Errno::NOENT) => match mkdirat(parent, name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => existing()?,
@@ -80,12 +92,17 @@ impl PrivateFolder {
         Ok(File::from(file))
     }
 
-    /// Reads the file `name` in this folder.
+    /// Reads the file `name` in this folder, which may have [`READ_MAX`] bytes.
     pub fn read(&self, name: &Path) -> io::Result<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.descriptor, name, flags, Mode::empty())?;
         self.check_file(&file, name)?;
-        io::read_to_string(File::from(file))
+        let file = File::from(file);
+        if file.metadata()?.len() > READ_MAX {
+            let text = format!("'{}' has more than {READ_MAX} bytes", self.path.join(name).display());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        io::read_to_string(file)
     }
 
     /// A file must be one, and ours; returns its mode.
@@ -272,7 +289,23 @@ mod tests {
         rustix::fs::mknodat(own.descriptor(), "fifo", FileType::Fifo, Mode::RWXU, 0).unwrap();
         own.write_anew(Path::new("fifo"), Mode::RWXU).unwrap_err();
         refused(own.read(Path::new("fifo")), "is not a file");
+        own.read(Path::new("link")).unwrap_err();
+        PrivateFolder::existing(&base.path().join("folder")).unwrap_err();
         assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
+    }
+
+    #[test]
+    fn existing_folder_is_not_made_and_files_too_long_are_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let missing = base.path().join("missing");
+        PrivateFolder::existing(&missing).unwrap_err();
+        assert!(!missing.exists());
+        fs::write(base.path().join("file"), "text").unwrap();
+        let own = PrivateFolder::existing(base.path()).unwrap();
+        assert_eq!(own.read(Path::new("file")).unwrap(), "text");
+        // It has no content, so it takes no room.
+        File::create(base.path().join("long")).unwrap().set_len(READ_MAX + 1).unwrap();
+        refused(own.read(Path::new("long")), "has more than 67108864 bytes");
     }
 
     #[test]

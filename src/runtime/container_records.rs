@@ -82,9 +82,10 @@ impl ContainerRecords {
         }
     }
 
-    /// The text that was kept last.
+    /// The text that was kept last. What is no file of ours is none: a link leads elsewhere, and a pipe never ends.
     pub fn kept(&self, instance: &InstanceName, file: &str) -> Option<String> {
-        fs::read_to_string(self.folder.join(instance.folder()).join(file)).ok()
+        let folder = PrivateFolder::existing(&self.folder.join(instance.folder())).ok()?;
+        folder.read(Path::new(file)).ok()
     }
 
     /// Keeps it no more.
@@ -145,6 +146,7 @@ pub fn leave_strangers<T>(
 mod tests {
     use super::*;
     use crate::model::execution_state::{ExecutionState, Phase};
+    use rustix::fs::FileType;
 
     fn container(id: &str, in_pod: bool) -> ListedContainer {
         ListedContainer {
@@ -211,6 +213,23 @@ mod tests {
         assert_eq!(records.kept(&web, "taken"), None);
         fs::remove_dir_all(folder.path().join(web.folder())).unwrap();
         assert!(!records.has(&web, &second));
+    }
+
+    #[test]
+    fn record_that_is_a_link_or_a_pipe_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = ContainerRecords::below(folder.path().to_owned(), "boot 1");
+        let web = InstanceName::with_id("web", "1", "agent_A");
+        records.keep(&web, ENDED, "a record");
+        assert_eq!(records.kept(&web, ENDED).as_deref(), Some("a record"));
+        let own = folder.path().join(web.folder());
+        fs::write(folder.path().join("elsewhere"), "a forged record").unwrap();
+        fs::remove_file(own.join(ENDED)).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), own.join(ENDED)).unwrap();
+        assert_eq!(records.kept(&web, ENDED), None);
+        fs::remove_file(own.join(ENDED)).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, own.join(ENDED), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(records.kept(&web, ENDED), None);
     }
 
     // [utest->swdd~agent-tells-boots-apart-by-id~1]
