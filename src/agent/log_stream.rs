@@ -29,6 +29,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The source of our log lines about requested logs; the requester is not known here.
@@ -84,6 +86,8 @@ struct Running {
     order: LogOrder,
     /// As in [`LogAvailability::Readable`].
     start: Option<u64>,
+    /// Set when it has found no container: then [`LogStreams::found_nothing`] ends it.
+    has_nothing: Arc<AtomicBool>,
     stop: EventFd,
     thread: Option<Thread>,
 }
@@ -183,18 +187,20 @@ impl LogStreams {
     fn start_one(&mut self, order: LogOrder, engine: Box<dyn RuntimeConnector>, start: Option<u64>) -> io::Result<()> {
         self.started += 1;
         let (stop, room) = (EventFd::new()?, EventFd::new()?);
+        let has_nothing = Arc::new(AtomicBool::new(false));
         let name = format!("log:{}:{}", self.started, order.instance.workload);
         let stream = LogStream {
             order: order.clone(),
             outbox: self.outbox.clone(),
             scheduler: self.scheduler.clone(),
+            has_nothing: has_nothing.clone(),
             stop: stop.clone(),
             room,
             sending: false,
             waiting: VecDeque::new(),
         };
         let thread = threads::spawn(name, STACK_LARGE, move || stream.run(engine))?;
-        self.running.push(Running { order, start, stop, thread: Some(thread) });
+        self.running.push(Running { order, start, has_nothing, stop, thread: Some(thread) });
         Ok(())
     }
 
@@ -220,9 +226,13 @@ impl LogStreams {
         self.waiting.clear();
     }
 
-    /// Forgets the streams that have ended by themselves.
+    /// Forgets the streams that have ended by themselves. What found no container is kept until its event has come, or nobody
+    /// would end the log.
     pub fn forget_ended(&mut self) {
-        self.running.retain(|one| one.thread.as_ref().is_some_and(|thread| !thread.has_ended()));
+        self.running.retain(|one| {
+            let has_ended = one.thread.as_ref().is_none_or(Thread::has_ended);
+            !has_ended || one.has_nothing.load(Ordering::Acquire)
+        });
     }
 }
 
@@ -250,6 +260,8 @@ struct LogStream {
     order: LogOrder,
     outbox: UplinkOutbox,
     scheduler: Sender<SchedulerEvent>,
+    /// As in [`Running`].
+    has_nothing: Arc<AtomicBool>,
     /// Readable when the log is not wanted any more.
     stop: EventFd,
     /// Readable when the message that waited for the server is being sent.
@@ -273,6 +285,7 @@ impl LogStream {
         let Some(mut readers) = self.open(connector) else {
             let LogOrder { request_id, instance, .. } = self.order.clone();
             let event = SchedulerEvent::NoLog { request_id, instance };
+            self.has_nothing.store(true, Ordering::Release);
             let _ = self.scheduler.send(event); // Gone only when the agent ends.
             return Ok(());
         };

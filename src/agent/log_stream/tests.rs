@@ -116,6 +116,16 @@ impl Fixture {
         }
     }
 
+    /// Waits until all threads have ended; nothing is forgotten.
+    fn wait_for_threads(&self) {
+        let begin = SystemClock.now();
+        let goes_on = |one: &Running| one.thread.as_ref().is_some_and(|thread| !thread.has_ended());
+        while self.streams.running.iter().any(goes_on) {
+            assert!(SystemClock.now() - begin < AMPLE, "a stream goes on");
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until no stream runs any more.
     fn ended(&mut self) {
         let begin = SystemClock.now();
@@ -294,6 +304,26 @@ fn a_log_without_container_waits_for_the_next_start_or_ends() {
         fixture.streams.found_nothing(&request_id, &found, late, String::new());
         assert!(fixture.reader.next().is_none());
     }
+}
+
+/// The thread of a stream may be seen to have ended before what it says is heard.
+#[test]
+fn stream_without_container_is_kept_until_that_is_heard() {
+    let mut fixture = Fixture::new();
+    let order = fixture.order("web", Ok(vec![]));
+    fixture.start_all("logs", false, vec![order]);
+    fixture.wait_for_threads();
+    // Another request comes first.
+    let other = (instance("db"), LogAvailability::Never("it is unknown".to_owned()));
+    fixture.start_all("other", false, vec![other]);
+    fixture.streams.forget_ended();
+    while fixture.reader.next().is_some() {}
+    let event = fixture.scheduler.recv_timeout(AMPLE).unwrap();
+    let SchedulerEvent::NoLog { request_id, instance: found } = event else { panic!("{event:?}") };
+    let none = LogAvailability::Never("it ended".to_owned());
+    fixture.streams.found_nothing(&request_id, &found, none, String::new());
+    assert_eq!(fixture.lines_until_stop("web"), ["[no log: it ended]"]);
+    assert!(fixture.streams.running.is_empty());
 }
 
 #[test]
