@@ -4,9 +4,14 @@
 
 /// The keys that work, for users.
 pub const WORKING_KEYS: &str = "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 4096 bits work";
+/// Keys of authorities that work, for users.
+pub const WORKING_AUTHORITIES: &str = "Ed25519, ECDSA with P-256 or P-384 and RSA with 2048 to 8192 bits work";
 /// RSA keys that the library accepts, in bits.
 const RSA_BITS_MIN: usize = 2048;
-const RSA_BITS_MAX: usize = 4096;
+/// Of own keys, with which it signs.
+pub const RSA_BITS_OWN: usize = 4096;
+/// Of the keys of authorities, with which it only verifies.
+pub const RSA_BITS_AUTHORITY: usize = 8192;
 /// Numbers of a key that have at least so many bytes are those of RSA; versions and exponents are shorter.
 const MODULUS_BYTES_MIN: usize = 32;
 /// How deep the parts of a key are looked for: those of an RSA key in PKCS#8 stand four levels deep.
@@ -39,15 +44,16 @@ const PEM_CONTENTS: [(&str, &str); 9] = [
     ("PRIVATE KEY-----", "it holds a private key and no certificate"),
 ];
 
-/// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works or is unknown.
-pub fn unusable_kind(der: &[u8]) -> Option<String> {
+/// Why a key in DER, or the public key of a certificate, cannot be used; `None` when its kind works or is unknown. One of RSA
+/// may have `rsa_bits_max` bits.
+pub fn unusable_kind(der: &[u8], rsa_bits_max: usize) -> Option<String> {
     for (identifier, kind) in UNUSABLE_KINDS {
         if der.windows(identifier.len()).any(|bytes| bytes == identifier) {
             return Some(kind.to_owned());
         }
     }
     let bits = rsa_bits(der, DEPTH_MAX)?;
-    let is_usable = (RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits);
+    let is_usable = (RSA_BITS_MIN..=rsa_bits_max).contains(&bits);
     if is_usable { None } else { Some(format!("RSA with {bits} bits")) }
 }
 
@@ -118,19 +124,21 @@ mod tests {
         let keys: [&[u8]; 7] =
             [b"", b"\x30", b"\x30\x84\xff\xff\xff\xff", b"\x30\x80\x02", b"\x02\x21", b"\x03\x00", b"x"];
         for der in keys {
-            assert_eq!(unusable_kind(der), None, "{der:?}");
+            assert_eq!(unusable_kind(der, RSA_BITS_OWN), None, "{der:?}");
         }
-        assert_eq!(unusable_kind(&[0x30, 0x02].repeat(1000)), None, "nested deep");
+        assert_eq!(unusable_kind(&[0x30, 0x02].repeat(1000), RSA_BITS_OWN), None, "nested deep");
     }
 
     #[test]
     fn rsa_keys_are_told_apart_by_their_bits() {
-        for (bytes, first, expected) in [
-            (128, 0x80, Some("RSA with 1024 bits")),
-            (256, 0x80, None),
-            (256, 0x40, Some("RSA with 2047 bits")),
-            (512, 0x80, None),
-            (513, 0x01, Some("RSA with 4097 bits")),
+        for (bytes, first, own, authority) in [
+            (128, 0x80, Some("RSA with 1024 bits"), Some("RSA with 1024 bits")),
+            (256, 0x80, None, None),
+            (256, 0x40, Some("RSA with 2047 bits"), Some("RSA with 2047 bits")),
+            (512, 0x80, None, None),
+            (513, 0x01, Some("RSA with 4097 bits"), None),
+            (1024, 0x80, Some("RSA with 8192 bits"), None),
+            (1025, 0x01, Some("RSA with 8193 bits"), Some("RSA with 8193 bits")),
         ] {
             let mut modulus = vec![0_u8; bytes];
             modulus[0] = first;
@@ -139,7 +147,8 @@ mod tests {
             der.extend(u16::try_from(bytes + 1).unwrap().to_be_bytes());
             der.push(0);
             der.extend(modulus);
-            assert_eq!(unusable_kind(&der).as_deref(), expected, "{bytes} bytes");
+            assert_eq!(unusable_kind(&der, RSA_BITS_OWN).as_deref(), own, "{bytes} bytes");
+            assert_eq!(unusable_kind(&der, RSA_BITS_AUTHORITY).as_deref(), authority, "{bytes} bytes");
         }
     }
 }

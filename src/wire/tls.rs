@@ -4,7 +4,9 @@
 //! Owns: the socket and the TLS session.
 
 use super::address::PemTexts;
-use super::key_kinds::{WORKING_KEYS, is_encrypted, other_content, unusable_kind};
+use super::key_kinds::{
+    RSA_BITS_AUTHORITY, RSA_BITS_OWN, WORKING_AUTHORITIES, WORKING_KEYS, is_encrypted, other_content, unusable_kind,
+};
 use crate::limits::HELLO_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustls::crypto::CryptoProvider;
@@ -134,10 +136,11 @@ impl ClientTls {
 /// The authorities of a bundle. Of several some may have keys that cannot be used.
 fn roots(pem: &str) -> Result<RootCertStore, TlsError> {
     let certificates = certificates(pem, "CA certificate")?;
-    if let Some(kind) = certificates.first().and_then(unusable_kind_of)
-        && certificates.iter().all(|certificate| unusable_kind_of(certificate).is_some())
+    let kind_of = |certificate| unusable_kind_of(certificate, RSA_BITS_AUTHORITY);
+    if let Some(kind) = certificates.first().and_then(kind_of)
+        && certificates.iter().all(|certificate| kind_of(certificate).is_some())
     {
-        return Err(unusable("CA certificate", format_args!("its key is {kind}; {WORKING_KEYS}")));
+        return Err(unusable("CA certificate", format_args!("its key is {kind}; {WORKING_AUTHORITIES}")));
     }
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
@@ -154,7 +157,7 @@ fn identity(
     let chain = certificates(&pem.certificate, "certificate")?;
     let key = key(&pem.key)?;
     let signing_key = provider.key_provider.load_private_key(key.clone_key()).map_err(|_| {
-        let kind = unusable_kind(key.secret_der()).unwrap_or_else(|| "of an unknown kind".to_owned());
+        let kind = unusable_kind(key.secret_der(), RSA_BITS_OWN).unwrap_or_else(|| "of an unknown kind".to_owned());
         unusable("private key", format_args!("it is {kind}; {WORKING_KEYS}"))
     })?;
     // Both libraries and the protocol want it first.
@@ -171,16 +174,16 @@ fn identity(
             ),
         ));
     }
-    if let Some(kind) = chain.first().and_then(unusable_kind_of) {
+    if let Some(kind) = chain.first().and_then(|own| unusable_kind_of(own, RSA_BITS_OWN)) {
         return Err(unusable("certificate", format_args!("its key is {kind}; {WORKING_KEYS}")));
     }
     Ok((chain, key))
 }
 
 /// Why the key of a certificate cannot be used; `None` when it works or is unknown.
-fn unusable_kind_of(certificate: &CertificateDer<'static>) -> Option<String> {
+fn unusable_kind_of(certificate: &CertificateDer<'static>, rsa_bits_max: usize) -> Option<String> {
     let parsed = ParsedCertificate::try_from(certificate).ok()?;
-    unusable_kind(&parsed.subject_public_key_info())
+    unusable_kind(&parsed.subject_public_key_info(), rsa_bits_max)
 }
 
 fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -256,6 +256,14 @@ fn a_plain_client_of_a_tls_server_is_cut_off() {
     assert!(end.starts_with("the connection was lost") || end == "the server closed the connection", "{end}");
 }
 
+/// The library signs with shorter keys only, and verifies with these.
+#[test]
+fn authority_with_a_long_rsa_key_is_taken() {
+    let pem = PemTexts { ca: include_str!("rsa-8192-ca.pem").into(), ..Authority::new().server() };
+    ServerTls::new(&pem).unwrap();
+    ClientTls::new(&pem).unwrap();
+}
+
 #[test]
 fn unusable_texts_are_named_without_quoting_them() {
     let authority = Authority::new();
