@@ -198,10 +198,12 @@ impl StateStore {
     /// Takes over what the writer has done.
     pub fn take_report(&mut self) {
         let Ok(report) = self.reports.try_recv() else { return };
-        self.report = report;
-        if self.report.tried == self.given {
+        if report.tried == self.given {
             self.busy_since = None;
+        } else if report.tried > self.report.tried {
+            self.busy_since = Some(SystemClock.now()); // With a newer one: the disk goes on.
         }
+        self.report = report;
     }
 
     /// Whether the state of an update was stored since the start.
@@ -994,5 +996,24 @@ mod tests {
         assert_eq!(store.warning(), None, "any write needs a moment");
         store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
         assert!(store.warning().is_some_and(|text| text.contains("busy storing the state for 10 s")));
+    }
+
+    /// Updates may come faster than the disk stores them, one after the other.
+    #[test]
+    fn disk_that_stores_one_state_after_another_does_not_hang() {
+        let (mut store, _states) = StateStore::hanging();
+        let (writer, reports) = bounded(1);
+        store.reports = reports;
+        store.store(state("a"));
+        store.store(state("b"));
+        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
+        writer.send(WriterReport { tried: 1, ..WriterReport::default() }).unwrap();
+        store.take_report();
+        assert_eq!(store.warning(), None);
+        // What is tried again is none that ends.
+        store.busy_since = store.busy_since.and_then(|since| since.checked_sub(STORE_SLOW));
+        writer.send(WriterReport { tried: 1, ..WriterReport::default() }).unwrap();
+        store.take_report();
+        assert!(store.warning().is_some());
     }
 }
