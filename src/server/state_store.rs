@@ -115,7 +115,7 @@ struct StoreFault {
 struct WriterReport {
     /// The number of the newest [`StateWrite`] that was tried.
     tried: u64,
-    /// Whether the state of an update was stored.
+    /// Whether a state was stored that is not the older copy with which the server has started.
     has_stored: bool,
     fault: Option<StoreFault>,
 }
@@ -206,7 +206,7 @@ impl StateStore {
         self.report = report;
     }
 
-    /// Whether the state of an update was stored since the start.
+    /// Whether a state was stored since the start that is not the older copy with which it began.
     pub fn has_stored(&self) -> bool {
         self.report.has_stored
     }
@@ -286,7 +286,8 @@ pub fn open(folder: &Path) -> io::Result<Option<Found>> {
         (Some(state), Ok(_), _) => {
             rename(&newest, &previous);
             rename(&new, &newest);
-            return Ok(Some(Found { state, warning: None }));
+            let warning = noted_older_copy(folder, &state);
+            return Ok(Some(Found { state, warning }));
         }
         (Some(state), Err(reason), _) => (&new, reason, state),
         (None, Err(reason), Ok(state)) => (&previous, reason, state),
@@ -475,7 +476,7 @@ pub fn text(state: &Stored) -> Result<String, serde_json::Error> {
 /// What the writer has to do.
 #[derive(Debug)]
 enum Job {
-    /// Store the state that an update has led to.
+    /// Store the state that an update has led to, or the verdict about one.
     Store(Stored),
     /// Store the state of the start, which no update has changed.
     StoreStart(Stored),
@@ -530,11 +531,11 @@ impl Writer {
     /// Does `job`, keeps it when it fails, and reports how it ended.
     fn attempt(&mut self, job: Job) {
         match self.carry_out(&job) {
-            Ok(()) => {
+            Ok(is_newer) => {
                 if self.report.fault.take().is_some() {
                     log::info!("The state can be stored in '{}' again.", self.folder.display());
                 }
-                self.report.has_stored |= matches!(job, Job::Store(_));
+                self.report.has_stored |= is_newer;
             }
             Err(error) => {
                 self.log_failure(&job, &error);
@@ -549,11 +550,12 @@ impl Writer {
         }
     }
 
-    fn carry_out(&self, job: &Job) -> io::Result<()> {
+    /// Returns whether a state was stored that is not the older copy with which the server has started.
+    fn carry_out(&self, job: &Job) -> io::Result<bool> {
         match job {
             Job::Store(state) => write_update(&self.folder, state),
-            Job::StoreStart(state) => write(&self.folder, state),
-            Job::Check => check(&self.folder),
+            Job::StoreStart(state) => write(&self.folder, state).map(|()| false),
+            Job::Check => check(&self.folder).map(|()| false),
         }
     }
 
@@ -601,15 +603,13 @@ fn write(folder: &Path, state: &Stored) -> io::Result<()> {
     rename_new(folder)
 }
 
-/// Replaces the stored state by one that an update has led to.
-fn write_update(folder: &Path, state: &Stored) -> io::Result<()> {
+/// Replaces the stored state by that of the running server. What is said about an older copy ends as soon as something else is
+/// desired: what guarded updates have come to is stored without any update. Returns whether nothing is said about it.
+fn write_update(folder: &Path, state: &Stored) -> io::Result<bool> {
     write_new(folder, state)?;
-    // The state is the newest one already, so what is said about an older copy ends. Mostly there is nothing to remove.
-    match fs::remove_file(folder.join(OLDER_COPY_FILE)) {
-        Err(error) if !is_missing(&error) => return Err(error),
-        _ => {}
-    }
-    rename_new(folder)
+    let is_older_copy = noted_older_copy(folder, state).is_some(); // Mostly nothing was noted.
+    rename_new(folder)?;
+    Ok(!is_older_copy)
 }
 
 /// Brings a state to the disk, beside those that are there.
@@ -987,6 +987,23 @@ mod tests {
         store.store_and_wait(state("b"));
         store.take_report();
         assert!(store.has_stored());
+    }
+
+    /// The verdict about a guarded update is stored, too, and changes nothing of what is desired.
+    #[test]
+    fn older_copy_is_warned_of_until_something_else_is_desired() {
+        let folder = tempfile::tempdir().unwrap();
+        note_older_copy(folder.path(), &state("a"), "an older state");
+        let (mut writer, _reports) = Writer::new(folder.path().to_owned());
+        let updates = Some(StoredUpdates { newest: 1, list: Vec::new() });
+        writer.attempt(Job::Store(Stored { updates: updates.clone(), ..state("a") }));
+        assert!(!writer.report.has_stored);
+        let found = open(folder.path()).unwrap().expect("a state");
+        assert_eq!((found.state.updates, found.warning.as_deref()), (updates, Some("an older state")));
+        writer.attempt(Job::Store(state("b")));
+        assert!(writer.report.has_stored);
+        writer.attempt(Job::Store(state("a")));
+        assert_eq!(open(folder.path()).unwrap().and_then(|found| found.warning), None);
     }
 
     #[test]
