@@ -35,6 +35,10 @@ const EXIT_RETRY: Duration = Duration::from_millis(50);
 /// After an exit was noticed, podman may report the container as running for this long.
 const EXIT_CODE_MAX: Duration = Duration::from_secs(1);
 
+/// An engine that lists a container as running for so long after its process has ended never notices that: what waited for
+/// the process (conmon, a shim) was killed as well. A disk that makes conmon wait is faster than this.
+const END_UNNOTICED_MAX: Duration = Duration::from_secs(30);
+
 /// The containers of this agent, or why the engine could not list them.
 pub type ListResult = Result<Vec<ListedContainer>, RuntimeError>;
 
@@ -136,6 +140,12 @@ impl KnownEnd {
         self.state.clone().unwrap_or(state)
     }
 
+    /// Takes in an end that the engine does not notice, and returns it.
+    fn note_unnoticed(&mut self, end: ExecutionState) -> ExecutionState {
+        self.state = Some(end.clone());
+        end
+    }
+
     /// The listed state, or the failure of a container that is missing: the others say nothing about it.
     fn update_failure(&mut self, listed: &ListedContainer) -> ExecutionState {
         let Some(pods) = &listed.pods else { return listed.state.clone() };
@@ -208,6 +218,8 @@ pub struct StateChecker<S: SystemEnv, C: Clock> {
     rest_until: Instant,
     /// Listings that failed since the last good one.
     failures: u32,
+    /// A process was found to be one of its container, so the pids of the engine are those of this node.
+    shares_pids: bool,
 }
 
 struct Watched<P> {
@@ -238,7 +250,8 @@ struct Process<P> {
     watch: Option<P>,
     /// When it was not there any more although the engine listed it.
     gone: Option<Instant>,
-    ended: bool,
+    /// When its end was noticed.
+    ended: Option<Instant>,
 }
 
 impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
@@ -258,6 +271,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             wanted: None,
             rest_until,
             failures: 0,
+            shares_pids: false,
         }
     }
 
@@ -326,6 +340,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         let now = self.clock.now();
         watched.follow(process.as_slice(), &mut self.next_key, &mut self.env, now);
         if watched.processes.iter().any(|process| process.watch.is_some()) {
+            self.shares_pids = true;
             watched.report(Some(ExecutionState::plain(Phase::Running)));
             self.want_at(now + self.settings.repair_interval);
         } else {
@@ -337,7 +352,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
 
     fn watched_instances(&self) -> Vec<WatchedInstance> {
         let of_one = |(instance, watched): (&InstanceName, &Watched<S::Process>)| {
-            let running = watched.processes.iter().filter(|process| !process.ended);
+            let running = watched.processes.iter().filter(|process| process.ended.is_none());
             let processes = running.map(|process| process.what.clone()).collect();
             WatchedInstance { instance: instance.clone(), restarts: watched.restarts, processes }
         };
@@ -353,7 +368,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
         let now = self.clock.now();
         for watched in self.watched.values_mut() {
             if let Some(process) = watched.processes.iter_mut().find(|process| process.key == key) {
-                process.ended = true;
+                process.ended = Some(now);
                 process.watch = None;
                 watched.exit_seen.get_or_insert(now);
                 return self.want_at(now);
@@ -378,6 +393,7 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
             log::info!("'{}' lists the states of workloads again.", self.settings.engine);
         }
         let by_id: BTreeMap<&ContainerId, &ListedContainer> = listed.iter().map(|found| (&found.id, found)).collect();
+        let engine = self.settings.engine;
         for watched in self.watched.values_mut() {
             if watched.valid_from > number {
                 continue;
@@ -387,7 +403,12 @@ impl<S: SystemEnv, C: Clock> StateChecker<S, C> {
                     watched.missed = false;
                     watched.follow(&found.processes, &mut self.next_key, &mut self.env, now);
                     watched.note_end(found);
-                    let state = watched.end.update(found);
+                    self.shares_pids |= watched.processes.iter().any(|process| process.watch.is_some());
+                    let state = if watched.has_unnoticed_end(&found.state, self.shares_pids, now) {
+                        watched.end.note_unnoticed(unnoticed_end(engine))
+                    } else {
+                        watched.end.update(found)
+                    };
                     watched.judge(&state, now)
                 }
                 None => watched.judge_missing(),
@@ -462,11 +483,11 @@ impl<P> Watched<P> {
                     what: what.clone(),
                     watch: None,
                     gone: None,
-                    ended: false,
+                    ended: None,
                 });
             }
         }
-        for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && !process.ended) {
+        for process in self.processes.iter_mut().filter(|process| process.watch.is_none() && process.ended.is_none()) {
             match env.watch_exit(process.key, &process.what) {
                 Ok(watch) => process.watch = Some(watch),
                 Err(NotWatched::Gone) => _ = process.gone.get_or_insert(now),
@@ -483,10 +504,23 @@ impl<P> Watched<P> {
         }
     }
 
+    /// Whether the engine goes on listing it as running although a process of it has ended. A process that is just not
+    /// there proves that only where the engine has the pids of this node.
+    // [impl->swdd~agent-sees-ends-that-no-engine-notices~1]
+    fn has_unnoticed_end(&self, listed: &ExecutionState, shares_pids: bool, now: Instant) -> bool {
+        if !matches!(listed.phase, Phase::Running | Phase::Stopping) {
+            return false;
+        }
+        self.processes.iter().any(|process| {
+            let end = process.ended.or(process.gone.filter(|_| shares_pids));
+            end.is_some_and(|end| now.saturating_duration_since(end) >= END_UNNOTICED_MAX)
+        })
+    }
+
     /// What to report of a listed state, and after which pause to list again at the latest.
     fn judge(&mut self, state: &ExecutionState, now: Instant) -> (Option<ExecutionState>, Option<Duration>) {
         // Podman may not have noticed an end that we have; it gets a little time to report the exit code.
-        let behind = self.processes.iter().any(|process| process.ended) || state.phase == Phase::Stopping;
+        let behind = self.processes.iter().any(|process| process.ended.is_some()) || state.phase == Phase::Stopping;
         if let Some(seen) = self.exit_seen.filter(|_| behind)
             && now.saturating_duration_since(seen) < EXIT_CODE_MAX
         {
@@ -546,6 +580,12 @@ impl<P> Watched<P> {
             (self.reply)(state);
         }
     }
+}
+
+/// The state of a container whose process has ended, which `engine` does not notice.
+fn unnoticed_end(engine: &str) -> ExecutionState {
+    let info = format!("its process has ended, which '{engine}' does not notice: exit code unknown");
+    ExecutionState::with_info(Phase::FailedExecFailed, info)
 }
 
 // --------------------------------------------------------------- the threads

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::store::{PATIENT, Podman};
+use crate::store::{PATIENT, Podman, shell};
 use crate::support::{Cluster, from_environment, wait_until};
 
 /// Kills of each run of the tests; one takes about four seconds.
@@ -54,6 +54,39 @@ fn folders(cluster: &Cluster) -> Vec<String> {
     let names = fs::read_dir(agent).expect("a folder").flatten().map(|entry| entry.file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
     names.filter(|name| CHAIN.iter().any(|workload| name.starts_with(&format!("{workload}.")))).collect()
+}
+
+/// The process that has this one started.
+fn parent(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process is there");
+    let fields = stat.rsplit(')').next().expect("fields behind the name");
+    fields.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a parent")
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it can be killed");
+}
+
+/// podman never notices the end of a container whose conmon was killed, and lists it as running for ever.
+// [stest->swdd~agent-sees-ends-that-no-engine-notices~1]
+#[test]
+fn container_killed_with_its_conmon_is_restarted() {
+    let podman = Podman::new();
+    let cluster = Cluster::start_on(&podman, &["agent_A"], "");
+    let manifest =
+        shell("web", PATIENT).replace("    runtime: podman", "    restartPolicy: ALWAYS\n    runtime: podman");
+    cluster.apply_until_run(&manifest, &["web"]);
+    let (pid, id) = podman.only_container("web");
+    let conmon = parent(pid);
+    kill(conmon);
+    wait_until("conmon is gone", || parent(pid) != conmon);
+    kill(pid);
+    wait_until("the container is replaced by one that runs", || {
+        podman.containers_of("web").iter().all(|container| container["Id"] != *id && container["State"] == "running")
+            && podman.containers_of("web").len() == 1
+    });
+    cluster.wait_until_run(&["web"]);
 }
 
 #[test]

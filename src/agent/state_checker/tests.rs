@@ -316,6 +316,60 @@ fn an_end_that_the_engine_never_notices_leads_to_polling() {
     assert_eq!(bench.take_reports(), ["web/1 Succeeded(Ok)"]);
 }
 
+const UNNOTICED: &str =
+    "Failed(ExecFailed): 'its process has ended, which 'podman' does not notice: exit code unknown'";
+
+// [utest->swdd~agent-sees-ends-that-no-engine-notices~1]
+#[test]
+fn an_end_that_the_engine_never_notices_fails_the_workload() {
+    for phase in [Phase::Running, Phase::Stopping] {
+        let listed = || vec![container("web", &ExecutionState::plain(phase), 1)];
+        let mut bench = Bench::watching(&["web"]);
+        bench.end(1);
+        bench.answer_listing(listed());
+        bench.advance(END_UNNOTICED_MAX - MILLISECOND);
+        bench.answer_listing(listed());
+        assert!(bench.take_reports().iter().all(|state| !state.contains("Failed")), "it may be noticed yet");
+        bench.advance(REPAIR_INTERVAL);
+        bench.answer_listing(listed());
+        assert_eq!(bench.take_reports(), [format!("web/1 {UNNOTICED}")]);
+        bench.advance(REPAIR_INTERVAL);
+        bench.answer_listing(vec![]);
+        assert_eq!(bench.take_reports(), [""; 0], "it was seen to end, so it is not lost");
+    }
+}
+
+#[test]
+fn an_unnoticed_end_is_over_when_the_engine_has_another_process() {
+    let mut bench = Bench::watching(&["web"]);
+    bench.end(1);
+    bench.answer_listing(vec![running("web", 1)]);
+    bench.advance(END_UNNOTICED_MAX);
+    bench.answer_listing(vec![running("web", 1)]);
+    bench.take_reports();
+    bench.advance(REPAIR_INTERVAL);
+    bench.answer_listing(vec![running("web", 2)]);
+    assert_eq!(bench.take_reports(), ["web/1 Running(Ok)"]);
+}
+
+// [utest->swdd~agent-sees-ends-that-no-engine-notices~1]
+#[test]
+fn a_missing_process_has_ended_where_the_engine_has_our_pids() {
+    for (other, expected) in [(8, "Running(Ok)"), (9, UNNOTICED)] {
+        let mut bench = Bench::new();
+        bench.checker.env.gone = vec![7, 8];
+        let listed = || vec![running("other", other), running("web", 7)];
+        bench.watch("other", 1);
+        bench.watch("web", 1);
+        bench.answer_listing(listed());
+        bench.advance(END_UNNOTICED_MAX);
+        bench.answer_listing(listed());
+        let reports = bench.take_reports();
+        let last = reports.iter().rfind(|state| state.starts_with("web")).expect("it was reported");
+        assert_eq!(last, &format!("web/1 {expected}"), "other process: {other}");
+    }
+}
+
 // [utest->swdd~agent-provides-generic-state-checker-implementation~1]
 #[test]
 fn where_an_end_cannot_be_noticed_the_containers_are_listed_every_second() {
