@@ -395,6 +395,9 @@ impl<C: Clock> WorkloadControlLoop<C> {
     /// # Errors
     /// Errors that may pass, or that go away when a file of others is removed, unless the container runs and has it mounted.
     fn open_control_interface(&mut self, is_mounted: bool) -> Result<(), PipeError> {
+        if !is_mounted {
+            self.end_missing_control_interface();
+        }
         let Some(workload) = self.wanted.clone().filter(|_| self.control.is_none()) else {
             return Ok(());
         };
@@ -425,6 +428,16 @@ impl<C: Clock> WorkloadControlLoop<C> {
             }
         }
         Ok(())
+    }
+
+    /// What cleans old files up, as systemd does in `/tmp`, may have removed what the next container mounts.
+    // [impl->swdd~agent-makes-removed-files-anew~1]
+    fn end_missing_control_interface(&mut self) {
+        if let Some(control) = self.control.take_if(|control| !control.is_in_its_folder()) {
+            let name = &self.instance.workload;
+            warn!("The control interface of workload '{name}' was removed from the run folder; it is made anew.");
+            control.end();
+        }
     }
 
     /// A control interface ends before its container, unless the next one may go on with it.

@@ -97,6 +97,7 @@ impl EngineChildren {
         &self.boot_id
     }
 
+    // [impl->swdd~agent-makes-removed-files-anew~1]
     /// Records that a call of `program` is about to start, with [`READER`] as its kind or none. `None` when nothing can
     /// be written; the call is then made all the same, since only a crash of the agent during it would need the record.
     pub(super) fn announce(&self, program: &str, kind: &str) -> Option<ChildRecord> {
@@ -104,7 +105,12 @@ impl EngineChildren {
         let boot = self.boot_id.get(..8).unwrap_or_default();
         let token = format!("{kind}{}-{number}-{boot}", std::process::id());
         let path = self.folder.join(&token);
-        let file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+        let open = || fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+        let mut file = open();
+        let is_missing = file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_missing && PrivateFolder::open(&self.folder).is_ok() {
+            file = open(); // What cleans old files up has removed the folder.
+        }
         // In one write, so that a crash leaves all of it or nothing.
         let written = file.and_then(|mut file| file.write_all(format!("{}\n{program}\n", self.boot_id).as_bytes()));
         let written =
@@ -245,6 +251,17 @@ mod tests {
         assert_eq!(previous.still_running(), 0);
         assert_eq!(files(folder.path()), 0);
         assert_eq!(EngineChildren::open(folder.path()).unwrap().1.still_running(), 0);
+    }
+
+    // [utest->swdd~agent-makes-removed-files-anew~1]
+    #[test]
+    fn calls_are_recorded_again_when_others_removed_the_folder() {
+        let (folder, children) = earlier_agent();
+        fs::remove_dir_all(folder.path()).unwrap();
+        let record = children.announce(PROGRAM, "").expect("it is recorded");
+        assert_eq!(files(folder.path()), 1);
+        drop(record);
+        assert_eq!(files(folder.path()), 0);
     }
 
     /// In a container each agent has pid 1, and workloads could guess a token that only counts.

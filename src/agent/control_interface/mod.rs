@@ -29,7 +29,7 @@ use crate::platform::sync::{EventFd, Mutex};
 use crate::platform::threads::{self, Thread};
 use crate::platform::watchdog::WatchedThreads;
 use mailbox::{Frame, Mailbox};
-use pipes::{PipeError, Pipes};
+use pipes::{PipeError, PipeIds, Pipes};
 use poller::{Link, Poller};
 use session::Session;
 use std::collections::BTreeMap;
@@ -130,6 +130,7 @@ impl ControlHub {
     ) -> Result<ControlInterface, PipeError> {
         pipes::create(&folder, is_mounted)?;
         let pipes = Pipes::open(&folder)?;
+        let ids = pipes.ids().clone();
         let authorizer = Authorizer::new(access);
         let session = Session::new(workload.clone(), authorizer.clone(), self.shared.message_max);
         let mailbox = Mutex::new(Mailbox::new(self.shared.next_prefix(workload)));
@@ -139,7 +140,7 @@ impl ControlHub {
         let earlier = registry.interfaces.insert(interface.workload.clone(), interface.clone());
         registry.opened.push(Link::new(interface.clone(), pipes, session));
         drop(registry);
-        let control = ControlInterface { hub: self.clone(), interface, folder, authorizer };
+        let control = ControlInterface { hub: self.clone(), interface, folder, ids, authorizer };
         earlier.into_iter().for_each(|earlier| self.let_go(&earlier));
         self.shared.wake.set();
         Ok(control)
@@ -206,6 +207,7 @@ pub struct ControlInterface {
     hub: ControlHub,
     interface: Arc<Interface>,
     folder: PathBuf,
+    ids: PipeIds,
     authorizer: Authorizer,
 }
 
@@ -213,6 +215,11 @@ impl ControlInterface {
     /// Whether it may serve a workload with this folder and these rules as it is.
     pub fn serves(&self, folder: &Path, access: &ControlInterfaceAccess) -> bool {
         self.folder == folder && is_wanted(access) && self.authorizer == Authorizer::new(access)
+    }
+
+    /// Whether a container that is started now would find its FIFOs.
+    pub fn is_in_its_folder(&self) -> bool {
+        self.ids.are_in(&self.folder)
     }
 
     /// The container will be started again: the next one must send a hello, and gets nothing of its predecessor.

@@ -13,7 +13,7 @@
 
 use crate::limits::{PIPE_CAPACITY, PIPE_CONTENT_MAX};
 use crate::platform::private_folder::{PrivateFolder, check_owner};
-use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fstat, mknodat, open, openat, rmdir, unlink};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, chmod, fstat, lstat, mknodat, open, openat, rmdir, unlink};
 use rustix::io::{Errno, ioctl_fionread, read, write};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use std::io;
@@ -81,9 +81,38 @@ pub enum WriteOutcome {
     NoReader,
 }
 
+/// Which FIFO one is, whatever has its name later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FifoId {
+    device: u64,
+    inode: u64,
+}
+
+impl FifoId {
+    fn new(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// Which two FIFOs were opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipeIds {
+    output: FifoId,
+    input: FifoId,
+}
+
+impl PipeIds {
+    /// Whether these are still the FIFOs of `folder`. What cleans old files up may have removed them.
+    pub fn are_in(&self, folder: &Path) -> bool {
+        let is_there = |name: &str, id: FifoId| lstat(folder.join(name)).is_ok_and(|stat| FifoId::new(&stat) == id);
+        is_there(OUTPUT, self.output) && is_there(INPUT, self.input)
+    }
+}
+
 /// Both FIFOs, open as far as the workload lets us.
 #[derive(Debug)]
 pub struct Pipes {
+    ids: PipeIds,
     output: OwnedFd,
     /// Names the FIFO without opening it, which takes a reader.
     input_place: OwnedFd,
@@ -193,7 +222,17 @@ impl Pipes {
         let output = reopen(&fifo(OUTPUT)?, OFlags::RDONLY);
         let output = output.map_err(|errno| PipeError { path: folder.join(OUTPUT), source: errno.into() })?;
         let input_place = fifo(INPUT)?;
-        Ok(Self { output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
+        let id = |name: &str, fifo: &OwnedFd| {
+            let stat = fstat(fifo).map_err(|errno| PipeError { path: folder.join(name), source: errno.into() })?;
+            Ok(FifoId::new(&stat))
+        };
+        let ids = PipeIds { output: id(OUTPUT, &output)?, input: id(INPUT, &input_place)? };
+        Ok(Self { ids, output, input_place, input: None, capacity: PIPE_CAPACITY, one_page: false })
+    }
+
+    /// Which ones these are.
+    pub fn ids(&self) -> &PipeIds {
+        &self.ids
     }
 
     /// To wait for bytes of the workload.

@@ -1252,11 +1252,32 @@ fn the_control_interface_goes_with_its_workload_and_stays_with_a_restarted_one()
         allow(workload, "agents");
     });
     let inode = rig.input_inode("a");
+    rig.clock.advance(RESTART_SPACING);
     rig.observe(ExecutionState::exited(1));
+    assert!(rig.states().contains(&starting("a")), "it is started again");
     assert_eq!((rig.input_inode("a"), rig.mounted()), (inode, Some(rig.control_folder("a"))));
     std::fs::create_dir_all(rig.control_folder("a").join("of/the/container")).unwrap();
     rig.end();
     assert!(!rig.path("a").exists());
+}
+
+// [utest->swdd~agent-makes-removed-files-anew~1]
+#[test]
+fn control_interface_that_others_removed_is_made_anew() {
+    let remove_all = |rig: &Rig| std::fs::remove_dir_all(rig.path("a")).unwrap();
+    let remove_pipe = |rig: &Rig| std::fs::remove_file(rig.control_folder("a").join("input")).unwrap();
+    for remove in [remove_all as fn(&Rig), remove_pipe] {
+        let mut rig = Rig::new();
+        rig.create("a", |workload| {
+            workload.restart_policy = RestartPolicy::Always;
+            allow(workload, "agents");
+        });
+        remove(&rig);
+        rig.clock.advance(RESTART_SPACING);
+        rig.observe(ExecutionState::exited(1));
+        assert!(rig.input_inode("a").is_some() && rig.control_folder("a").join("output").exists());
+        assert_eq!(rig.mounted(), Some(rig.control_folder("a")));
+    }
 }
 
 #[test]
