@@ -9,14 +9,16 @@ use crate::model::names::{Name, excerpt};
 use crate::model::shown_text::printable;
 use crate::platform::clock::{Clock, SystemClock};
 use crate::platform::sync::Mutex;
-use env_logger::Builder;
+use env_logger::{Builder, Target};
 use log::{Level, Record};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::marker::PhantomData;
+use std::os::fd::AsFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
@@ -29,6 +31,9 @@ const LOG_SOURCES: usize = 256;
 /// How the modules of all programs begin.
 const OWN_MODULES: &str = env!("CARGO_CRATE_NAME");
 
+/// Where all records of the program go.
+static STANDARD_ERROR: Mutex<LogWriter<io::Stderr>> = Mutex::new(LogWriter::new(LOG_WAIT_MAX));
+
 /// Starts logging at the levels of `RUST_LOG`, by default from level info on.
 ///
 /// A filter written for `program` as a module (`ank_server=debug`) applies to all our modules.
@@ -38,6 +43,7 @@ pub fn init(program: &str) {
     let filter = filter.map_or_else(|| "info,grpcio=warn".to_owned(), |text| own_modules(&text, program));
     let colours = wants_colours();
     let set = Builder::new()
+        .target(Target::Pipe(Box::new(StandardError)))
         // The gRPC library logs too much at level info; a filter that names it shows all.
         .filter_module("grpcio", log::LevelFilter::Warn)
         .parse_filters(&filter)
@@ -60,7 +66,7 @@ pub fn init(program: &str) {
 /// Writes the one record that explains why the program ends: `<what>: '<detail>'`, whatever the filter is.
 pub fn fatal(what: &str, detail: impl Display) {
     let text = line(SystemTime::now(), Level::Error, "", &format_args!("{what}: '{detail}'"), wants_colours());
-    let _ = io::stderr().write_all(text.as_bytes()); // Standard error may be closed.
+    STANDARD_ERROR.lock().write(&io::stderr(), text.as_bytes());
 }
 
 fn wants_colours() -> bool {
@@ -87,6 +93,80 @@ fn harmless(text: &str) -> String {
         shown.push_str(&format!("... ({} bytes)", text.len()));
     }
     shown
+}
+
+// ---------------------------------------------------------------- standard error
+
+/// Longest that a line waits for standard error to take it. A journal that is only busy is faster; one that hangs must not
+/// stop what workloads need.
+const LOG_WAIT_MAX: Duration = Duration::from_secs(1);
+/// So much can be written without waiting where something can be written at all: `PIPE_BUF` of the system, in bytes.
+const WRITTEN_AT_ONCE: usize = 4096;
+
+/// Gives the logger what all threads share.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        STANDARD_ERROR.lock().write(&io::stderr(), record);
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes records to something whose reader may hang: then they are left out, and counted, until it reads again.
+// [impl->swdd~programs-go-on-when-logs-are-not-read~1]
+struct LogWriter<W> {
+    wait_max: Duration,
+    /// What was left out since it was not read.
+    left_out: u64,
+    output: PhantomData<W>,
+}
+
+impl<W: AsFd> LogWriter<W>
+where
+    for<'a> &'a W: Write,
+{
+    const fn new(wait_max: Duration) -> Self {
+        Self { wait_max, left_out: 0, output: PhantomData }
+    }
+
+    fn write(&mut self, output: &W, record: &[u8]) {
+        if self.left_out > 0 {
+            if !can_take(output, Duration::ZERO) {
+                self.left_out += 1;
+                return;
+            }
+            let note = format!("{} log lines were left out: nobody read standard error.", self.left_out);
+            self.left_out = 0;
+            let note = line(SystemTime::now(), Level::Warn, module_path!(), &note, false);
+            self.write_parts(output, note.as_bytes());
+        }
+        self.write_parts(output, record);
+    }
+
+    fn write_parts(&mut self, mut output: &W, record: &[u8]) {
+        for part in record.chunks(WRITTEN_AT_ONCE) {
+            if !can_take(output, self.wait_max) {
+                self.left_out += 1;
+                return;
+            }
+            if output.write_all(part).is_err() {
+                return; // It is closed, or its disk is full: there is no other place to say so.
+            }
+        }
+    }
+}
+
+/// Whether `output` takes something, or says at once that it never will, within `wait`.
+fn can_take(output: &impl AsFd, wait: Duration) -> bool {
+    let Ok(wait) = Timespec::try_from(wait) else { return true };
+    let mut places = [PollFd::new(output, PollFlags::OUT)];
+    // What cannot be waited for, such as a closed one, is written to.
+    poll(&mut places, Some(&wait)).map_or(true, |ready| ready > 0)
 }
 
 // ---------------------------------------------------------- lines of one source
@@ -271,6 +351,50 @@ mod tests {
         LINES.set(Some(Default::default()));
         body();
         LINES.take().unwrap_or_default().1
+    }
+
+    /// Takes what was written, without waiting for more.
+    fn read_all(pipe: &std::os::fd::OwnedFd) -> String {
+        rustix::fs::fcntl_setfl(pipe, rustix::fs::OFlags::NONBLOCK).unwrap();
+        let (mut text, mut room) = (Vec::new(), [0; 64 * 1024]);
+        while let Ok(count) = rustix::io::read(pipe, &mut room) {
+            text.extend_from_slice(&room[..count]);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    // [utest->swdd~programs-go-on-when-logs-are-not-read~1]
+    #[test]
+    fn lines_that_nobody_reads_are_left_out_and_counted() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let writer = std::fs::File::from(writer);
+        let mut log = LogWriter::new(Duration::from_millis(1));
+        let record = "x".repeat(3 * WRITTEN_AT_ONCE) + "\n";
+        let mut written = 0;
+        while log.left_out == 0 {
+            log.write(&writer, record.as_bytes());
+            written += 1;
+            assert!(written < 10_000, "a pipe holds only so much");
+        }
+        log.write(&writer, b"left out\n");
+        assert_eq!(log.left_out, 2);
+        assert!(read_all(&reader).starts_with(&record));
+
+        log.write(&writer, b"read again\n");
+        let text = read_all(&reader);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].ends_with("2 log lines were left out: nobody read standard error."), "{text}");
+        assert_eq!((lines[1], log.left_out), ("read again", 0));
+    }
+
+    #[test]
+    fn lines_for_a_reader_that_has_gone_cost_no_wait() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        let mut log = LogWriter::new(Duration::from_secs(3600));
+        log.write(&std::fs::File::from(writer), b"x\n");
+        assert_eq!(log.left_out, 0);
     }
 
     #[test]
