@@ -93,12 +93,18 @@ impl Example {
     /// A command in the folder of the example, where the network of the store is.
     fn command(&self, program: &str) -> Command {
         let home = self.cluster.folder().join("home");
-        let words: Vec<String> = self.podman.wrapper().into_iter().chain([program.to_owned()]).collect();
+        let folder = format!("--chdir={}", self.cluster.folder().join("example").display());
+        // Who enters another network is in the topmost folder there.
+        let in_folder = ["env".to_owned(), folder, program.to_owned()];
+        let words: Vec<String> = self.podman.wrapper().into_iter().chain(in_folder).collect();
         let mut command = clean_command(&words[0], &home);
         let programs = Path::new(env!("CARGO_BIN_EXE_ank")).parent().expect("it is in a folder");
         let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display());
-        command.args(&words[1..]).current_dir(self.cluster.folder().join("example"));
-        command.env("PATH", path).env("ANK_SERVER_URL", self.cluster.url()).envs(self.podman.environment());
+        command
+            .args(&words[1..])
+            .env("PATH", path)
+            .env("ANK_SERVER_URL", self.cluster.url())
+            .envs(self.podman.environment());
         command
     }
 

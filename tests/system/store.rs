@@ -58,7 +58,8 @@ pub struct Podman {
     network: Option<Network>,
 }
 
-/// A network that only what is started in it sees.
+/// A network that only what is started in it sees. Podman's name servers have one folder on a machine, where those of
+/// other networks would be found, so that is another one in there as well.
 struct Network {
     /// Keeps it.
     holder: Child,
@@ -68,7 +69,10 @@ impl Network {
     /// `None` where making one is not allowed.
     fn new() -> Option<Self> {
         let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 3600"]);
+        let folder = "/run/containers/networks";
+        let empty = format!("mkdir -p {folder} && mount -t tmpfs none {folder}");
+        let hold = format!("{empty} && ip link set lo up && echo up && exec sleep 3600");
+        command.args(["--net", "--mount", "sh", "-c", &hold]);
         let mut holder = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let output = holder.stdout.take().expect("its output is a pipe");
         let network = Self { holder };
@@ -77,8 +81,8 @@ impl Network {
     }
 
     /// What runs its arguments there.
-    fn wrapper(&self) -> [String; 2] {
-        ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder.id())]
+    fn wrapper(&self) -> [String; 4] {
+        ["nsenter", &format!("--target={}", self.holder.id()), "--net", "--mount"].map(str::to_owned)
     }
 }
 
