@@ -92,7 +92,7 @@ fn the_page_on_tls_connected_before_the_server_listened() {
     // The programs that it starts end with it.
     let script = blocks("tls.md", "sh").concat() + "code=$?; kill $(jobs -p); wait; exit $code\n";
     let mut command = clean_command("timeout", &home);
-    command.args(["60", "bash", "-c", &script]).current_dir(&home);
+    command.args([&LIMIT.as_secs().to_string(), "bash", "-c", &script]).current_dir(&home);
     command.env("PATH", format!("{}:{}:/usr/bin:/bin", cluster.engine.bin().display(), programs.display()));
     command.env("FAKE_ENGINE_DIR", cluster.engine.state()).env("TMPDIR", cluster.run_folder());
     command.env("ANKSERVER_ADDRESS", format!("127.0.0.1:{port}"));
