@@ -154,6 +154,9 @@ fn failed_start_leaves_nothing_in_the_way_of_the_next_one() {
     let call = cluster.engine.calls_of("run", "web.").remove(0);
     let pid_file = call.argv.iter().find_map(|word| word.strip_prefix("--pidfile=")).expect("it has one");
     fs::write(Path::new(pid_file).with_file_name(".pid"), "").expect("own folder is writable");
+    // A call may have been on its way, behind the clean-up of its own start.
+    let seen = cluster.engine.calls_of("run", "web.").len();
+    wait_until("a further start has failed", || cluster.engine.calls_of("run", "web.").len() >= seen + 2);
     cluster.engine.script(&json!([]));
     cluster.wait_until_run(&["web"]);
 }
